@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Layer
+from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -102,6 +104,14 @@ def in_precision(network: Network, precision: str) -> Network:
         for name, each in network.tensors.items()
     }
     return replace(network, tensors=tensors)
+
+
+def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:
+    """Change fields of a layer; it stays as it is where its kind does not have such values."""
+    try:
+        return layer.replace(**changes) if changes else layer
+    except LayerError:
+        return layer
 
 
 def is_computed_once(network: Network, node: Node) -> bool:

@@ -15,7 +15,14 @@ from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Activation, Layer
 from resperf.layers._base import FieldValue
 from resperf.layers._window import WindowLayer
-from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
+from resperf.lowering._base import (
+    HALF_TYPES,
+    LoweredNetwork,
+    LoweredNode,
+    answer,
+    in_precision,
+    with_fields,
+)
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
@@ -26,7 +33,6 @@ from resperf.platform import Platform
 from resperf.settings import Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
-_TYPES = {"fp16": HALF, "bf16": "bfloat16"}
 _SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {
     "norm": ("layer", "rms", "skip_layer", "skip_rms"), "softmax": (), "cumulate": (),
     "resize": (), "resize_nd": (), "reduce": ("sum", "prod", "l1", "l2", "log_sum_exp", "log_sum"),
@@ -46,7 +52,7 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Lower layers one by one: what PyTorch runs as operators of their own is left out.
 
     These are activations and residuals that a layer has besides its own work. Images get the
-    setting's layout, and floats its half precision.
+    setting's layout, and floats its half precision, where their kind has it.
     """
     return [_lowered_layer(layer, setting) for layer in layers]
 
@@ -62,13 +68,13 @@ def _lowered_layer(layer: Layer, setting: Setting) -> Layer:
     dtype = _dtype_of_layer(layer, setting)
     if dtype and fields.get("dtype") == SINGLE:
         changes["dtype"] = dtype
-    return layer.replace(**changes) if changes else layer
+    return with_fields(layer, changes)
 
 
 def _dtype_of_layer(layer: Layer, setting: Setting) -> str:
     """Return the type that a layer of floats has in a precision; empty for its own."""
     if setting.precision != "amp":
-        return _TYPES.get(setting.precision, "")
+        return HALF_TYPES.get(setting.precision, "")
     functions = _SINGLE_IN_AMP.get(layer.kind)
     if functions is None or (functions and layer.fields().get("function") not in functions):
         return setting.options.get(AUTOCAST, HALF)
@@ -150,14 +156,7 @@ def _in_precision(network: Network, setting: Setting) -> Network:
     """Give tensors the types that they have in a precision."""
     if setting.precision == "amp":
         return autocast(network, setting.options.get(AUTOCAST, HALF))
-    dtype = _TYPES.get(setting.precision)
-    if dtype is None:
-        return network
-    tensors = {
-        name: replace(each, dtype=dtype) if each.dtype == SINGLE else each
-        for name, each in network.tensors.items()
-    }
-    return replace(network, tensors=tensors)
+    return in_precision(network, setting.precision)
 
 
 def _version(version: str) -> tuple[int, ...]:

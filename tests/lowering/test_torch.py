@@ -19,6 +19,7 @@ from resperf.layers.move import Move
 from resperf.layers.norm import Norm
 from resperf.layers.reduce import Reduce
 from resperf.layers.select import Select
+from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 from resperf.lowering import LoweredNode, lower, lower_layers
 from resperf.network import Network, Node, Tensor
@@ -484,3 +485,9 @@ def test_a_network_without_normalisations_may_have_been_folded() -> None:
     assert "the network in the file" in note
     norm = ("BatchNormalization", "y", ["c", "wg", "wg", "wg", "wg"])
     assert not lower(network_of([convolution, norm], shapes), EAGER, PLATFORM).notes
+
+
+def test_a_layer_without_the_precisions_type_stays_as_it_is() -> None:
+    half = replace(EAGER, precision="bf16")
+    top_k = TopK(batch=1, outer=4, values=100, kept=5)
+    assert lower_layers([top_k], half, PLATFORM) == [top_k]
