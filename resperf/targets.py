@@ -60,6 +60,11 @@ class Target:
         names one.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
+    build_s : float
+        Seconds to build one layer to measure, beside copying its weights: what plans assume.
+    published_s : float or None
+        Seconds that ResPerfNet's authors took per configuration, built and measured (section 5.2);
+        None if they did not measure on this target. Sources of both: docs/measuring-on-gpus.md.
     """
 
     framework: str
@@ -74,6 +79,8 @@ class Target:
     precisions: tuple[str, ...] = ("fp32",)
     usual: bool = False
     recycle_layers: int = 2500
+    build_s: float = 0.06
+    published_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -166,6 +173,8 @@ _ROWS = (
         free=_CONTAINED,
         precisions=("fp32", "tf32", "fp16", "bf16"),
         recycle_layers=1000,
+        build_s=0.5,
+        published_s=12.1,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
@@ -225,6 +234,8 @@ _ROWS = (
         # One call enqueues all layers of an engine; its views are no layers, or empty ones.
         free=_TORCH_FREE,
         precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
+        build_s=4.0,
+        published_s=48.4,
     ),
     Target(
         framework="synthetic",

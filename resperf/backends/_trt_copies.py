@@ -37,6 +37,7 @@ INT8_OPERATORS = frozenset(
 )
 """Operators that TensorRT computes in int8 between a dequantisation and a quantisation."""
 _SCALE = 0.05
+_EPSILON = 1e-5
 _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
@@ -334,12 +335,50 @@ def _attention(graph: _Graph, names: Sequence[str]) -> str:
     return graph.node("Reshape", joined, graph.constant(np.array(kernel.output_shape, np.int64)))
 
 
+def _product(graph: _Graph, names: Sequence[str]) -> str:
+    """Add a product of transposed matrices; TensorRT makes the transpositions part of it."""
+    kernel = graph._kernel
+    factors = []
+    shapes = (kernel.input_shape, *kernel.extra_shapes)
+    for name, shape, word in zip(names, shapes, ("transA", "transB"), strict=True):
+        *outer, rows, columns = range(len(shape))
+        turned = kernel.attributes[word]
+        perm = [*outer, columns, rows]
+        factors.append(graph.node("Transpose", name, perm=perm) if turned else name)
+    return graph.node("MatMul", *factors)
+
+
+def _rms(graph: _Graph, names: Sequence[str]) -> str:
+    """Add x / sqrt(mean(x^2) + epsilon) * scale."""
+    x, scale = names
+    square = graph.node("ReduceMean", graph.node("Mul", x, x), axes=[-1], keepdims=1)
+    root = graph.node("Sqrt", graph.node("Add", square, graph.constant(_EPSILON)))
+    return graph.node("Mul", graph.node("Div", x, root), scale)
+
+
+def _skip_rms(graph: _Graph, names: Sequence[str]) -> str:
+    """Add the same of a sum."""
+    x, skip, scale = names
+    return _rms(graph, [graph.node("Add", x, skip), scale])
+
+
+def _skip_layer_norm(graph: _Graph, names: Sequence[str]) -> str:
+    """Add a LayerNormalization of a sum."""
+    x, skip, *weights = names
+    total = graph.node("Add", x, skip)
+    return graph.node("LayerNormalization", total, *weights, axis=-1, epsilon=_EPSILON)
+
+
 _STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
     "Gelu": _gelu,
     "FastGelu": _gelu_tanh,
     "QuickGelu": _silu,
     "MultiHeadAttention": _attention,
     "Attention": _attention,
+    "FusedMatMul": _product,
+    "SimplifiedLayerNormalization": _rms,
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_rms,
 }
 """ONNX Runtime's own operators that ONNX's operators add up to, as exporters write them."""
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from resperf.backends.monitors import Monitor, load_monitor
+from resperf.campaign.absent import AbsentDevice
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.networks import plan_networks
 from resperf.campaign.plan import Plan, plan
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
-from resperf.errors import CampaignError
+from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -43,6 +45,8 @@ class Bench:
         Reference networks beside those that the campaign names.
     exclude : sequence of Path
         Networks of which no layer is measured, at whatever batch size.
+    device : str
+        Name of a card, whose facts count in plans for a device that is not here.
     """
 
     target: Target = DEFAULT
@@ -51,6 +55,7 @@ class Bench:
     samples: int | None = None
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
+    device: str = ""
 
     def monitor(self) -> Monitor:
         """Make a monitor of the device, not started."""
@@ -71,7 +76,7 @@ class Bench:
 
 
 def plan_campaign(
-    campaign: Campaign, bench: Bench, *, folder: Path | None = None
+    campaign: Campaign, bench: Bench, *, folder: Path | None = None, absent: bool | None = False
 ) -> tuple[Plan, Setting, Platform]:
     """Plan a campaign as a start of it would, without measuring.
 
@@ -85,6 +90,9 @@ def plan_campaign(
     folder : Path, optional
         Where networks that builders return as bytes are written; by default a folder that is
         removed before this returns.
+    absent : bool or None
+        Plan by the target's rules alone, for a device or framework that is not here (see
+        `campaign.absent`); None: if the framework cannot be started here.
 
     Raises
     ------
@@ -93,43 +101,78 @@ def plan_campaign(
     """
     if folder is None:
         with TemporaryDirectory() as passing:
-            return plan_campaign(campaign, bench, folder=Path(passing))
-    with WorkerProcess(bench.worker_settings(campaign)) as process:
-        paths = shipped_networks(campaign.mixture.networks)
-        if bench.networks and campaign.mixture.from_networks == 0:
-            raise CampaignError(
-                f"campaign {campaign.name} draws nothing from networks; set from_networks in "
-                "[mixture] of its file, or leave --networks out"
-            )
-        wanted = paths and campaign.mixture.from_networks > 0
-        harvested = process.harvest(paths, [1]) if wanted else []
-        own = process.harvest(bench.networks, [1]) if bench.networks else []
-        excluded = process.harvest(bench.exclude, EXCLUDE_BATCHES) if bench.exclude else []
-        planned = plan(
-            campaign,
-            process,
-            seed=bench.seed,
-            samples=bench.samples,
-            harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
-            exclude_keys=frozenset(layer.key for layer in excluded),
-        )
-        notes = planned.notes + _not_drawn(campaign, own)
-        planned = replace(planned, notes=notes, monitor=bench.monitor())
-        setting, platform = process.setting, process.platform
-    if campaign.networks is not None:
-        settings = _settings_of_networks(campaign, campaign.networks, bench, setting)
-        planned = planned.with_networks(plan_networks(campaign.networks, settings, folder))
+            return plan_campaign(campaign, bench, folder=Path(passing), absent=absent)
+    with _planner(campaign, bench, absent) as (planner, note):
+        planned = _plan_with(planner, campaign, bench)
+        setting, platform = planner.setting, planner.platform
+        if isinstance(planner, AbsentDevice):
+            planned = replace(planned, notes=(note, *planned.notes), facts=planner.facts)
+        else:
+            planned = replace(planned, monitor=bench.monitor())
+        if campaign.networks is not None:
+            settings = _settings_of_networks(campaign, campaign.networks, bench, planner)
+            planned = planned.with_networks(plan_networks(campaign.networks, settings, folder))
     return planned, setting, platform
 
 
+@contextmanager
+def _planner(
+    campaign: Campaign, bench: Bench, absent: bool | None
+) -> Iterator[tuple[WorkerProcess | AbsentDevice, str]]:
+    """Start the measuring process, or what stands in for it; with a note that says so."""
+    note = "planned for a device that is not here, by the rules of its target"
+    if not absent:
+        try:
+            process = WorkerProcess(bench.worker_settings(campaign))
+        except ResperfError as error:
+            if absent is not None:
+                raise
+            note = f"{note}: {error}"
+        else:
+            with process:
+                yield process, ""
+            return
+    yield AbsentDevice(bench.target, bench.settings, bench.device), note
+
+
+def _plan_with(planner: WorkerProcess | AbsentDevice, campaign: Campaign, bench: Bench) -> Plan:
+    """Plan the layers of a campaign with what lowers them."""
+    paths = shipped_networks(campaign.mixture.networks)
+    if bench.networks and campaign.mixture.from_networks == 0:
+        raise CampaignError(
+            f"campaign {campaign.name} draws nothing from networks; set from_networks in "
+            "[mixture] of its file, or leave --networks out"
+        )
+    wanted = paths and campaign.mixture.from_networks > 0
+    harvested = planner.harvest(paths, [1]) if wanted else []
+    own = planner.harvest(bench.networks, [1]) if bench.networks else []
+    excluded = planner.harvest(bench.exclude, EXCLUDE_BATCHES) if bench.exclude else []
+    planned = plan(
+        campaign,
+        planner,
+        seed=bench.seed,
+        samples=bench.samples,
+        harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
+        exclude_keys=frozenset(layer.key for layer in excluded),
+    )
+    return replace(planned, notes=planned.notes + _not_drawn(campaign, own), target=bench.target)
+
+
 def _settings_of_networks(
-    campaign: Campaign, networks: NetworkSpec, bench: Bench, own: Setting
+    campaign: Campaign,
+    networks: NetworkSpec,
+    bench: Bench,
+    planner: WorkerProcess | AbsentDevice,
 ) -> list[tuple[Mapping[str, Any], Setting]]:
     """Ask a process for the setting that each combination of keywords makes."""
     found: list[tuple[Mapping[str, Any], Setting]] = []
     for options in networks.combinations:
         if not options:
-            found.append((options, own))
+            found.append((options, planner.setting))
+            continue
+        if isinstance(planner, AbsentDevice):
+            one = AbsentDevice(bench.target, {**bench.settings, **options}, bench.device)
+            found.append((options, one.setting))
             continue
         try:
             with WorkerProcess(bench.worker_settings(campaign, options)) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
@@ -15,17 +16,18 @@ from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
 from resperf.campaign.networks import NetworkPlan, NetworkRun
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign, NetworkSpec
+from resperf.devices import DeviceFacts, estimated_layer_ms
 from resperf.errors import CampaignError
 from resperf.layers import Layer, key_at_any_batch
 from resperf.measurement import NetworkRef, Subject
 from resperf.quantities import PHASES
+from resperf.targets import DEFAULT, Target
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
 PROBES = 3
 FRUITLESS = 10_000
 """Consecutive draws without a new layer after which the ranges count as exhausted."""
-OVERHEAD_S = 0.06
 BYTES_PER_ROW = 900
 """Size of a dataset's row on disk, compressed: mostly its samples."""
 BUILD_BYTES_PER_S = 2e9
@@ -98,6 +100,10 @@ class Plan:
         Of the device; says which layers are built several times.
     graphs : mapping of str to bytes
         Of the networks: digest -> graph without weights.
+    target : Target
+        Says how long building takes.
+    facts : DeviceFacts or None
+        Of a card that is not here; else the campaign's `constraints` say how fast the device is.
     predicted_s : tuple of float
         Rough estimate of each item's duration.
     """
@@ -107,6 +113,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     monitor: Monitor = field(default_factory=Monitor, compare=False)
     graphs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    target: Target = DEFAULT
+    facts: DeviceFacts | None = None
 
     def with_networks(self, networks: NetworkPlan) -> Plan:
         """Return this plan with the runs of networks behind its layers."""
@@ -122,8 +130,35 @@ class Plan:
 
     @cached_property
     def predicted_s(self) -> tuple[float, ...]:  # noqa: D102 -- an attribute
+        return tuple(map(self.item_s, self.items))
+
+    def item_s(self, item: Planned) -> float:
+        """Predict how long measuring a layer or a network takes: building it, then sampling."""
         campaign = self.stream.campaign
-        return tuple(predicted_s(campaign, item, self.monitor) for item in self.items)
+        if item.run is None:
+            return self._layer_s(item.layer)
+        seconds = campaign.networks.seconds if campaign.networks is not None else 0.0
+        run_ms = 2 * item.run.macs / (campaign.constraints.gflops * 1e6)
+        return NETWORK_BUILD_S + max(1.25 * seconds, RUNS_PER_NETWORK * run_ms / MS_PER_S)
+
+    def layer_ms(self, layer: Layer) -> float:
+        """Predict a layer's execution roughly (ms)."""
+        if self.facts is not None:
+            return estimated_layer_ms(layer, self.facts).ms
+        return self.stream.campaign.constraints.predicted_ms(layer)
+
+    def _layer_s(self, layer: Layer) -> float:
+        protocol = self.stream.campaign.protocol
+        build_s = self.target.build_s + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
+        quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
+        predicted_ms = self.layer_ms(layer)
+        slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
+        taken_s = build_s + max(quick_s, slow_s)
+        if self.monitor.depends_on_place(layer, predicted_ms):
+            # Further builds share the budget of the first one.
+            again = protocol.placements - 1
+            taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)
+        return taken_s
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -149,6 +184,23 @@ class Plan:
     def hours(self) -> float:
         """Predicted duration."""
         return sum(self.predicted_s) / 3600
+
+    @property
+    def published_hours(self) -> float | None:
+        """Duration at the pace of ResPerfNet's authors; None if they did not have this target."""
+        seconds = self.target.published_s
+        return None if seconds is None else len(self.items) * seconds / 3600
+
+    @property
+    def weight_bytes(self) -> int:
+        """Weights of all distinct layers together: at least what their engine files would take."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def too_large(self) -> int:
+        """Number of layers that do not fit into the memory of the card of `facts`."""
+        memory_bytes = math.inf if self.facts is None else self.facts.memory_bytes
+        return sum(layer.moved_bytes > memory_bytes for layer in self.layers)
 
     def first_layers(self, hours: float) -> int:
         """Count the distinct layers that begin within a time."""
@@ -354,26 +406,3 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
             later += 50.5 + int(source.random() * 500)
             placed.append((later, Planned(layer, repeat=repeat)))
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
-
-
-def predicted_s(campaign: Campaign, item: Planned, monitor: Monitor) -> float:
-    """Predict how long measuring a layer or a network takes: building it, then sampling."""
-    if item.run is None:
-        return _layer_s(campaign, item.layer, monitor)
-    seconds = campaign.networks.seconds if campaign.networks is not None else 0.0
-    run_ms = 2 * item.run.macs / (campaign.constraints.gflops * 1e6)
-    return NETWORK_BUILD_S + max(1.25 * seconds, RUNS_PER_NETWORK * run_ms / MS_PER_S)
-
-
-def _layer_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
-    protocol = campaign.protocol
-    build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
-    quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
-    predicted_ms = campaign.constraints.predicted_ms(layer)
-    slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
-    taken_s = build_s + max(quick_s, slow_s)
-    if monitor.depends_on_place(layer, predicted_ms):
-        # Further builds share the budget of the first one.
-        again = protocol.placements - 1
-        taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)
-    return taken_s

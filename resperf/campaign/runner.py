@@ -25,7 +25,7 @@ from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
-from resperf.campaign.plan import Plan, Planned, predicted_s
+from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
@@ -194,6 +194,7 @@ class _Run:
         self._rules = campaign.run
         self._bench = bench
         self._recycle = campaign.run.recycle_layers or self._target.recycle_layers
+        self._plan = planned
         self._monitor = planned.monitor
         self._notes = planned.notes
         self._store = store
@@ -264,11 +265,7 @@ class _Run:
         """Append measurements to those that are to be taken, but for those that are there."""
         done = {row_identity(row) for row in self._known_rows()} - self._anew
         done |= {item.identity for item, _ in self._pending}
-        costs = [
-            (item, predicted_s(self._campaign, item, self._monitor))
-            for item in items
-            if item.identity not in done
-        ]
+        costs = [(item, self._plan.item_s(item)) for item in items if item.identity not in done]
         self._pending.extend(costs)
         self._total += len(items)
         self._remaining_s += sum(cost_s for _, cost_s in costs)

@@ -15,6 +15,7 @@ from resperf.cli._options import (
     DEVICE,
     FRAMEWORK,
     JSON,
+    PATH,
     POSITIVE,
     output,
     paths,
@@ -28,7 +29,7 @@ from resperf.errors import CampaignError
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
-    from resperf.campaign import Campaign, CampaignResult, Plan
+    from resperf.campaign import Bench, Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Acquisition
     from resperf.campaign.fusion import CheckedFusion
     from resperf.platform import Platform
@@ -40,8 +41,11 @@ Examples:
   resperf bench cpu-overnight --hours 6 -o datasets/mine.h5
   resperf bench quick --device cpu --framework tensorflow
   resperf bench networks-cpu --framework torch --training sgd
+  resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
+  resperf bench gpu-overnight --runner trtexec -o mine.h5
 """
 INTERRUPTED = 130
+RUNNERS = ("trtexec",)
 
 
 @click.command("bench", epilog=EPILOG)
@@ -81,6 +85,18 @@ INTERRUPTED = 130
     "(tensorflow only; onnxruntime reports what it fuses).",
 )
 @click.option(
+    "--runner",
+    type=click.Choice(RUNNERS),
+    help="Measure with trtexec on a machine without Python: writes a folder for it beside the "
+    "dataset, then reads its --results.",
+)
+@click.option(
+    "--results",
+    type=PATH,
+    metavar="FOLDER",
+    help="With --runner: what its script measured on the other machine; written to the dataset.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
 )
 @JSON
@@ -96,6 +112,8 @@ def command(
     exclude: tuple[Path, ...],
     adaptive: bool,
     check_fusion: bool,
+    runner: str | None,
+    results: Path | None,
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -103,8 +121,8 @@ def command(
     """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
-    cpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished
-    row; the same command resumes the campaign.
+    cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
+    no finished row; the same command resumes the campaign.
     """
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
@@ -115,14 +133,27 @@ def command(
         raise click.UsageError(
             "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
         )
-    target = named_target(device, framework)
+    if results is not None and runner is None:
+        raise click.UsageError("--results needs --runner trtexec")
+    if runner is not None and (adaptive or check_fusion or dry_run):
+        raise click.UsageError("--runner takes no --adaptive, --check-fusion and --dry-run")
+    target = named_target(device, framework) if runner is None else target_of_runner(framework)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
-    bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
+    bench = Bench(
+        target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
+    )
     hours = defined.run.time_limit(hours)
+    if runner is not None:
+        place = output or default_output(defined.name, target, settings)
+        if results is not None:
+            read_trtexec(defined, results, place, bench, as_json=as_json)
+        else:
+            write_trtexec(defined, campaign, place, bench, hours, as_json=as_json)
+        return
     if dry_run:
-        planned, setting, platform = plan_campaign(defined, bench)
+        planned, setting, platform = plan_campaign(defined, bench, absent=None)
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
@@ -137,6 +168,88 @@ def command(
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def target_of_runner(framework: str | None) -> Target:
+    """Return the target of trtexec.
+
+    Raises
+    ------
+    CampaignError
+        If another framework was asked for.
+    """
+    from resperf.targets import target
+
+    row = target("tensorrt")
+    if framework not in (None, row.framework):
+        raise CampaignError(f"trtexec measures {row.framework}, not {framework}")
+    return row
+
+
+def write_trtexec(
+    campaign: Campaign,
+    word: str,
+    output: Path,
+    bench: Bench,
+    hours: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the folder of a campaign for trtexec, and print what comes next."""
+    from resperf.campaign import plan_campaign
+    from resperf.campaign.trtexec import write_folder
+    from resperf.units import format_bytes
+
+    planned, *_ = plan_campaign(campaign, bench, absent=True)
+    written = write_folder(
+        campaign,
+        planned,
+        output.with_name(f"{output.stem}-trtexec"),
+        seed=planned.stream.seed,
+        settings=bench.settings,
+        hours=hours,
+    )
+    show_notes(planned.notes[1:])
+    words = ["resperf", "bench", word, "--runner", "trtexec", "--results", str(written.folder)]
+    following = shlex.join([*words, "-o", str(output)])
+    if as_json:
+        values = {
+            "folder": str(written.folder),
+            "layers": written.layers,
+            "runs": written.runs,
+            "refused": written.refused,
+            "hours": written.hours,
+            "time_limit_hours": hours,
+            "folder_bytes": written.bytes,
+            "weight_bytes": written.weight_bytes,
+            "next": following,
+        }
+        show_json(values)
+        return
+    click.echo(
+        f"{written.folder}: {written.layers} layers, {written.runs} measurements, "
+        f"{format_bytes(written.bytes)}; its script makes {format_bytes(written.weight_bytes)} of "
+        "weights beside it"
+    )
+    if written.refused:
+        click.echo(f"{written.refused} layers have no operator in TensorRT: rows without a time")
+    limit = "" if hours is None else f"; each start of the script stops after {hours:g} hours"
+    click.echo(f"about {written.hours:.2g} hours{limit}")
+    click.echo(
+        f"next: copy {written.folder} to the GPU machine, run there: sh run.sh (it needs trtexec, "
+        "no Python); copy its folder results back into it; then:"
+    )
+    click.echo(f"  {following}")
+
+
+def read_trtexec(
+    campaign: Campaign, folder: Path, output: Path, bench: Bench, *, as_json: bool
+) -> None:
+    """Read what trtexec measured, and print what comes next."""
+    from resperf.campaign.trtexec import read_results
+
+    result = read_results(campaign, folder, output, seed=bench.seed, settings=bench.settings)
+    show_result(result, as_json=as_json)
 
 
 def _acquisition() -> Acquisition:
@@ -203,9 +316,12 @@ def show_plan(
             "networks": len(planned.networks),
             "repeats": planned.repeats,
             "hours": planned.hours,
+            "published_hours": planned.published_hours,
             "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
+            "weight_bytes": planned.weight_bytes,
+            "too_large": planned.too_large,
             "first_batch": first,
             "notes": list(planned.notes),
         }
@@ -218,6 +334,14 @@ def show_plan(
         click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if planned.published_hours is not None:
+        click.echo(
+            f"at the pace of ResPerfNet's authors ({planned.target.published_s:g} s a "
+            f"configuration) {planned.published_hours:.3g} hours; the layers have "
+            f"{format_bytes(planned.weight_bytes)} of weights, none of which is kept on the disk"
+        )
+    if planned.too_large:
+        click.echo(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:
         click.echo(f"each run stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
@@ -277,7 +401,8 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
         )
     elif result.reason == "complete" and result.networks == result.rows:
         click.echo(f"next: resperf dataset info {result.path}")
-    elif result.reason == "complete":
+    elif result.reason in ("complete", "missing"):
+        # What run.sh has not measured yet may follow later; what is there can be learnt from.
         click.echo(f"next: resperf train {result.path}")
     else:
         cause = "time limit reached" if result.reason == "hours" else "interrupted"

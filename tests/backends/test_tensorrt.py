@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -473,6 +473,56 @@ def test_activations_and_attention_are_what_onnx_runtime_computes() -> None:
     np.testing.assert_allclose(
         found, (weights @ v).transpose(0, 2, 1, 3).reshape(2, 5, 12), atol=1e-6
     )
+
+
+NORM = "batch=2,channels=8,pixels=3,window=1,dtype=float32"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "matmul:batch=2,outer=3,rows=4,depth=5,columns=6,transposed_first=true,transposed=true,"
+        "dtype=float32",
+        "matmul:batch=2,outer=3,rows=4,depth=5,columns=6,transposed_first=false,transposed=true,"
+        "dtype=float32",
+        *(f"norm:{NORM},function={each}" for each in ("rms", "skip_layer", "skip_rms")),
+    ],
+)
+def test_operators_of_onnx_runtime_are_written_as_onnx_computes_them(key: str) -> None:
+    kernel = kernel_of(layer_from_key(key))
+    graph = copies_model(kernel, 1)
+    copy = onnx.ModelProto.FromString(graph.model)
+    assert {node.domain for node in copy.graph.node} == {""}
+    onnx.checker.check_model(copy)
+    # The operator itself, with the same weights.
+    given = [graph.host["x"]]
+    given += [
+        onnx.numpy_helper.to_array(each)
+        for each in copy.graph.initializer
+        if each.name.startswith("w0_")
+    ]
+    given += [graph.host[f"extra{place}"] for place in range(len(kernel.extra_shapes))]
+    feeds = {f"n{place}": values for place, values in enumerate(given)}
+    own = {"epsilon": 1e-5} if "Norm" in kernel.op else {}
+    node = onnx.helper.make_node(
+        kernel.op, list(feeds), ["y"], domain=kernel.domain, **kernel.attributes, **own
+    )
+    single = onnx.TensorProto.FLOAT
+    inputs = [onnx.helper.make_tensor_value_info(k, single, v.shape) for k, v in feeds.items()]
+    outputs = [onnx.helper.make_tensor_value_info("y", single, None)]
+    opsets = [onnx.helper.make_opsetid(*each) for each in (("", 17), ("com.microsoft", 1))]
+    whole = onnx.helper.make_graph([node], "g", inputs, outputs)
+    model = onnx.helper.make_model(whole, opset_imports=opsets, ir_version=8)
+    (expected,) = _run(model, feeds)
+    feeds = {f"copy0.{name}": values for name, values in graph.host.items()}
+    (found,) = _run(copy, feeds)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _run(model: Any, feeds: Mapping[str, Any]) -> Any:
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers)
+    return session.run(None, feeds)
 
 
 def test_layers_have_the_types_of_a_precision(gpu: Any) -> None:

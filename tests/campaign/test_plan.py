@@ -8,7 +8,7 @@ import pytest
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.campaign import Campaign, plan
-from resperf.campaign.plan import Planned, predicted_s
+from resperf.campaign.plan import Plan, Planned, Stream
 from resperf.errors import CampaignError
 from resperf.layers import Dense, Layer, Pool, key_at_any_batch
 from resperf.splits import split_of_keys
@@ -122,6 +122,11 @@ def test_missing_networks_are_noted() -> None:
     assert any("no reference network" in note for note in planned.notes)
 
 
+def seconds_of(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
+    planned = Plan((Planned(layer),), Stream(campaign, 0), monitor=monitor)
+    return planned.predicted_s[0]
+
+
 def test_predicted_time_grows_with_slow_layers() -> None:
     campaign = made(
         constraints={"gflops": 1.0, "gb_per_s": 1000.0},
@@ -129,12 +134,10 @@ def test_predicted_time_grows_with_slow_layers() -> None:
     )
     tiny = Dense(batch=1, features_in=2, features_out=2)
     # Overhead 0.06 s and 1.55 budgets of 0.07 + 0.01 s.
-    assert predicted_s(campaign, Planned(tiny), Monitor()) == pytest.approx(
-        0.06 + 1.55 * 0.08, abs=1e-4
-    )
+    assert seconds_of(campaign, tiny, Monitor()) == pytest.approx(0.06 + 1.55 * 0.08, abs=1e-4)
     # 2 GFLOP at 1 GFLOP/s take 2 s, sixteen times.
     slow = Dense(batch=1000, features_in=1000, features_out=1000)
-    assert predicted_s(campaign, Planned(slow), Monitor()) == pytest.approx(32.06, abs=0.3)
+    assert seconds_of(campaign, slow, Monitor()) == pytest.approx(32.06, abs=0.3)
 
 
 def test_layers_that_are_built_several_times_take_longer() -> None:
@@ -143,6 +146,6 @@ def test_layers_that_are_built_several_times_take_longer() -> None:
         protocol={"budget_s": 0.1, "warmup_s": 0.02, "placements": 3, "placements_s": 1.0},
     )
     copy = Pool(batch=1, channels_in=64, height=128, width=128, kernel_height=1, kernel_width=1)
-    once_s = predicted_s(campaign, Planned(copy), Monitor())
+    once_s = seconds_of(campaign, copy, Monitor())
     # Two more builds, each with a third of the time.
-    assert predicted_s(campaign, Planned(copy), CpuMonitor()) == pytest.approx(once_s * (1 + 2 / 3))
+    assert seconds_of(campaign, copy, CpuMonitor()) == pytest.approx(once_s * (1 + 2 / 3))

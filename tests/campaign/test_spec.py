@@ -36,6 +36,7 @@ def test_shipped_campaigns_are_valid(path: Path) -> None:
 def test_a_campaign_named_after_a_time_stops_after_it() -> None:
     named = {path.stem: Campaign.from_toml(path).run.time_limit(None) for path in SHIPPED}
     assert (named["cpu-45min"], named["cpu-90min"], named["cpu-overnight"]) == (0.75, 1.5, 8)
+    assert named["gpu-overnight"] == 8
     assert named["quick"] is None
     limited = made(run={"hours": 0.75}).run
     assert limited.time_limit(2.0) == 2.0

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Bench
+from resperf.campaign import Bench, Campaign, plan_campaign
 from resperf.dataset import read_dataset
-from resperf.targets import Target
+from resperf.targets import Target, target
 
 TOML = """
 samples = 12
@@ -207,3 +207,34 @@ def test_the_shipped_campaign_of_networks_runs_all_of_them(
     shown = cli.text("bench", "networks-cpu", "--framework", "synthetic", "--dry-run")
     # Sixteen networks, at batch 1 and 8.
     assert "networks       32 runs" in shown
+
+
+def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> None:
+    words = ["bench", str(campaign), "--framework", "tensorrt", "--dry-run", "--device"]
+    shown = cli.run(*words, "cuda:0")
+    assert "tiny on cuda with tensorrt, not started" in shown.out
+    # 12 configurations of 48.4 s; of 4 s to build and some 0.2 s to sample.
+    assert "ResPerfNet's authors (48.4 s a configuration) 0.161 hours" in shown.out
+    assert "note: planned for a device that is not here, by the rules of its target:" in shown.err
+    values = cli.json(*words, "a100")
+    assert values["hours"] == pytest.approx(12 * 4.2 / 3600, rel=0.05)
+    assert values["layers"] == {"dense": 12}
+    assert values["published_hours"] == pytest.approx(12 * 48.4 / 3600)
+    assert values["weight_bytes"] > 0
+    assert values["too_large"] == 0
+    campaign.write_text(TOML.replace("features_out = 5", "features_out = 40_000_000"))
+    with campaign.open("a") as file:
+        file.write("[constraints]\nlargest_weight_bytes = 10_000_000_000_000\n"
+                   "largest_macs = 10_000_000_000_000\nlargest_time_ms = 1e9\n")  # fmt: skip
+    values = cli.json(*words, "p1000")
+    assert 0 < values["too_large"] <= 12
+
+
+def test_a_plan_without_the_device_is_that_with_it(campaign: Path) -> None:
+    spec = Campaign.from_toml(campaign)
+    bench = Bench(target("synthetic"))
+    here, *_ = plan_campaign(spec, bench)
+    absent, setting, _ = plan_campaign(spec, bench, absent=True)
+    assert absent.items == here.items
+    assert setting.framework == "synthetic"
+    assert absent.notes == ("planned for a device that is not here, by the rules of its target",)

@@ -1,0 +1,77 @@
+"""Plans for a device or framework that is not here, by the target's row and rules alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from resperf.campaign.harvest import harvest
+from resperf.devices import DeviceFacts, device_facts
+from resperf.layers import Layer
+from resperf.platform import Accelerator, Platform
+from resperf.settings import Setting
+from resperf.targets import Target
+
+_SETTING_FIELDS = frozenset(each.name for each in dataclasses.fields(Setting))
+
+
+class AbsentDevice:
+    """Stands in for the measuring process while a campaign is planned: it cannot measure.
+
+    Parameters
+    ----------
+    target : Target
+    settings : mapping
+        Keywords of the backend. Those that are no fields of a `Setting` are ignored.
+    device : str
+        As after ``--device``: the name of a card, whose facts then count, or of its class.
+
+    Attributes
+    ----------
+    setting : Setting
+        Without the framework's version.
+    platform : Platform
+        With the card's published facts, if it is known.
+    facts : DeviceFacts or None
+    """
+
+    def __init__(self, target: Target, settings: Mapping[str, Any], device: str = "") -> None:
+        self._lowering = target.load("lowering")
+        self.facts: DeviceFacts | None = device_facts(device) if device else None
+        given = {name: value for name, value in settings.items() if name in _SETTING_FIELDS}
+        optimizer = str(given.pop("optimizer", ""))
+        made = Setting(framework=target.framework, **given)
+        self.setting = made.with_optimizer(optimizer) if optimizer else made
+        self.platform = _platform(target, self.facts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Lower layers by the target's rules."""
+        lowered: list[Layer] = self._lowering.lower_layers(layers, self.setting)
+        return lowered
+
+    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
+        """Return the lowered layers of networks (see `campaign.harvest`)."""
+        return harvest(paths, self.setting, self.platform, batches)
+
+    def probe(self, layers: Sequence[Layer]) -> list[str]:
+        """Refuse nothing: what the framework refuses is known where it runs."""
+        return [""] * len(layers)
+
+
+def _platform(target: Target, facts: DeviceFacts | None) -> Platform:
+    if facts is None:
+        return Platform(device=target.device_class)
+    card = Accelerator(
+        name=facts.name,
+        memory_bytes=facts.memory_bytes,
+        compute_capability=facts.compute_capability,
+    )
+    return Platform(device=facts.device, accelerators=(card,))
