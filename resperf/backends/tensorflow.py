@@ -31,14 +31,15 @@ from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
-from resperf.lowering.tensorflow import LAYOUT, PRECISION_TYPES, lower_layers
+from resperf.lowering._base import HALF_TYPES
+from resperf.lowering.tensorflow import LAYOUT, lower_layers
 from resperf.platform import Platform, this_platform, usable_cores
 from resperf.settings import Setting
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
 
 
-PRECISIONS = ("", "fp32", "tf32", *PRECISION_TYPES)
+PRECISIONS = ("", "fp32", "tf32", *HALF_TYPES)
 COMPILED = ("", "graph", XLA)
 
 

@@ -18,7 +18,8 @@ from resperf.backends.tensorflow_layers import Array
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
 from resperf.errors import UnsupportedError
-from resperf.lowering.tensorflow import LAYOUT, in_precision, without_removed
+from resperf.lowering._base import in_precision
+from resperf.lowering.tensorflow import LAYOUT, without_removed
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
 from resperf.timing import WallClock

@@ -17,7 +17,7 @@ from resperf.campaign.networks import plan_networks
 from resperf.campaign.plan import Plan, plan
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
-from resperf.errors import CampaignError, ResperfError
+from resperf.errors import CampaignError, MissingExtraError, ResperfError
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -125,7 +125,10 @@ def _planner(
         try:
             process = WorkerProcess(bench.worker_settings(campaign))
         except ResperfError as error:
-            if absent is not None:
+            # This machine's processor is here, so that something else is wrong.
+            is_here = bench.target.device_class == DEFAULT.device_class
+            fixable = is_here and not isinstance(error, MissingExtraError)
+            if absent is not None or fixable or not bench.target.backend:
                 raise
             note = f"{note}: {error}"
         else:

@@ -16,7 +16,7 @@ from typing import Any
 
 from resperf.backends.monitors import Reading
 from resperf.campaign.networks import NetworkRun
-from resperf.errors import CampaignError, DeviceLostError, ResperfError
+from resperf.errors import CampaignError, DeviceLostError, MissingExtraError, ResperfError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.targets import Target
@@ -254,6 +254,8 @@ class WorkerProcess:
             raise self._death() from None
         if what == "error":
             raise CampaignError(answer)
+        if what == "missing":
+            raise MissingExtraError(answer)
         if what == "lost":
             raise DeviceLostError(answer)
         if what == "failure":

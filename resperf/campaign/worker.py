@@ -25,7 +25,7 @@ from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import failure, measure_layer
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.process import Taken, WorkerSettings
-from resperf.errors import DeviceLostError, ResperfError, UnsupportedError
+from resperf.errors import DeviceLostError, MissingExtraError, ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.quantities import layer_quantity
@@ -163,7 +163,8 @@ def main(descriptor: int) -> None:
             pipe.send(("lost", str(error)))
             return
         except ResperfError as error:
-            pipe.send(("error", str(error)))
+            what = "missing" if isinstance(error, MissingExtraError) else "error"
+            pipe.send((what, str(error)))
             return
         pipe.send(("answer", (worker.backend.setting(), worker.backend.platform())))
         # What was loaded so far stays: the collector need not look through it during a sample.

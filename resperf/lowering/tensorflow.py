@@ -31,11 +31,15 @@ from resperf.layers import (
 from resperf.layers.reduce import Reduce
 from resperf.layers.resize import Resize
 from resperf.lowering._base import (
+    HALF_TYPES,
+    SINGLE,
     LoweredNetwork,
     LoweredNode,
     answer,
+    in_precision,
     is_computed_once,
     qualified_by_domain,
+    with_fields,
 )
 from resperf.lowering._read import (
     REMOVED_OPS,
@@ -55,8 +59,6 @@ LAYOUT = "nhwc"
 OWN_DOMAINS = frozenset({"", "com.microsoft"})
 STORED_AXES, FILE_AXES = (0, 2, 3, 1), (0, 3, 1, 2)
 """Axis in the file (NCHW) of each axis of an image in NHWC, and back."""
-PRECISION_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
-"""Precision of a setting -> type of the values that are float32 in the file."""
 XLA_NOTE = (
     "XLA fuses operators across these layers, which are those without XLA: what it fuses is not "
     "known, so that their sum is no prediction of the whole network"
@@ -98,37 +100,21 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 
 def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
-    """Give an image its layout.
+    """Give an image its layout; kinds that do not have it stay as they are.
 
     A ceil mode that changes no output is dropped, since TensorFlow has no such setting.
     """
     if isinstance(layer, Pool):
         plain = layer.replace(layout=layout, ceil_mode=False)
         return plain if plain.output_shape == layer.output_shape else layer.replace(layout=layout)
-    return layer.replace(layout=layout) if isinstance(layer, Conv | Resize) else layer
+    return with_fields(layer, {"layout": layout}) if isinstance(layer, Conv | Resize) else layer
 
 
 def _in_type(layer: Layer, precision: str) -> Layer:
     """Give a float32 layer the type that it has in a precision, if it exists in that type."""
-    dtype = PRECISION_TYPES.get(precision)
-    if dtype is None or layer.fields().get("dtype") != "float32":
-        return layer
-    try:
-        return layer.replace(dtype=dtype)
-    except LayerError:
-        return layer
-
-
-def in_precision(network: Network, precision: str) -> Network:
-    """Give tensors the types that they have in a precision."""
-    dtype = PRECISION_TYPES.get(precision)
-    if dtype is None:
-        return network
-    tensors = {
-        name: replace(each, dtype=dtype) if each.dtype == "float32" else each
-        for name, each in network.tensors.items()
-    }
-    return replace(network, tensors=tensors)
+    dtype = HALF_TYPES.get(precision)
+    changes = {"dtype": dtype} if dtype and layer.fields().get("dtype") == SINGLE else {}
+    return with_fields(layer, changes)
 
 
 def lower(

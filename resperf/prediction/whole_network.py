@@ -116,7 +116,9 @@ def answered(
     complete = completed(bundle, sheet_facts(bundle) if estimated else None)
     # A processor computes where the inputs are.
     copied = replace(lowered, inputs=(), outputs=(), unsized_outputs=()) if is_host else lowered
-    total = three_phase(complete, replace(copied, nodes=()), ())
+    # The session call is part of the execution.
+    called = complete.with_estimates({"session_ms": 0.0}, {}, "")
+    total = three_phase(called, replace(copied, nodes=()), ())
     account = bundle.answering(NETWORK, EXECUTION, bundle.setting, bundle.platform).account(
         network, EXECUTION, bundle.setting, bundle.platform
     )

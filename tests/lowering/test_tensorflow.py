@@ -10,6 +10,7 @@ import pytest
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Pool, Reorder, Transpose
 from resperf.layers.reduce import Reduce
+from resperf.layers.resize import Resize
 from resperf.lowering import lower, lower_layers
 from resperf.lowering._base import LoweredNode
 from resperf.network import Network, Node, Tensor
@@ -298,3 +299,8 @@ def test_malformed_attributes_are_unknown_operators() -> None:
         (node,) = lowered(network)
         assert node.role == "unknown"
         assert "malformed" in node.reason
+
+
+def test_a_resize_whose_kind_has_no_nhwc_at_its_factors_stays_as_it_is() -> None:
+    resize = Resize(batch=1, channels=4, height=10, width=10, height_out=15, width_out=15)
+    assert lower_layers([resize], SETTING, PLATFORM) == [resize]
