@@ -480,14 +480,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
+def _interrupted(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the machine; return 0, 2 for wrong usage, 130 after Ctrl-C."""
     options = parsed(arguments)
-    signal.signal(signal.SIGTERM, _terminated)
+    for each in (signal.SIGTERM, signal.SIGINT):  # which shells may ignore in the background
+        signal.signal(each, _interrupted)
     try:
         started = Check(options)
     except (ResperfError, OSError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
 
 from resperf import targets
 from resperf.backends._base import Backend, Built, Phase
@@ -41,8 +40,8 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     unknown = [] if takes_any else [name for name in settings if name not in known]
     if unknown:
         raise ResperfError(
-            f"framework {row.framework} on {row.device_class} has no {_options(unknown)}; it has "
-            f"only {_options(known)}"
+            f"framework {row.framework} on {row.device_class} has no setting "
+            f"{', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         )
     if "device" in known:
         settings = {"device": row.device_class, **settings}
@@ -51,8 +50,3 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     except TypeError as error:
         raise ResperfError(f"framework {framework}: {error}") from error
     return started
-
-
-def _options(names: Iterable[str]) -> str:
-    """List settings as the command line writes them."""
-    return ", ".join(f"--{'training' if name == 'optimizer' else name}" for name in names)

@@ -213,7 +213,7 @@ def test_autocast_on_a_cpu_is_to_bfloat16_and_leaves_norms_in_single_precision()
         ({"optimizer": "lion"}, "no optimizer 'lion'"),
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"threads": 0}, "threads=0 must be at least 1"),
-        ({"provider": "cuda"}, "torch on cpu has no --provider"),
+        ({"provider": "cuda"}, "torch on cpu has no setting 'provider'"),
     ],
 )
 def test_what_a_setting_cannot_be_is_said_in_a_line(words: dict[str, Any], message: str) -> None:

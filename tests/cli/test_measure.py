@@ -125,5 +125,5 @@ def test_a_training_step_in_pytorch_is_shown_in_its_parts(perceptron, cli):
 def test_a_setting_that_a_framework_lacks_is_one_line(perceptron, cli):
     words = ["measure", perceptron("two.onnx", 8, 8), "--batch", "1", "--layout", "nhwc"]
     assert cli.run(*words, code=2).err.strip() == (
-        "resperf: error: framework onnxruntime on cpu has no --layout; it has only --threads"
+        "resperf: error: framework onnxruntime on cpu has no setting 'layout'; it has: threads"
     )
