@@ -187,7 +187,7 @@ _ROWS = (
         packages=("torch",),
         install="resperf[torch,cuda]",
         free=_TORCH_FREE,
-        precisions=_TORCH_PRECISIONS,
+        precisions=(*_TORCH_PRECISIONS, "tf32"),
         usual=True,
     ),
     Target(
@@ -208,6 +208,7 @@ _ROWS = (
         terms=DEFAULT.terms,
         packages=("torch",),
         install="resperf[torch]",
+        precisions=_TORCH_PRECISIONS,
         recycle_layers=1000,
     ),
     Target(

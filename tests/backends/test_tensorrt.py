@@ -375,7 +375,7 @@ def test_int8_networks_must_be_quantised(gpu: Any, network: Path) -> None:
         ({"device": "cuda:3"}, "no device cuda:3; this machine has cuda:0 only"),
         ({"precision": "amp"}, "no precision 'amp'; it has fp32, tf32, fp16, bf16, int8"),
         ({"optimization_level": 9}, "optimization_level=9 must be from 0 to 5"),
-        ({"threads": 2}, "no --threads"),
+        ({"threads": 2}, "no setting .threads."),
     ],
 )
 def test_wrong_settings(gpu: Any, settings: dict[str, Any], message: str) -> None:

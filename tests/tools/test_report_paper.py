@@ -18,7 +18,7 @@ pytest.importorskip("keras", reason="the paper's networks are trained in Keras")
 def tool(load_tool: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = load_tool("report_paper")
     monkeypatch.setattr(module, "PUBLIC", {"justus-1080ti": ("conv",)})
-    monkeypatch.setattr(module, "METHODS", ("polynomial", "ensemble"))
+    monkeypatch.setattr(module, "METHODS", ("polynomial",))
     monkeypatch.setattr(module, "prepare", lambda *_, **__: {})
     # The other network is 20 times slower, and differs in nothing that is tested here.
     perfnet = {key: made for key, made in module.TRAINED.items() if key[0] == "perfnet"}
