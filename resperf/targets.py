@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -92,6 +93,16 @@ class Target:
         """Read what `dataclasses.asdict` wrote."""
         lists = {name: tuple(values[name]) for name in ("packages", "free", "precisions")}
         return cls(**{**values, **lists})
+
+    def installed(self) -> dict[str, str]:
+        """Return the versions of the `packages` that are installed, in their order."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = {}
+        for package in self.packages:
+            with suppress(PackageNotFoundError):
+                found[package] = version(package)
+        return found
 
     def load(self, field: str) -> Any:
         """Import the module or class of this row.

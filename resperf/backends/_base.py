@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, Self
 
-from resperf.errors import MeasurementError
+from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import Layer
-from resperf.platform import Platform
+from resperf.platform import Platform, usable_cores
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import TIME_UNIT, Sampler, WallClock
@@ -177,6 +177,20 @@ class Backend(Protocol):
             If the file cannot be read or run.
         """
         ...
+
+
+def usable_threads(threads: int | None) -> int:
+    """Return the threads of a framework: those asked for, else one for each usable core.
+
+    Raises
+    ------
+    ResperfError
+        If that is none.
+    """
+    chosen = usable_cores() if threads is None else threads
+    if chosen < 1:
+        raise ResperfError(f"threads={threads} must be at least 1")
+    return chosen
 
 
 def median_of(sampler: Sampler, seconds: float = 0.2, *, warmups: int = 20) -> float:

@@ -27,7 +27,7 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Backend, Built, Phase, median_ms
+from resperf.backends._base import Backend, Built, Phase, median_ms, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
@@ -46,7 +46,7 @@ from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network
-from resperf.platform import Platform, this_platform, usable_cores
+from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 from resperf.timing import WallClock
 
@@ -74,9 +74,7 @@ class OnnxRuntimeBackend(Backend):
         self._block = block_size(threads=self.threads)
 
     def _set_threads(self, threads: int | None) -> None:
-        self.threads = threads or usable_cores()
-        if self.threads < 1:
-            raise ResperfError(f"threads={threads} must be at least 1")
+        self.threads = usable_threads(threads or None)
 
     def own_process(self) -> None:
         """Make all sessions share one pool of threads."""

@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built
+from resperf.backends._base import Backend, Built, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
@@ -33,7 +33,7 @@ from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering._base import HALF_TYPES
 from resperf.lowering.tensorflow import LAYOUT, lower_layers
-from resperf.platform import Platform, this_platform, usable_cores
+from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
@@ -77,9 +77,7 @@ class TensorFlowBackend(Backend):
         layout: str = "",
         compiled: str = "",
     ) -> None:
-        self.threads = usable_cores() if threads is None else threads
-        if self.threads < 1:
-            raise ResperfError(f"threads={threads} must be at least 1")
+        self.threads = usable_threads(threads)
         for what, value, known in (
             ("precision", precision, PRECISIONS),
             ("layout", layout, ("", LAYOUT, "nchw")),

@@ -185,7 +185,7 @@ def _mod(builder: Builder, node: Node) -> Any:
 
 
 def _divided(x: Any, y: Any) -> Any:
-    """Divide; whole numbers are cut towards zero."""
+    """Divide; integers are rounded towards zero."""
     return tf.raw_ops.TruncateDiv(x=x, y=y) if x.dtype.is_integer else x / y
 
 

@@ -27,7 +27,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import torch
 
-from resperf.backends._base import Backend, Built, Phase, median_of
+from resperf.backends._base import Backend, Built, Phase, median_of, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
@@ -41,7 +41,7 @@ from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
-from resperf.platform import Platform, this_platform, usable_cores
+from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -101,9 +101,7 @@ class TorchBackend(Backend):
         compiled: str = "eager",
         optimizer: str = "",
     ) -> None:
-        self.threads = usable_cores() if threads is None else threads
-        if self.threads < 1:
-            raise ResperfError(f"threads={threads} must be at least 1")
+        self.threads = usable_threads(threads)
         kind = device.partition(":")[0]
         for word, value, known in (
             ("device", kind, tuple(PRECISIONS)),

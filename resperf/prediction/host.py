@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from resperf.bundle import Bundle
 from resperf.devices import is_at_hand, target_of
@@ -17,15 +16,10 @@ from resperf.settings import Setting
 def installed_version(device: str, framework: str) -> str | None:
     """Return the version of a framework on this machine, or None if it is not installed."""
     try:
-        packages = target_of(device, framework).packages
+        versions = target_of(device, framework).installed()
     except ResperfError:
         return None
-    for package in packages:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return None
+    return next(iter(versions.values()), None)
 
 
 def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str, ...]:

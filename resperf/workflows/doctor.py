@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -315,12 +314,9 @@ def _plain(value: Any) -> Any:
 def examine_framework(name: str, *, timeout_s: float = ASK_S) -> Framework:
     """Look up a framework's packages, and ask it in a process of its own if there are any."""
     rows = [row for row in targets() if row.framework == name]
-    packages = {}
-    for each in dict.fromkeys(package for row in rows for package in row.packages):
-        try:
-            packages[each] = version(each)
-        except PackageNotFoundError:
-            continue
+    packages: dict[str, str] = {}
+    for row in rows:
+        packages |= row.installed()
     module = next(filter(None, map(facts_module, rows)), "")
     if not packages or not module:
         return Framework(name, packages)
