@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from resperf.backends import backend
 from resperf.backends.monitors._load import Load
-from resperf.backends.monitors.cpu import CALL, PRODUCT, CpuMonitor, limit_private_memory
+from resperf.backends.monitors.cpu import (
+    CALL,
+    PROBES,
+    PRODUCT,
+    CpuMonitor,
+    limit_private_memory,
+)
 from resperf.backends.synthetic import SyntheticBackend
+from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)
@@ -72,6 +80,37 @@ def test_a_memory_bound_layer_without_weights_depends_on_its_addresses() -> None
     assert not monitor.depends_on_place(weighty, 1.0)
 
 
+class TimesByKind:
+    """A backend whose layers of a kind take a given time, in milliseconds."""
+
+    def __init__(self, **times_ms: float) -> None:
+        self.times_ms = times_ms
+        self.closed: list[str] = []
+
+    def lower(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        return layers
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Any:
+        del budget_ms
+        return SimpleNamespace(
+            isolated=lambda: self.times_ms[layer.kind],
+            close=lambda: self.closed.append(layer.kind),
+        )
+
+
+def test_the_probe_of_memory_is_a_layer_that_runs_at_the_speed_of_memory() -> None:
+    # 21 MB in 3 ms and in 0.6 ms; PyTorch's pooling takes 70 ms, which says nothing of memory.
+    usual: Any = TimesByKind(pool=3.0, activation=0.6)
+    assert PROBES["memory"](usual).isolated() == 3.0
+    slow_pooling: Any = TimesByKind(pool=70.0, activation=0.6)
+    assert PROBES["memory"](slow_pooling).isolated() == 0.6
+    assert slow_pooling.closed == ["pool"]
+    neither: Any = TimesByKind(pool=70.0, activation=70.0)
+    with pytest.raises(UnsupportedError, match="speed of memory"):
+        PROBES["memory"](neither)
+    assert neither.closed == ["pool", "activation"]
+
+
 class FakeLoad:
     """A load meter with a constant result."""
 
@@ -108,7 +147,7 @@ def test_the_threshold_for_memory_is_higher_for_networks_than_for_layers() -> No
     def pool_ms(device: SyntheticBackend) -> float:
         from resperf.backends.monitors.cpu import MEMORY
 
-        with device.layer(MEMORY, budget_ms=1.0) as built:
+        with device.layer(MEMORY[0], budget_ms=1.0) as built:
             return built.isolated()
 
     assert slow_at(1.3, networks=False) == set()
