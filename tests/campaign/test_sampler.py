@@ -102,6 +102,31 @@ def test_draws_never_change_their_meaning() -> None:
     )
 
 
+HELD_BY_NETWORKS: dict[str, list[dict[str, Any]]] = {
+    # Signed int8 in groups of channels; vocabularies and wide products; images of 640 pixels;
+    # scores of 1,500 tokens and more.
+    "quantized_conv": [{"groups": range(2, 65), "dtype": ["int8"], "function": ["linear"]}],
+    "dense": [{"features_out": range(50_000, 260_001)},
+              {"features_in": range(4097, 16_385), "features_out": range(4097, 16_385)}],
+    "conv": [{"channels_in": [3], "height": range(512, 641), "width": range(512, 641)}],
+    "matmul": [{"rows": range(1500, 8193), "columns": range(1500, 8193)}],
+    "softmax": [{"values": range(1500, 8193), "outer": range(10_000, 65_537)}],
+    "attention": [{"queries": range(1024, 2049)}],
+    "quantized_dense": [{"features_out": range(30_000, 100_001)}, {"batch": range(1025, 4097)}],
+    "quantize": [{"dtype": ["int32"], "function": ["dequantize"]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HELD_BY_NETWORKS)
+def test_the_campaign_of_all_operators_draws_what_large_networks_hold(kind: str) -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "cpu-90min"))
+    sampler = Sampler(campaign, seed=1, skip_kinds=frozenset(campaign.kinds) - {kind})
+    layers = [sampler.draw().fields() for _ in range(600)]
+    for wanted in HELD_BY_NETWORKS[kind]:
+        found = [all(layer[name] in values for name, values in wanted.items()) for layer in layers]
+        assert sum(found) >= 2, wanted
+
+
 def test_kinds_come_in_their_shares() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "quick"))
     counts = Counter(layer.kind for layer in draw(campaign, seed=1, count=2000))
