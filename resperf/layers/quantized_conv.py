@@ -11,10 +11,12 @@ from resperf.layers._base import LAYOUTS, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import either, is_in
+from resperf.layers.columns import either, is_in, padded
 from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.units import DTYPE_BYTES
 
+_TILE_DEPTH, _TILE_FILTERS = 4, 16
+"""Values along the summed axis, and filters, that int8 products compute at once."""
 FUNCTIONS = ("linear", "integer")
 _FUNCTION_OF: Mapping[str, str] = {"QLinearConv": "linear", "ConvInteger": "integer"}
 _WIDE = DTYPE_BYTES["int32"]
@@ -51,11 +53,11 @@ class QuantizedConv(VolumeConv):
         "kernel": {**choices([1, 3, 5, 7], [10, 9, 1, 1]), "same_share": 0.95},
         "stride": {**choices([1, 2], [5, 1]), "same_share": 1.0},
         "pad": {**choices([0, 1], [1, 4]), "same_share": 1.0},
-        "groups": choices([1, "depthwise"], [5, 1]),
+        "groups": choices([1, "depthwise", 2, 4, 8, 16, 32, 64], [30, 8, 1, 1, 2, 2, 3, 1]),
         "bias": choices([True, False], [6, 1]),
         "function": choices(FUNCTIONS, [6, 1]),
         "layout": choices(["nhwc", "nchw"], [4, 1]),
-        "dtype": choices(INT8_TYPES, [3, 1]),
+        "dtype": choices(INT8_TYPES, [3, 2]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
@@ -88,7 +90,17 @@ class QuantizedConv(VolumeConv):
         last = is_in(self.layout, ("nhwc",))
         integer = {"integer": is_in(self.function, ("integer",))}
         plain = is_in(self.layout, ("nchw",))
-        return super().own_quantities() | integer | {"last": last, "plain": plain}
+        known = super().own_quantities()
+        # Only `linear` has a depthwise kernel, and gathers the windows of each other group apart.
+        linear = 1 - integer["integer"]
+        together = known["depthwise"] * linear
+        depth, filters = self.channels_in // self.groups, self.channels_out // self.groups
+        rows = self.batch * self.windows * self.groups
+        tiles = 2 * rows * padded(depth * self.taps, _TILE_DEPTH) * padded(filters, _TILE_FILTERS)
+        return known | integer | {
+            "last": last, "plain": plain, "apart": known["grouped"] * (linear - together),
+            "group_pieces": rows * self.taps, "flops_tile": tiles * (1 - together),
+        }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

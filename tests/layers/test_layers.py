@@ -9,6 +9,7 @@ import pickle
 import pytest
 
 from resperf.errors import LayerError
+from resperf.features import columns_of, quantities
 from resperf.layers import (
     KINDS,
     Conv,
@@ -177,3 +178,19 @@ def test_layers_are_frozen_and_picklable() -> None:
         Dense(batch=4, features_in=10)  # type: ignore[call-arg]
     with pytest.raises(LayerError, match="dense has no field colour; it has batch"):
         Dense(batch=4, features_in=10, features_out=3, colour=1)  # type: ignore[call-arg]
+
+
+def test_int8_convolutions_in_groups_by_hand() -> None:
+    image = "quantized_conv:batch=2,rank=2,channels_in=32,channels_out=64,size=8,kernel=3,pad=2"
+    words = ["groups=1", "groups=4", "groups=32", "groups=16,dtype=int8",
+             "groups=32,bias=0,function=integer,layout=nchw"]  # fmt: skip
+    layers = [layer_from_key(f"{image},{each}") for each in words]
+    q = quantities("quantized_conv", columns_of(layers))
+    # 64 windows of two images, for each group; nine taps each.
+    assert q["group_pieces"].tolist() == [9 * 128 * groups for groups in (1, 4, 32, 16, 32)]
+    # A depthwise convolution is no group of products, but for ConvInteger.
+    assert q["apart"].tolist() == [0, 1, 0, 1, 0]
+    # The summed values of a group in fours, its filters in sixteens.
+    tiles = [128 * 288 * 64, 512 * 72 * 16, 0, 2048 * 20 * 16, 4096 * 12 * 16]
+    assert q["flops_tile"].tolist() == [2 * each for each in tiles]
+    assert q["dtype=int8"].tolist() == [0, 0, 0, 1, 0]

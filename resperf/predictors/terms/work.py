@@ -291,12 +291,20 @@ WORK: Table = {
     "quantized_conv": {
         **_WEIGHTED,
         **split("flops", gflop, "flops", "depthwise", "integer"),
+        "flops in tiles": gflop("flops_tile"),
+        **split("flops in tiles", gflop, "flops_tile", "dtype=int8"),
+        **split("weights", mb, "weight_bytes", "dtype=int8"),
+        "pieces apart": millions("group_pieces", "apart"),
+        "products integer": millions("products", "integer"),
+        "out depthwise int8": mb("out_bytes", "depthwise", "dtype=int8"),
         "columns": mb("columns_bytes"),
         **counts("products"),
     },
     "quantized_dense": {
         **_WEIGHTED,
         "flops one row": gflop("flops", "vector"),
+        **split("flops", gflop, "flops", "dtype=int8"),
+        **split("weights", mb, "weight_bytes", "dtype=int8"),
         "in dynamic": mb("in_bytes", "function=dynamic"),
         **counts(rows="batch"),
     },
@@ -308,6 +316,7 @@ WORK: Table = {
     },
     "quantized_matmul": {
         **_PLAIN,
+        **split("flops", gflop, "flops", "dtype=int8"),
         "second": mb("second_bytes"),
         **counts("products", rows="row_count"),
     },
