@@ -17,6 +17,8 @@ DTYPE_BYTES = {
     "bfloat16": 2,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
+    "uint16": 2,
     "int8": 1,
     "uint8": 1,
     "bool": 1,

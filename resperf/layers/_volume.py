@@ -235,18 +235,27 @@ class VolumePool(VolumeLayer):
     ) -> Self:
         """Read a pooling of this mode; `windows` is their number along each axis.
 
+        What the last window of ``ceil_mode`` reaches beyond the input is read as padding.
+
         Raises
         ------
         LayerError
-            If it has windows that only exist because ``ceil_mode`` rounds up.
+            If such a window counts padding: ONNX Runtime has another kernel for it.
         """
         attributes = operator.attributes
         kernel = shape[2:] if _is_global(mode) else attributes["kernel_shape"]
         window = cls._read_volume(operator, kernel, shape)
         made = cls.from_fields({**window, "mode": mode, **others})
-        if attributes.get("ceil_mode") and tuple(windows) != made.positions:
+        if not attributes.get("ceil_mode") or tuple(windows) == made.positions:
+            return made
+        if attributes.get("count_include_pad"):
             raise LayerError("a pooling with partly empty windows is not supported by this kind")
-        return made
+        fields = made.fields()
+        for axis, count in zip(AXES[3 - made.rank :], windows, strict=True):
+            size, kernel, stride, dilation = (int(fields[name]) for name in _names(axis)[:4])
+            reach = (count - 1) * stride + (kernel - 1) * dilation + 1
+            fields[f"pad_{axis}"] = max(int(fields[f"pad_{axis}"]), reach - size)
+        return cls.from_fields(fields)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

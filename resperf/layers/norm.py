@@ -32,6 +32,7 @@ _WEIGHTS = {
 """Weights per channel: scale, bias, and for a batch normalisation mean and variance."""
 _BY_CHANNEL = ("instance", "batch", "local_response")
 """Normalisations of (batch, channels, pixels); the others are of (batch, pixels, channels)."""
+_EMBEDDINGS = frozenset({"EmbedLayerNormalization", "QEmbedLayerNormalization"})
 
 
 class Norm(Layer):
@@ -63,7 +64,7 @@ class Norm(Layer):
         "window": choices([3, 5], [1, 3]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels", "pixels")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF) | _EMBEDDINGS
 
     def _check(self) -> None:
         if self.window > 1 and self.function != "local_response":
@@ -117,7 +118,16 @@ class Norm(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a normalisation."""
+        """Read a normalisation.
+
+        One that adds the rows of tables first, for tokens and their positions, reads and adds as
+        much as a ``skip_layer``.
+        """
+        if operator.op in _EMBEDDINGS:
+            batch, *tokens, channels = operator.result()
+            return cls(
+                batch=batch, channels=channels, pixels=math.prod(tokens), function="skip_layer"
+            )
         dtype, shape = dtype_of(operator), operator.shape()
         function = _FUNCTION_OF[operator.op]
         if len(shape) < 2:

@@ -15,6 +15,8 @@ from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
 from resperf.layers.columns import padded
 from resperf.layers.pool_nd import PoolNd
+from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantized_pool import QuantizedPool
 
 _OPS: Mapping[tuple[str, bool], str] = {
     ("max", False): "MaxPool", ("average", False): "AveragePool",
@@ -112,8 +114,11 @@ class Pool(WindowLayer):
     def read(cls, operator: Operator) -> Layer:
         """Read a 2-D pooling; a global one gets a window over the whole image.
 
-        A 1-D or 3-D pooling, or one that also returns indices, is read as `PoolNd`.
+        A 1-D or 3-D pooling, or one that also returns indices, is read as `PoolNd`, one of int8
+        as `QuantizedPool`.
         """
+        if operator.operand(0).dtype in INT8_TYPES and operator.op == _OPS["max", False]:
+            return QuantizedPool.read(operator)
         if len(operator.outputs) > 1 or len(operator.operand(0).shape) in (3, 5):
             return PoolNd.read(operator)
         (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes

@@ -1,4 +1,4 @@
-"""Quantisation and dequantisation between float32 and int8 or uint8."""
+"""Quantisation and dequantisation between float32 and integers of 8 or 16 bits, and biases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import either
 from resperf.units import DTYPE_BYTES
 
 INT8_TYPES = ("uint8", "int8")
+_QUANTIZED = (*INT8_TYPES, "uint16", "int16")
+_DEQUANTIZED = (*_QUANTIZED, "int32")
 Constant = tuple[tuple[int, ...], str]
 """Shape and type."""
 _OPS: Mapping[str, str] = {
@@ -31,7 +33,7 @@ class Quantize(FlatLayer):
     kind: ClassVar[str] = "quantize"
 
     function: str = name("operation", tuple(_OPS), default="quantize")
-    dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
+    dtype: str = name("type of one quantised value; int32 of biases", _DEQUANTIZED, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
@@ -40,13 +42,20 @@ class Quantize(FlatLayer):
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
         "function": choices(tuple(_OPS), [3, 3, 2]),
-        "dtype": choices(INT8_TYPES, [2, 1]),
+        "dtype": choices(_DEQUANTIZED, [6, 3, 0.5, 0.5, 1]),
     }
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
+    def _check(self) -> None:
+        if self.dtype == "int32" and self.function != "dequantize":
+            raise LayerError("quantize: dtype=int32 needs function=dequantize")
+        super()._check()
+
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
-        """Make dynamic quantisation uint8, the only type that it supports."""
+        """Make dynamic quantisation uint8, the only type that it supports; dequantise int32."""
+        if fields["dtype"] == "int32":
+            return {**fields, "function": "dequantize"}
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
     @property
@@ -80,14 +89,14 @@ class Quantize(FlatLayer):
         batch, values = rows_and_rest(operator.shape())
         given = len(operator.inputs) > 2 and operator.inputs[2] is not None
         if function == "dequantize":
-            dtype = dtype_of(operator, INT8_TYPES)
+            dtype = dtype_of(operator, _DEQUANTIZED)
         elif function == "quantize" and given:
-            dtype = dtype_of(operator, INT8_TYPES, 2)
+            dtype = dtype_of(operator, _QUANTIZED, 2)
         else:
             # 0 means unspecified.
             named = int(operator.attributes.get("output_dtype", 0))
             dtype = DTYPE_OF.get(named, "") if named else "uint8"
-            if dtype not in INT8_TYPES:
+            if dtype not in _QUANTIZED:
                 raise LayerError(f"quantised values of ONNX's type {named} have no layer")
         if function != "dequantize":
             dtype_of(operator, ("float32",))
@@ -100,8 +109,12 @@ class Quantize(FlatLayer):
             return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)
         back = self.function == "dequantize"
         first, result = (self.dtype, "float32") if back else ("float32", self.dtype)
-        typed = constants(first, *scale(self.dtype))
-        return Kernel(op, "", {}, shape, shape, output_dtype=result, **typed)
+        # The zero point of int32 is always 0, and absent.
+        given = scale(self.dtype)[: 1 if self.dtype == "int32" else 2]
+        typed = constants(first, *given)
+        # ONNX has no 16 bits before operator set 21.
+        domain = CONTRIB if self.dtype in ("uint16", "int16") else ""
+        return Kernel(op, domain, {}, shape, shape, output_dtype=result, **typed)
 
 
 def scale(dtype: str) -> tuple[Constant, Constant]:

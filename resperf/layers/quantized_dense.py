@@ -23,6 +23,8 @@ FUNCTIONS = tuple(_OPS)
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 _MATRIX_PLACE: Mapping[str, int] = {"linear": 3, "gemm": 3}
 """Input position of the matrix; 1 for other functions."""
+_GEMM_ZERO_POINT = 8
+"""Input position of the zero point of the output; without it, the output is float32."""
 _NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
@@ -31,8 +33,8 @@ class QuantizedDense(Layer):
     """A matrix product with constant int8 weights.
 
     ``linear`` reads and writes quantised values, ``gemm`` too, with a bias. ``integer`` writes
-    int32 sums, ``to_float`` floats. ``dynamic`` reads floats, which it quantises, and writes
-    floats.
+    int32 sums, ``to_float`` floats, as does a ``QGemm`` whose output has no scale. ``dynamic``
+    reads floats, which it quantises, and writes floats.
     """
 
     kind: ClassVar[str] = "quantized_dense"
@@ -111,6 +113,8 @@ class QuantizedDense(Layer):
             weight = weight[::-1]
         if len(weight) < 2 or math.prod(weight[:-2]) > 1 or not shape or shape[-1] != weight[-2]:
             raise LayerError(f"a quantised product of {shape} and {weight} has no layer")
+        if function == "gemm" and not operator.has_input(_GEMM_ZERO_POINT):
+            function = "to_float"
         dtype = "uint8" if function == "dynamic" else operator.operand(0).dtype
         return cls(
             batch=math.prod(shape[:-1]), features_in=weight[-2], features_out=weight[-1],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
@@ -19,6 +17,8 @@ _OPS: Mapping[str, str] = {
     "global_average": "QLinearGlobalAveragePool",
 }  # fmt: skip
 _MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
+_PLAIN_MAX = "MaxPool"
+"""The operator of a max pooling with channels first, which the kind `pool` reads in floats."""
 
 
 class QuantizedPool(VolumePool):
@@ -51,17 +51,6 @@ class QuantizedPool(VolumePool):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
-    def _check(self) -> None:
-        if self.mode == "max" and self.layout != "nhwc":
-            raise LayerError("quantized_pool: mode=max needs layout=nhwc")
-        super()._check()
-
-    @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
-        """Give a global pooling a window over the whole image, and max pooling layout nhwc."""
-        made = super().fitting(fields, source)
-        return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
-
     def own_quantities(self) -> dict[str, Any]:
         """Windows, their sizes and the layout."""
         last = is_in(self.layout, ("nhwc",))
@@ -69,9 +58,10 @@ class QuantizedPool(VolumePool):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a quantised pooling of ONNX Runtime."""
-        mode, shape, windows = _MODE_OF[operator.op], operator.shape(), operator.result()[2:]
-        last = mode == "max" or bool(operator.attributes.get("channels_last"))
+        """Read a quantised pooling of ONNX Runtime, or a ``MaxPool``."""
+        mode = _MODE_OF.get(operator.op, "max")
+        shape, windows = operator.shape(), operator.result()[2:]
+        last = operator.op == _OPS["max"] or bool(operator.attributes.get("channels_last"))
         if last:
             shape, windows = (shape[0], shape[-1], *shape[1:-1]), operator.result()[1:-1]
         layout, dtype = "nhwc" if last else "nchw", dtype_of(operator, INT8_TYPES)
@@ -86,7 +76,9 @@ class QuantizedPool(VolumePool):
         if self.mode != "global_average":
             attributes |= self._onnx_window()
         if self.mode == "max":
-            return Kernel("NhwcMaxPool", CONTRIB, attributes, shape, result, dtype=self.dtype)
+            last = self.layout == "nhwc"
+            op, domain = (_OPS["max"], CONTRIB) if last else (_PLAIN_MAX, "")
+            return Kernel(op, domain, attributes, shape, result, dtype=self.dtype)
         attributes.pop("dilations", None)
         attributes["channels_last"] = int(self.layout == "nhwc")
         typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,12 @@ import numpy as np
 
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
-from resperf.lowering._base import CONTROL_FLOW, LoweredNode, named_by_sources
+from resperf.lowering._base import (
+    CONTROL_FLOW,
+    LoweredNode,
+    named_by_sources,
+    qualified_by_domain,
+)
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -44,6 +50,11 @@ _ENTRIES: Mapping[str, str] = {
     # Packing weights takes most of a session's start and changes no node.
     "session.disable_prepacking": "1",
 }
+_DOMAINS = frozenset(
+    {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
+     "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
+)  # fmt: skip
+"""Domains whose operators ONNX Runtime has."""
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 PRECISE = "InsertedPrecisionFreeCast_"
 """Prefix of ONNX Runtime's names of tensors that it casts to float32."""
@@ -107,6 +118,59 @@ def optimised_graph(
         return onnx.shape_inference.infer_shapes(model_made).graph
 
 
+def without_custom(network: Network) -> Network:
+    """Cut custom operators out: what they read becomes an output, what they write an input.
+
+    ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
+    Those whose output shapes are not known stay.
+    """
+    custom = [node for node in network.nodes if _is_custom(network, node)]
+    if not custom:
+        return network
+    cut = {node.name for node in custom}
+    made = [name for node in custom for name in node.outputs if name]
+    fixed = {*made, *network.inputs}
+    read = dict.fromkeys(
+        name
+        for node in custom
+        for name in node.inputs
+        if name and name not in fixed and not network.tensors[name].is_weight
+    )
+    return replace(
+        network,
+        nodes=tuple(node for node in network.nodes if node.name not in cut),
+        inputs=(*network.inputs, *made),
+        outputs=tuple(
+            dict.fromkeys(name for name in (*network.outputs, *read) if name not in made)
+        ),
+    )
+
+
+def _is_custom(network: Network, node: Node) -> bool:
+    ends = [name for name in (*node.inputs, *node.outputs) if name]
+    return node.domain not in _DOMAINS and all(name in network.tensors for name in ends)
+
+
+def with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
+    """Put custom operators back, as operators without a layer, in the order of the network.
+
+    ONNX Runtime orders the parts around them as it likes.
+    """
+    custom = [node for node in network.nodes if _is_custom(network, node)]
+    if not custom:
+        return [*lowered]
+    order = {node.name: place for place, node in enumerate(network.nodes)}
+    placed, place = [], -1
+    for each in lowered:
+        # A re-layout without sources stays behind what is before it.
+        place = max((order[name] for name in each.sources), default=place)
+        placed.append((place, each))
+    for node in custom:
+        unknown = _lowered(network, qualified_by_domain(node), 1, is_blocked=False)
+        placed.append((order[node.name], replace(unknown, sources=(node.name,))))
+    return [each for _, each in sorted(placed, key=itemgetter(0))]
+
+
 def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
@@ -126,7 +190,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     lowered: list[LoweredNode] = []
     further: dict[int, list[LoweredNode]] = {}
     produced: list[str] = []
-    for proto in graph.node:
+    # Large matrices are inputs of this graph only: where they are weights, they are cast once.
+    computed = {name for node in network.nodes for name in node.outputs}
+    free = {each.name for each in graph.input}.difference(network.inputs, computed)
+    protos = [each for each in graph.node if each.op_type != "Cast" or each.input[0] not in free]
+    for proto in protos:
         original = tensor_name = _original_tensor(network, makers, proto, origin)
         is_blocked = _is_blocked(proto, blocked)
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
@@ -144,7 +212,10 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             if own in inner:
                 tensor_name = own
                 tensors[own] = inner[own]
-            elif known and known[0] and (before is None or before.shape != known[0][1]):
+            elif (
+                known and known[0] and (before is None or (before.dtype, before.shape) != known[0])
+            ):
+                # An int8 operator writes other values under the name of the one in floats.
                 tensor_name = own
                 tensors[own] = Tensor(own, known[0][1], known[0][0])
         for each, found in zip((tensor_name, *proto.output[place + 1 :]), known, strict=False):
@@ -180,7 +251,9 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         lowered.append(first)
         further[len(lowered) - 1] = others
         produced.append(original.removeprefix(PRECISE))
-    named = _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+    # Nothing behind a custom operator was made of what is before it.
+    parts = without_custom(network)
+    named = _with_sources(parts, _with_edges(network, lowered, protos), produced)
     # Further parts of a node take the name of the first, which has the sources.
     return [
         node

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import UnsupportedError
+from resperf.layers.columns import bytes_each
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, any_external, names_read
@@ -51,8 +52,9 @@ def skeleton(network: Network) -> Skeleton:
     """
     from onnx import TensorProto, helper, numpy_helper
 
+    network = _with_shared_weights(network)
     free = _free_matrices(network)
-    made = {name for node in network.nodes for name in node.outputs}
+    made, values = _made(network), _bias_scales(network)
     bodies = {node.name: _bodies(node) for node in network.nodes if node.op in CONTROL_FLOW}
     used = {name for node in network.nodes for name in node.inputs if name}
     used.update(network.outputs)
@@ -66,10 +68,9 @@ def skeleton(network: Network) -> Skeleton:
     for tensor in network.tensors.values():
         if not tensor.is_weight or tensor.name not in used or tensor.name in made:
             continue
-        if tensor.value is not None:
-            initializers.append(
-                numpy_helper.from_array(np.asarray(tensor.value, order="C"), tensor.name)
-            )
+        value = values.get(tensor.name, tensor.value)
+        if value is not None:
+            initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
         elif tensor.name in free:
             inputs.append(_value_info(tensor))
         else:
@@ -136,6 +137,52 @@ def _bodies(node: Node) -> dict[str, Any]:
     return found
 
 
+def shared_weights(network: Network) -> dict[str, str]:
+    """Return names of weights that are another one's ``Identity`` -> the name of that one.
+
+    PyTorch's exporter writes equal weights once. ONNX Runtime does not cast shared ones beforehand.
+    """
+    shared: dict[str, str] = {}
+    for node in network.weight_nodes:
+        if node.op == "Identity" and not node.domain:
+            shared[node.outputs[0]] = shared.get(node.inputs[0], node.inputs[0])
+    return shared
+
+
+def _with_shared_weights(network: Network) -> Network:
+    """Read equal weights under one name, as ONNX Runtime does."""
+    shared = shared_weights(network)
+    if not shared:
+        return network
+    nodes = tuple(
+        replace(node, inputs=tuple(shared.get(name, name) for name in node.inputs))
+        for node in network.nodes
+    )
+    tensors = {name: network.weight_tensors[name] for name in shared.values()}
+    return replace(network, nodes=nodes, tensors={**network.tensors, **tensors})
+
+
+def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
+    """Return values for unknown scales of quantised biases that fit those of other scales.
+
+    ONNX Runtime fuses a bias only if its scale is that of the input times that of the weights.
+    """
+    scale_of = {
+        node.outputs[0]: network.tensors.get(node.inputs[1])
+        for node in network.nodes
+        if node.op == "DequantizeLinear" and len(node.inputs) > 1
+    }
+    found = {}
+    for node in network.nodes:
+        scales = [scale for name in node.inputs[:3] if (scale := scale_of.get(name)) is not None]
+        if node.op in ("Conv", "Gemm") and len(scales) == 3 and scales[2].value is None:
+            first, weights = (_ANY_VALUE if s.value is None else s.value for s in scales[:2])
+            product = np.asarray(first * weights, scales[2].dtype).ravel()
+            if len(product) in (1, math.prod(scales[2].shape)):
+                found[scales[2].name] = np.broadcast_to(product, scales[2].shape)
+    return found
+
+
 def _refuse_unknown_conditions(network: Network) -> None:
     """Refuse an If on a constant of unknown value: a placeholder would choose the branch.
 
@@ -153,12 +200,17 @@ def _refuse_unknown_conditions(network: Network) -> None:
 
 def embedded_weight_bytes(network: Network) -> int:
     """Bytes of the weights that a framework needs as initializers: all but large matrices."""
-    free = _free_matrices(network)
+    left_out = _free_matrices(network) | _made(network)
     return sum(
-        4 * math.prod(tensor.shape)
+        bytes_each(tensor.dtype) * math.prod(tensor.shape)
         for tensor in network.tensors.values()
-        if tensor.is_weight and tensor.name not in free
+        if tensor.is_weight and tensor.name not in left_out
     )
+
+
+def _made(network: Network) -> set[str]:
+    """Names of tensors that nodes compute, such as dequantised weights."""
+    return {name for node in network.nodes for name in node.outputs}
 
 
 def _free_matrices(network: Network) -> set[str]:

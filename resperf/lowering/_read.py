@@ -20,6 +20,8 @@ NCHWC = "com.microsoft.nchwc"
 """Domain of ONNX Runtime's operators in blocked layouts."""
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Operators that only change a shape."""
+_QATTENTION_PAST = 8
+"""Input position of past keys and values."""
 REMOVED_OPS = frozenset({"Identity", "Dropout"})
 """Operators that are no-ops in inference."""
 
@@ -62,10 +64,13 @@ def as_binary_nodes(network: Network, node: Node) -> tuple[Node, ...]:
     """Split an operator of three or more tensors into operators of two.
 
     ONNX Runtime's kernel does the same: it adds each further tensor to the result so far. Bias and
-    activation of a product of two computed matrices are split off too.
+    activation of a product of two computed matrices are split off too, and the int8 product from
+    the attention behind it.
     """
     if node.op in ("Gemm", "FusedGemm") and has_input(node, 1) and not is_dense(network, node):
         return _product_parts(node)
+    if node.op == "QAttention" and not has_input(node, _QATTENTION_PAST):
+        return _attention_parts(node)
     if node.op not in ("Sum", "Max", "Min") or node.domain or len(node.inputs) < 3:
         return (node,)
 
@@ -92,6 +97,17 @@ def _product_parts(node: Node) -> tuple[Node, ...]:
     if function:
         parts.append(replace(node, op=function, domain="", inputs=(result,), attributes={}))
     return tuple(parts)
+
+
+def _attention_parts(node: Node) -> tuple[Node, ...]:
+    """Split attention whose weights are int8 into their product and attention in floats."""
+    result = node.outputs[0]
+    names = ("num_heads", "unidirectional")
+    attributes = {name: node.attributes[name] for name in names if name in node.attributes}
+    return (
+        replace(node, op="MatMulIntegerToFloat", inputs=node.inputs[:2], attributes={}),
+        replace(node, op="MultiHeadAttention", inputs=(result,) * 3, attributes=attributes),
+    )
 
 
 def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:

@@ -12,6 +12,7 @@ import numpy as np
 from resperf.layers._sliding import window_length
 from resperf.network._base import MALFORMED, Known, Tensor
 
+_EMBEDDINGS = ("EmbedLayerNormalization", "QEmbedLayerNormalization")
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = "Sequence[Tensor | None]"
 
@@ -40,8 +41,21 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
         first = dtype, tuple(operator.index(length) for length in shape)
     except MALFORMED:
         return []
-    # SkipLayerNormalization can also output the sum that it normalises, after two statistics.
-    return [first] if not op.startswith("Skip") else [first, first, first, first]
+    return [first, *_further(op, first)]
+
+
+def _further(op: str, first: Known) -> list[Known]:
+    """Return types and shapes of the outputs behind the first."""
+    dtype, shape = first
+    if op.startswith("Skip"):
+        # It can also output the sum that it normalises, after two statistics.
+        return [first, first, first]
+    if op in _EMBEDDINGS:
+        # How many tokens each sample has, and the sum that it normalises.
+        return [("int32", shape[:1]), first]
+    if op == "DynamicQuantizeLSTM":
+        return [(dtype, shape[1:])] * 2
+    return []
 
 
 def _shape(inputs: Inputs, place: int = 0) -> Shape:
@@ -152,6 +166,31 @@ def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Kno
     return _dtype(inputs), (batch, tokens, heads * width)
 
 
+def _quantized_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    batch, tokens, _ = _shape(inputs)
+    return "float32", (batch, tokens, _shape(inputs, 1)[-1] // 3)
+
+
+def _embedded(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    table = inputs[2]
+    dtype = "float32" if table is None or table.dtype in ("uint8", "int8") else table.dtype
+    return dtype, (*_shape(inputs), _shape(inputs, 2)[-1])
+
+
+def _quantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    zero_point = inputs[2] if len(inputs) > 2 else None
+    return "uint8" if zero_point is None else zero_point.dtype, _shape(inputs)
+
+
+def _dequantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs[1:]), _shape(inputs)
+
+
+def _recurrent(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    steps, batch, _ = _shape(inputs)
+    return "float32", (steps, _shape(inputs, 1)[0], batch, attributes["hidden_size"])
+
+
 def _width(value: Shape) -> int:
     """Width of all heads' values, (batch, tokens, width) or (batch, heads, tokens, width)."""
     return value[2] if len(value) == 3 else value[1] * value[3]
@@ -164,6 +203,11 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
          "QLinearSoftmax"), _same
     ),
     "Attention": _attention,
+    "QAttention": _quantized_attention,
+    "QuantizeLinear": _quantized,
+    "DequantizeLinear": _dequantized,
+    **dict.fromkeys(_EMBEDDINGS, _embedded),
+    "DynamicQuantizeLSTM": _recurrent,
     "MultiHeadAttention": _multi_head_attention,
     **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
     **dict.fromkeys(

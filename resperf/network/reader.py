@@ -13,6 +13,7 @@ import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, printable
 from resperf.network._base import Known, Network, Node, Tensor
+from resperf.network.declared import DeclaredShapes
 from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
@@ -121,6 +122,7 @@ class _Seen:
     """Name of a node with subgraphs -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
+    declared: list[str] = field(default_factory=list)  # nodes of which only the file says the shape
     of_weights: set[str] = field(default_factory=set)
     """Weights and positions, and what nodes compute with them alone."""
     weight_nodes: list[Node] = field(default_factory=list)
@@ -141,6 +143,7 @@ class _Reading:
         declared = [info for info in self.graph.input if info.name not in weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
         given = {tensor.name: tensor for tensor in self.inputs.tensors}
+        self.declared = DeclaredShapes(self.graph, declared, self.inputs)
         nodes = ordered_nodes(path, self.graph, weights.keys() | given.keys())
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.seen = _Seen({**weights, **given}, [*self.inputs.notes, *overridable])
@@ -308,6 +311,10 @@ class _Reading:
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
+        for name in names:
+            if name not in found and (known := self.declared.get(name)):
+                found[name] = known
+                self.seen.declared.append(node.name or name)
         for name, (_, shape) in found.items():
             check_size(self.path, name, shape)
         return {name: found[name] for name in names if name in found}
@@ -355,6 +362,9 @@ class _Reading:
                 f"batch {old} was fixed in the shapes of {_listed(self.seen.rebatched)}; "
                 f"read as {batch}"
             )
+        if self.seen.declared:
+            listed = _listed([*dict.fromkeys(self.seen.declared)])
+            notes.append(f"output shapes of {listed} are those that the file states")
         read = {name for node in nodes for name in node.inputs} | set(outputs)
         unknown = [
             f"{node.name} ({node.op})"

@@ -35,10 +35,10 @@ _CHILDREN: Mapping[str, Mapping[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-# Message -> fields without use here: documentation, stale shapes, training, weights' bytes.
+# Message -> fields without use here: documentation, functions' shapes, training, weights' bytes.
 _UNUSED: Mapping[str, frozenset[int]] = {
     "model": frozenset({6, 14, 20}),
-    "graph": frozenset({10, 13, 14, 16}),
+    "graph": frozenset({10, 14, 16}),
     "function": frozenset({8, 14}),
     "node": frozenset({6, 9}),
     "attribute": frozenset({13}),

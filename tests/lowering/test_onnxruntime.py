@@ -9,18 +9,32 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnxruntime
 import pytest
 from onnx import helper
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, Layer, Move, Pool, QuantizedConcat, Reorder
-from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers
+from resperf.layers import (
+    Activation,
+    Conv,
+    Layer,
+    Move,
+    Pool,
+    QuantizedConcat,
+    QuantizedDense,
+    Reorder,
+)
+from resperf.layers.quantize import Quantize
+from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers, skeleton
+from resperf.lowering._ort_graph import optimised_graph
+from resperf.lowering._proto import embedded_weight_bytes
 from resperf.network import Network, Node, Tensor, read_network
 from resperf.platform import Platform
 from resperf.settings import Setting
 
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
+CONVS = ("Conv", "FusedConv")
 REFERENCE = sorted((Path(__file__).parents[2] / "models" / "networks").glob("*.onnx"))
 
 
@@ -473,14 +487,18 @@ def test_rules_and_ort_agree_on_a_transformer_block(target: Target, tmp_path: Pa
     assert every == sorted(node.name for node in network.nodes)
 
 
-def quantised_network(path: Path) -> Path:
-    """Convolutions, a sum, concatenations, poolings, a product and a softmax, all in int8."""
+def quantised_network(path: Path, zero: np.generic) -> Path:
+    """Convolutions, a sum, concatenations, poolings, a product and a softmax, all in int8.
+
+    Activations are of the type of their zero point.
+    """
     values = {
-        "scale": np.float32(0.02), "zero": np.uint8(128), "own": np.int8(0),
+        "scale": np.float32(0.02), "zero": zero, "own": np.int8(0),
         "w": np.full((16, 16, 3, 3), 3, np.int8), "b": np.full(16, 5, np.int32),
         "bias scale": np.float32(0.0004), "no zero": np.int32(0),
         "m": np.full((16, 10), 2, np.int8), "c": np.full(10, 4, np.int32),
-        "other scale": np.float32(0.05), "of shares": np.float32(1 / 256), "none": np.uint8(0),
+        "other scale": np.float32(0.05), "of shares": np.float32(1 / 256),
+        "none": zero.dtype.type(np.iinfo(zero.dtype).min),
     }  # fmt: skip
     nodes: list[onnx.NodeProto] = []
 
@@ -522,7 +540,7 @@ def quantised_network(path: Path) -> Path:
 
 
 def test_int8_networks_are_lowered_as_ort_fuses_them(target: Target, tmp_path: Path) -> None:
-    network = read_network(quantised_network(tmp_path / "q.onnx"))
+    network = read_network(quantised_network(tmp_path / "q.onnx", np.uint8(128)))
     asked = lower(network, *target, method="framework")
     assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
     kinds = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
@@ -1191,3 +1209,243 @@ def test_max_pooling_with_indices_and_lp_poolings_are_layers(
     modes = [layer.fields()["mode"] for layer in layers if layer.kind == "pool_nd"]
     assert modes == ["max_places", "lp", "global_lp"]
     assert "move" in {layer.kind for layer in layers}
+
+
+def operators(graph: onnx.GraphProto) -> Counter[str]:
+    return Counter(node.op_type for node in graph.node)
+
+
+def own_operators(path: Path, folder: Path) -> Counter[str]:
+    """Count the operators that ONNX Runtime makes of a file itself."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.optimized_model_filepath = str(folder / "own.onnx")
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return operators(onnx.load(folder / "own.onnx").graph)
+
+
+def half_network_with_shared_bias(path: Path) -> Path:
+    """Convolutions in half precision whose equal biases PyTorch's exporter writes once."""
+    nodes = [
+        helper.make_node("Identity", ["b"], ["b again"], "same"),
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["r"], "act"),
+        helper.make_node("Conv", ["r", "v", "b again"], ["c"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["y"], "pool"),
+    ]
+    values = {name: np.full((32, 32, 3, 3), 0.5, np.float16) for name in "wv"}
+    values["b"] = np.zeros(32, np.float16)
+    return saved(path, nodes, (2, 32, 8, 8), values, onnx.TensorProto.FLOAT16)
+
+
+def test_shared_biases_in_half_precision_are_cast_in_every_run(
+    target: Target, tmp_path: Path
+) -> None:
+    path = half_network_with_shared_bias(tmp_path / "half.onnx")
+    network = read_network(path)
+    graph = optimised_graph(skeleton(network), threads=1)
+    assert operators(graph) == own_operators(path, tmp_path)
+    convolutions = [node.layer for node in lower(network, *target).nodes if node.op in CONVS]
+    # Without a constant bias, there is no blocked layout.
+    assert [each and each.fields()["layout"] for each in convolutions] == ["nchw", "nchw"]
+    # Biases of their own are cast beforehand. The structure is the same, not the lowering.
+    apart = replace(network, weight_nodes=())
+    first = next(node for node in lower(apart, *target).nodes if node.op in CONVS)
+    assert first.layer is not None
+    block = target[0].options["nchwc_block"]
+    assert first.layer.fields()["layout"] == (f"nchwc{block}" if block != "0" else "nchw")
+
+
+def test_large_matrices_in_half_precision_are_not_cast_in_every_run(
+    target: Target, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["y"], "act"),
+    ]
+    values = {"w": np.full((640, 512), 0.1, np.float16), "b": np.full(512, 0.1, np.float16)}
+    path = saved(tmp_path / "g.onnx", nodes, (4, 640), values, onnx.TensorProto.FLOAT16)
+    lowered = lower(read_network(path), *target, method="framework")
+    assert own_operators(path, tmp_path)["Cast"] == 2
+    assert Counter(n.layer.kind for n in lowered.nodes if n.layer) == {"cast": 2, "dense": 1}
+
+
+def test_biases_of_unknown_scale_are_fused_as_in_the_file(target: Target, tmp_path: Path) -> None:
+    channels, scale = 300, np.float32(0.02)
+    of_filters = np.linspace(0.001, 0.01, channels, dtype=np.float32)
+    values = {
+        "scale": scale, "zero": np.uint8(128), "w": np.full((channels, 8, 1, 1), 3, np.int8),
+        "of w": of_filters, "own": np.zeros(channels, np.int8), "b": np.full(channels, 5, np.int32),
+        "of b": scale * of_filters, "none": np.zeros(channels, np.int32),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "quantise"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["a"], "back"),
+        helper.make_node("DequantizeLinear", ["w", "of w", "own"], ["f"], "filters", axis=0),
+        helper.make_node("DequantizeLinear", ["b", "of b", "none"], ["d"], "bias", axis=0),
+        helper.make_node("Conv", ["a", "f", "d"], ["c"], "conv"),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["r"], "quantise again"),
+        helper.make_node("DequantizeLinear", ["r", "scale", "zero"], ["y"], "back again"),
+    ]
+    path = saved(tmp_path / "q.onnx", nodes, (1, 8, 6, 6), values)
+    network = read_network(path)
+    assert network.tensors["of b"].value is None
+    graph = optimised_graph(skeleton(network), threads=1)
+    assert operators(graph) == own_operators(path, tmp_path)
+    assert operators(graph)["QLinearConv"] == 1
+
+
+def test_signed_values_have_layers_under_new_names_and_types(
+    target: Target, tmp_path: Path
+) -> None:
+    path = quantised_network(tmp_path / "q.onnx", np.int8(0))
+    network = read_network(path)
+    graph = optimised_graph(skeleton(network), threads=1)
+    assert operators(graph) == own_operators(path, tmp_path)
+    asked = lower(network, *target, method="framework")
+    assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
+    # ONNX Runtime makes some of them unsigned, and then fuses nothing around tensors that several
+    # operators read: other convolutions dequantise their filters in every run.
+    layers = [node.layer for node in asked.nodes if node.layer is not None]
+    assert {str(each.fields()["dtype"]) for each in layers} >= {"uint8", "int8", "int32"}
+    assert {each.kind for each in layers} >= {"conv", "quantized_dense", "quantized_pool"}
+
+
+def test_an_unfused_int8_convolution_dequantises_its_bias(target: Target, tmp_path: Path) -> None:
+    values = {
+        "scale": np.float32(0.02), "zero": np.uint8(128), "own": np.int8(0),
+        "w": np.full((16, 8, 3, 3), 3, np.int8), "b": np.full(16, 5, np.int32),
+        "of b": np.float32(0.0004), "none": np.int32(0), "m": np.full((16, 10), 2, np.int8),
+        "c": np.full(10, 4, np.int32),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "quantise"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["a"], "back"),
+        helper.make_node("DequantizeLinear", ["w", "scale", "own"], ["f"], "filters"),
+        helper.make_node("DequantizeLinear", ["b", "of b", "none"], ["d"], "bias"),
+        # Its output stays in floats.
+        helper.make_node("Conv", ["a", "f", "d"], ["r"], "conv"),
+        helper.make_node("GlobalMaxPool", ["r"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["flat"], "flat"),
+        helper.make_node("QuantizeLinear", ["flat", "scale", "zero"], ["s"], "quantise rows"),
+        helper.make_node("DequantizeLinear", ["s", "scale", "zero"], ["t"], "rows"),
+        helper.make_node("DequantizeLinear", ["m", "scale", "own"], ["n"], "matrix"),
+        helper.make_node("DequantizeLinear", ["c", "of b", "none"], ["e"], "bias of rows"),
+        helper.make_node("Gemm", ["t", "n", "e"], ["y"], "product"),
+    ]
+    network = read_network(saved(tmp_path / "q.onnx", nodes, (1, 8, 6, 6), values))
+    asked = lower(network, *target, method="framework")
+    assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
+    layers = [node.layer for node in asked.nodes if node.layer is not None]
+    assert Quantize(batch=16, values=1, function="dequantize", dtype="int32") in layers
+    # A product of int8 that returns floats.
+    assert [each.fields()["function"] for each in layers if each.kind == "quantized_dense"] == [
+        "to_float"
+    ]
+
+
+def test_int8_weights_are_counted_once_and_by_their_bytes(tmp_path: Path) -> None:
+    network = read_network(quantised_network(tmp_path / "q.onnx", np.uint8(128)))
+    # Filters and matrix, two biases, five scales, and zero points of one byte, but one of four.
+    assert embedded_weight_bytes(network) == 16 * 16 * 9 + 16 * 10 + 4 * (16 + 10) + 4 * 4 + 3 + 4
+
+
+def test_what_transformers_are_fused_to_has_layers(target: Target, tmp_path: Path) -> None:
+    """A BERT as onnxruntime.transformers fuses it, before and after dynamic quantisation."""
+    own = "com.microsoft"
+    values = {
+        "words": np.full((30, 16), 0.1, np.float32), "places": np.full((8, 16), 0.2, np.float32),
+        "gamma": np.ones(16, np.float32), "beta": np.zeros(16, np.float32),
+        "w": np.full((16, 48), 0.1, np.float32), "b": np.zeros(48, np.float32),
+        "v": np.full((16, 48), 3, np.int8), "scale": np.float32(0.02), "zero": np.int8(0),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("EmbedLayerNormalization",
+                         ["x", "", "words", "places", "", "gamma", "beta"],
+                         ["e", "counts"], "embed", domain=own),
+        helper.make_node("Attention", ["e", "w", "b"], ["a"], "attend", domain=own, num_heads=2),
+        helper.make_node("SkipLayerNormalization", ["a", "e", "gamma", "beta"], ["s"], "skip",
+                         domain=own),
+        helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "q scale", "q zero"], "quantise"),
+        helper.make_node("QAttention", ["q", "v", "b", "q scale", "scale", "", "q zero", "zero"],
+                         ["c"], "attend in int8", domain=own, num_heads=2),
+        helper.make_node("Softmax", ["c"], ["y"], "soft"),
+    ]  # fmt: skip
+    path = saved(tmp_path / "g.onnx", nodes, (2, 8), values, onnx.TensorProto.INT32)
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid(own, 1))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    onnx.save(model, path)
+    network = read_network(path)
+    assert network.tensors["e"].shape == network.tensors["y"].shape == (2, 8, 16)
+    assert network.notes == ()
+    asked = lower(network, *target, method="framework")
+    assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
+    kinds = [node.layer.kind for node in asked.nodes if node.layer is not None]
+    assert kinds == [
+        "norm", "attention", "norm", "quantize", "quantized_dense", "attention", "softmax"
+    ]  # fmt: skip
+    product, attention = (node.layer for node in asked.nodes[4:6])
+    assert product == QuantizedDense(
+        batch=16, features_in=16, features_out=48, function="to_float", dtype="uint8"
+    )
+    assert attention is not None
+    assert attention.output_shape == (2, 8, 16)
+    assert attention.fields()["heads"] == 2
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
+
+
+def test_a_custom_operator_with_declared_shapes_cuts_off_nothing(
+    target: Target, tmp_path: Path
+) -> None:
+    sizes = {"x": (2, 32, 8, 8), "b": (2, 32, 8, 8), "y": (2, 32, 8, 8)}
+    infos = {n: helper.make_tensor_value_info(n, 1, shape) for n, shape in sizes.items()}
+    nodes = [
+        conv_node("first", "x", "a"),
+        helper.make_node("Sparkle", ["a"], ["b"], "sparkle", domain="com.example"),
+        conv_node("second", "b", "c"),
+        helper.make_node("Relu", ["c"], ["y"], "act"),
+    ]
+    weights = [onnx.numpy_helper.from_array(np.full((32, 32, 3, 3), 0.5, np.float32), "w")]
+    graph = helper.make_graph(
+        nodes, "g", [infos["x"]], [infos["y"]], weights, value_info=[infos["b"]]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
+    network = read_network(tmp_path / "n.onnx", batch=4)
+    assert network.tensors["b"].shape == network.tensors["y"].shape == (4, 32, 8, 8)
+    asked = lower(network, *target)
+    assert asked.method.startswith("onnxruntime"), asked.notes
+    by_rules = lower(network, *target, method="rules")
+    for lowered in (asked, by_rules):
+        [custom] = [node for node in lowered.nodes if node.role == "unknown"]
+        assert (custom.op, custom.sources) == ("com.example.Sparkle", ("sparkle",))
+        assert "no layer kind for operator com.example.Sparkle" in custom.reason
+        names = [name for node in lowered.nodes for name in node.sources]
+        assert sorted({*names}) == ["act", "first", "second", "sparkle"]
+        assert names.index("first") < names.index("sparkle") < names.index("second")
+        layers = [n.layer for n in lowered.nodes if n.layer is not None and n.layer.kind == "conv"]
+        assert [each.fields()["activation"] for each in layers] == ["none", "relu"]
+    # Nothing is fused across it, and its ends are in plain layout.
+    assert contents(asked) == contents(by_rules)
+
+
+def test_a_cast_behind_a_custom_operator_is_a_layer(target: Target, tmp_path: Path) -> None:
+    info = helper.make_tensor_value_info
+    half = onnx.TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Sparkle", ["x"], ["a"], "sparkle", domain="com.example"),
+        helper.make_node("Cast", ["a"], ["b"], "cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Softmax", ["b"], ["y"], "soft"),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", 1, (2, 8))], [info("y", 1, (2, 8))],
+        value_info=[info("a", half, (2, 8))],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
+    asked = lower(read_network(tmp_path / "n.onnx"), *target, method="framework")
+    assert [(node.op, node.role) for node in asked.nodes] == [
+        ("com.example.Sparkle", "unknown"), ("Cast", "execution"), ("Softmax", "execution"),
+    ]  # fmt: skip

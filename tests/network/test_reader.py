@@ -300,6 +300,34 @@ def test_an_unknown_operator_stays_and_its_output_is_unknown(
     assert net.notes == ("output shapes are unknown from sparkle (Sparkle), after (Relu)",)
 
 
+def test_the_file_states_what_a_custom_operator_returns(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Sparkle", ["x"], ["a", "b"], "sparkle", domain="com.example"),
+        helper.make_node("Relu", ["a"], ["c"], "after"),
+        helper.make_node("Glitter", ["c"], ["y"], "glitter", domain="com.example"),
+    ]
+    net = read(
+        nodes, [value("x", ["n", 3, "size"])], ["y"], domains=["com.example"],
+        value_info=[value("a", ["n", "size", 7]), value("b", ["n", "other"], INT64),
+                    value("c", [9, 9])],
+        output_dims=["n", 5], shapes={"x": [4, 3, 6]},
+    )  # fmt: skip
+    assert net.tensors["a"].shape == (4, 6, 7)
+    # What is inferred is not taken from the file, and a length that nobody knows stays unknown.
+    assert net.tensors["c"].shape == (4, 6, 7)
+    assert "b" not in net.tensors
+    assert net.tensors["y"].shape == (4, 5)
+    assert "output shapes of sparkle, glitter are those that the file states" in net.notes
+
+
+def test_a_stated_batch_of_the_file_is_the_requested_one(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Sparkle", ["x"], ["y"], "sparkle", domain="com.example")]
+    net = read(
+        nodes, [value("x", [1, 3])], ["y"], domains=["com.example"], output_dims=[1, 8], batch=16
+    )
+    assert net.tensors["y"].shape == (16, 8)
+
+
 @pytest.mark.parametrize("first", ["batch", 1])
 def test_a_first_dimension_that_is_not_a_batch_stays(
     read: Callable[..., Network], first: str | int
@@ -626,3 +654,15 @@ def test_what_computes_with_weights_alone_is_kept_beside_the_network(
     assert whole.tensors["squared"].shape == (3, 4)
     assert "squared" not in network.tensors
     assert not whole.weight_nodes
+
+
+def test_quantisation_to_16_bits_has_known_types(read: Callable[..., Network]) -> None:
+    own = {"domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "quantise", **own),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "back", **own),
+    ]
+    weights = [constant("scale", 0.1, np.float32), constant("zero", 7, np.uint16)]
+    net = read(nodes, [value("x", [2, 3])], ["y"], weights, domains=["com.microsoft"])
+    assert (net.tensors["q"].dtype, net.tensors["q"].shape) == ("uint16", (2, 3))
+    assert (net.tensors["y"].dtype, net.tensors["y"].shape) == ("float32", (2, 3))
