@@ -190,6 +190,7 @@ def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
         compiled=bundle.setting.compiled,
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
+        adapted=bundle.adapted,
         warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
     )
 
@@ -217,6 +218,10 @@ def _prediction(
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     _refuse_incomplete(strict, network.name, bundle, skipped, outside)
     empty = _empty(network, bundle, threads)
+    log_width = bundle.corrections[-1].log_width if bundle.corrections else math.inf
+    if bundle.adapted is not None:
+        placed = [(n.layer, ms) for n, ms in zip(lowered.nodes, times_ms, strict=True) if n.layer]
+        log_width = math.hypot(log_width, bundle.adapted.doubt(*zip(*placed, strict=True)))
     return replace(
         empty,
         warnings=(
@@ -239,7 +244,7 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=bundle.corrections[-1].log_width if bundle.corrections else math.inf,
+        log_width=log_width,
         calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
     )
@@ -354,6 +359,8 @@ def _weights_moved_ms(
     sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
     largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
     faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
+    if bundle.adapted is not None:
+        faster *= bundle.adapted.correction.others
     times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
     stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(
