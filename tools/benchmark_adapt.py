@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """What a minute of `resperf adapt` brings: errors on whole networks with nothing, and after it.
 
-    python tools/benchmark_adapt.py cpu-onnxruntime-xeon cpu-onnxruntime-epyc-vnni --store adapt.json
+    python tools/benchmark_adapt.py cpu-onnxruntime-xeon --store adapted.json
 
 In turns A B A: all networks (models/networks unless named) are measured, then the probes once for
 each bundle, then all networks again. Both predictions of a network are compared with the mean of
-its two measurements; how far these are apart, the drift of the machine, is printed beside. Run it on
+its two measurements; how far these are apart, the machine's drift, is printed beside. Run it on
 another machine than the bundles', with nothing else. Nothing is kept where predictions look.
 """
 
@@ -25,7 +25,7 @@ from resperf.errors import ResperfError
 from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.prediction import predict_network
-from resperf.workflows.adapt import fitted, measured_probes
+from resperf.workflows.adapt import SECONDS, fitted, measured_probes
 from resperf.workflows.measure import measure_network, reference_monitor
 
 Times = dict[str, float]
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--networks", type=Path, nargs="+", help="default: models/networks")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
+    parser.add_argument("--probe-seconds", type=float, default=SECONDS, help="for each bundle")
     parser.add_argument("--store", type=Path, help="write measurements and adaptations here")
     words = parser.parse_args()
     bundles = {word: find_bundle(word) for word in words.bundles}
@@ -48,7 +49,7 @@ def main() -> None:
     turns = [measured(runs, threads, words.seconds)]
     adaptations: dict[str, Adaptation] = {}
     for word, bundle in bundles.items():
-        adaptations[word] = fitted(bundle, measured_probes(bundle))
+        adaptations[word] = fitted(bundle, measured_probes(bundle, seconds=words.probe_seconds))
         print(f"{word}: {adaptations[word].summary()}", flush=True)
     turns.append(measured(runs, threads, words.seconds))
     if words.store:

@@ -1,8 +1,9 @@
 """How a bundle's times are scaled to this machine: a factor for each group of what costs time.
 
 A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
-that every node takes, reading and writing in the caches, reading and writing in memory; what these
-do not explain is computing, in integers or not. Each part takes its group's factor.
+that every node takes, reading and writing in the caches, and in memory. What these do not explain
+is computing: multiply-adds, those of integers, or other functions of values (softmax, pooling).
+Each part takes its group's factor.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 
-COMPUTE, INT8, MEMORY, CACHES, NODE = "compute", "int8", "memory", "caches", "node"
-GROUPS = (COMPUTE, INT8, MEMORY, CACHES, NODE)
+COMPUTE, FUNCTIONS, INT8 = "compute", "functions", "int8"
+MEMORY, CACHES, NODE = "memory", "caches", "node"
+GROUPS = (COMPUTE, FUNCTIONS, INT8, MEMORY, CACHES, NODE)
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
@@ -107,7 +109,9 @@ def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if not layer.flops:
         return CACHES  # Re-layouts wait for values that lie apart.
-    return INT8 if layer.kind.startswith("quantized") else COMPUTE
+    if layer.kind.startswith("quantized"):
+        return INT8
+    return COMPUTE if 0 < 2 * layer.macs <= layer.flops else FUNCTIONS
 
 
 def _moved_bytes(layer: Layer) -> tuple[float, float]:

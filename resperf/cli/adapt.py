@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE
 @FRAMEWORK
-@seconds(60.0, "Time for all of it; 60 are enough for two turns.")
+@seconds(60.0, "Time for all of it.")
 @click.option("--forget", is_flag=True, help="Measure nothing: predict as before this command.")
 @click.option(
     "--probe-times",
@@ -52,7 +52,7 @@ def command(
 ) -> None:
     r"""Scale what a bundle of another machine says to this one, by a minute of measuring.
 
-    Times some twenty layers here; what they take on the bundle's machine gives factors for
+    Times thirty layers here; what they take on the bundle's machine gives factors for
     computing, memory, caches and what every node costs. `predict` uses them from then on, and says
     so. Nothing else should run meanwhile.
 

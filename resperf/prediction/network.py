@@ -218,10 +218,6 @@ def _prediction(
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     _refuse_incomplete(strict, network.name, bundle, skipped, outside)
     empty = _empty(network, bundle, threads)
-    log_width = bundle.corrections[-1].log_width if bundle.corrections else math.inf
-    if bundle.adapted is not None:
-        placed = [(n.layer, ms) for n, ms in zip(lowered.nodes, times_ms, strict=True) if n.layer]
-        log_width = math.hypot(log_width, bundle.adapted.doubt(*zip(*placed, strict=True)))
     return replace(
         empty,
         warnings=(
@@ -244,10 +240,41 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=log_width,
+        log_width=_log_width(bundle, lowered, layers),
         calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
     )
+
+
+def _log_width(bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPrediction]) -> float:
+    """Return the logarithm of the half width of a total's interval; infinite if it is not known.
+
+    Probes of another machine add what they leave in doubt. Without an in-network correction it is
+    joined to the layers' own intervals, without what each may have of its own on that machine:
+    layers do not all err alike there.
+    """
+    own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
+    adapted = bundle.adapted
+    if adapted is None:
+        return own
+    if math.isinf(own):
+        total_ms = sum(each.execution_ms for each in layers)
+        squares = adapted.correction.log_width**2
+        high_ms = sum(
+            each.execution_ms
+            * math.exp(math.sqrt(max(math.log(each.high_ms / each.execution_ms) ** 2 - squares, 0)))
+            for each in layers
+            if each.execution_ms > 0
+        )
+        own = math.log(high_ms / total_ms) if high_ms > 0 else math.inf
+    names = {each.name: each.execution_ms for each in layers}
+    placed = [
+        (node.layer, names[node.name])
+        for node in lowered.nodes
+        if node.layer is not None and node.name in names
+    ]
+    found, times_ms = zip(*placed, strict=True) if placed else ((), ())
+    return math.hypot(own, adapted.doubt(found, times_ms))
 
 
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:

@@ -51,7 +51,7 @@ from resperf.prediction.adapting import why_not_adaptable
 from resperf.predictors.intervals import SHARE
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
-from resperf.timing import SamplingProtocol
+from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.training.correction import PRIOR_NETWORKS, Placed, Priors, fit_correction
 
 SECONDS = 60.0
@@ -128,6 +128,10 @@ PROBES: tuple[Layer, ...] = (
     _square_conv(512, 512, 7, 3),
     _square_pool(64, 112, 2),
     Dense(batch=1, features_in=2048, features_out=2048),
+    _square_conv(128, 128, 28, 3),
+    _square_conv(24, 144, 56, 1),
+    _square_conv(960, 160, 7, 1),
+    _square_conv(240, 240, 28, 5, groups=240),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
@@ -219,7 +223,7 @@ def with_probe_times(
             f"this is not the machine of {bundle.path} ({why}); only there can times of probes "
             "become part of it"
         )
-    run = measured_probes(bundle, seconds=seconds, how=how, progress=progress)
+    run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
     if run.remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
@@ -258,6 +262,7 @@ def measured_probes(
     *,
     seconds: float = SECONDS,
     how: Mapping[str, Any] | None = None,
+    usual: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> ProbeRun:
     """Measure the probes with a bundle's framework and threads, in three turns if time allows.
@@ -269,6 +274,9 @@ def measured_probes(
         As of `adapt`.
     how : mapping, optional
         Further keywords of the backend.
+    usual : mapping of str to float, optional
+        Usual times of the monitor's probes on this machine (`Monitor.usual_costs`), by which a state
+        that lasts as long as this shows.
     progress : callable, optional
 
     Raises
@@ -282,6 +290,7 @@ def measured_probes(
     settings = WorkerSettings(
         target, {"threads": bundle.setting.threads, **(how or {})}, protocol=_QUICK,
         reference_interval_s=1.0,
+        usual={name: (ms, KNOWN_READINGS) for name, ms in (usual or {}).items()},
     )  # fmt: skip
     with WorkerProcess(settings) as worker:
         here = replace(worker.setting, framework_version=bundle.setting.framework_version)

@@ -196,11 +196,12 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     layers, times_ms = [tiny, dense, pool, turned, integers], [0.0005, 1.0, 0.1, 0.1, 1.0]
     shares = speeds.shares(layers, times_ms)
     assert shares.sum(axis=1) == pytest.approx(1.0)
-    compute, int8, memory, caches, node = shares.T
+    compute, functions, int8, memory, caches, node = shares.T
     assert node == pytest.approx([1.0, 0.001, 0.01, 0.01, 0.001])
     assert memory[:4] == pytest.approx([0.0, 0.4, 0.0, 0.0])
     assert caches[1:4] == pytest.approx([0.00008, 0.128, 0.99])
-    assert compute == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.862, 0.0, 0.0])
+    assert compute == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.0, 0.0, 0.0])
+    assert functions == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
     assert int8[:4] == pytest.approx(0.0)
     assert int8[4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
     assert int8[4] > 0.9
@@ -231,8 +232,8 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
         batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
     )
     share = made.speeds.shares([long], [1.0])[0]
-    assert made.factors([long], [1.0]) == pytest.approx([share @ [3.0, 1.0, 1.0, 1.0, 2.0]])
-    assert made.doubt([long], [1.0]) == pytest.approx(share @ [0.1, 0.0, 0.0, 0.0, 0.3])
+    assert made.factors([long], [1.0]) == pytest.approx([share @ [3.0, 1.0, 1.0, 1.0, 1.0, 2.0]])
+    assert made.doubt([long], [1.0]) == pytest.approx(share @ [0.1, 0.0, 0.0, 0.0, 0.0, 0.3])
 
 
 def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
