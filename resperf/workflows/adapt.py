@@ -71,6 +71,9 @@ GROUP_BOUNDS = (0.2, 5.0)
 some processors only."""
 REMEMBERED_DISTURBED = 0.25
 """Share of disturbed measurements that is worth a remark."""
+BUSY = "busy"
+MOST_BUSY = 0.5
+"""Largest share of measurements under load of other programs by which a bundle is scaled."""
 _QUICK = SamplingProtocol(
     min_time_s=0.05, budget_s=0.25, warmup_s=0.05, placements=2, placements_s=0.2
 )
@@ -150,12 +153,18 @@ class ProbeRun:
         Lowered probe -> execution.
     remarks : tuple of str
         How the machine was disturbed, or why that was not seen.
+    drift : float
+        Largest logarithm of a later turn's times over the first one's; 0 if there was one turn.
+    busy : float
+        Share of the measurements while other programs used the cores.
     """
 
     setting: Setting
     platform: Platform
     times_ms: Mapping[Layer, float]
     remarks: tuple[str, ...] = ()
+    drift: float = 0.0
+    busy: float = 0.0
 
 
 Progress = Callable[[int, int, str], None]
@@ -183,14 +192,19 @@ def adapt(
     Raises
     ------
     MeasurementError
-        If the bundle is not one of processors, runs other layers than this machine, or too few
-        probes could be compared.
+        If the bundle is not one of processors, runs other layers than this machine, too few probes
+        could be compared, or other programs ran during most of it.
     MissingExtraError
         If packages are missing.
     BundleError, OutputError
         If it cannot be kept.
     """
     run = measured_probes(bundle, seconds=seconds, progress=progress)
+    if run.busy > MOST_BUSY:
+        raise MeasurementError(
+            f"other programs used the cores during {run.busy:.0%} of the measurements, which would "
+            "make every prediction too slow; nothing was kept: stop them and run this again"
+        )
     adaptation = fitted(bundle, run)
     return adaptation, keep_adaptation(bundle, adaptation)
 
@@ -275,8 +289,8 @@ def measured_probes(
     how : mapping, optional
         Further keywords of the backend.
     usual : mapping of str to float, optional
-        Usual times of the monitor's probes on this machine (`Monitor.usual_costs`), by which a state
-        that lasts as long as this shows.
+        Usual times of the monitor's probes on this machine (`Monitor.usual_costs`), by which a
+        state that lasts as long as this shows.
     progress : callable, optional
 
     Raises
@@ -326,7 +340,12 @@ class _Turns:
                 break
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         remarks = (*self.remarks, *self._disturbances())
-        return ProbeRun(self.worker.setting, self.worker.platform, times_ms, remarks)
+        drift = max(map(abs, self._drifts()), default=0.0)
+        busy = [BUSY in row.flags for rows in self.rows for row in rows]
+        return ProbeRun(
+            self.worker.setting, self.worker.platform, times_ms, remarks, drift,
+            sum(busy) / len(busy) if busy else 0.0,
+        )  # fmt: skip
 
     @property
     def _measured(self) -> list[Layer]:
@@ -458,7 +477,10 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         platform=replace(run.platform, probes={}),
         speeds=speeds,
         correction=correction,
-        doubts=_doubts(correction, shares),
+        doubts={
+            group: math.hypot(doubt, run.drift)
+            for group, doubt in _doubts(correction, shares).items()
+        },
         probes=len(layers),
         stood_in=stood_in,
         remarks=run.remarks,

@@ -23,6 +23,7 @@ from resperf.platform import this_platform
 from resperf.prediction import predict_network
 from resperf.quantities import PHASES
 from resperf.training import train
+from resperf.workflows import adapt as module
 from resperf.workflows.adapt import (
     PROBES,
     ProbeRun,
@@ -136,7 +137,9 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     disturbed = measured_probes(bundle, how={**HERE, "slow": slow})
     assert said in "; ".join(disturbed.remarks)
-    assert fitted(bundle, disturbed).summary()["remarks"] == list(disturbed.remarks)
+    found = fitted(bundle, disturbed)
+    assert found.summary()["remarks"] == list(disturbed.remarks)
+    assert min(found.doubts.values()) >= disturbed.drift > 0.1
 
 
 def test_a_minute_that_is_too_short_says_so(bundle):
@@ -147,6 +150,18 @@ def test_a_minute_that_is_too_short_says_so(bundle):
     assert "one turn only" in short.remarks[-1]
     with pytest.raises(MeasurementError, match=r"only \d probes have a time here .* --seconds"):
         fitted(bundle, short)
+
+
+def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
+    kept = []
+    monkeypatch.setattr(module, "keep_adaptation", lambda *words: kept.append(words))
+    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.6))
+    with pytest.raises(MeasurementError, match="other programs used the cores during 60%"):
+        module.adapt(bundle)
+    assert kept == []
+    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.4))
+    module.adapt(bundle)
+    assert len(kept) == 1
 
 
 def test_probes_that_end_the_process_are_named(bundle):
