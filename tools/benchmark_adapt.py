@@ -2,11 +2,15 @@
 """What a minute of `resperf adapt` brings: errors on whole networks with nothing, and after it.
 
     python tools/benchmark_adapt.py cpu-onnxruntime-xeon --store adapted.json
+    python tools/benchmark_adapt.py cpu-onnxruntime-xeon --stand-in cpu-onnxruntime --batch 1 8
 
 In turns A B A: all networks (models/networks unless named) are measured, then the probes once for
 each bundle, then all networks again. Both predictions of a network are compared with the mean of
 its two measurements; how far these are apart, the machine's drift, is printed beside. Run it on
 another machine than the bundles', with nothing else. Nothing is kept where predictions look.
+
+With --stand-in nothing is measured: what that bundle predicts for probes and networks is taken for
+times of its machine, which shows how well the groups tell two machines apart, without noise.
 """
 
 from __future__ import annotations
@@ -22,10 +26,18 @@ from resperf.backends import backend
 from resperf.bundle import Adaptation, Bundle, find_bundle
 from resperf.campaign.harvest import shipped_networks
 from resperf.errors import ResperfError
+from resperf.lowering import lower_layers
 from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.prediction import predict_network
-from resperf.workflows.adapt import SECONDS, fitted, measured_probes
+from resperf.workflows.adapt import (
+    PROBES,
+    SECONDS,
+    ProbeRun,
+    fitted,
+    measured_probes,
+    times_there,
+)
 from resperf.workflows.measure import measure_network, reference_monitor
 
 Times = dict[str, float]
@@ -39,6 +51,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
     parser.add_argument("--probe-seconds", type=float, default=SECONDS, help="for each bundle")
+    parser.add_argument("--stand-in", help="a bundle whose predictions are taken for times")
     parser.add_argument("--store", type=Path, help="write measurements and adaptations here")
     words = parser.parse_args()
     bundles = {word: find_bundle(word) for word in words.bundles}
@@ -46,17 +59,42 @@ def main() -> None:
     names = network_names(paths)
     runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
     threads = next(iter(bundles.values())).setting.threads
-    turns = [measured(runs, threads, words.seconds)]
+    other = None if words.stand_in is None else find_bundle(words.stand_in)
+
+    def turn() -> Times:
+        if other is not None:
+            return stood_in(runs, other)
+        return measured(runs, threads, words.seconds)
+
+    turns = [turn()]
     adaptations: dict[str, Adaptation] = {}
     for word, bundle in bundles.items():
-        adaptations[word] = fitted(bundle, measured_probes(bundle, seconds=words.probe_seconds))
+        if other is None:
+            run = measured_probes(bundle, seconds=words.probe_seconds)
+        else:
+            run = probes_of(other)
+        adaptations[word] = fitted(bundle, run)
         print(f"{word}: {adaptations[word].summary()}", flush=True)
-    turns.append(measured(runs, threads, words.seconds))
+    turns.append(turn())
     if words.store:
         kept: dict[str, Any] = {"turns": turns}
         kept["adaptations"] = {word: each.to_json() for word, each in adaptations.items()}
         words.store.write_text(json.dumps(kept, indent=1))
     report(bundles, adaptations, runs, turns)
+
+
+def stood_in(runs: Mapping[str, tuple[Path, int]], other: Bundle) -> Times:
+    """Predict every network as another bundle does."""
+    return {
+        key: predict_network(read_network(path, batch=batch), other).total_ms
+        for key, (path, batch) in runs.items()
+    }
+
+
+def probes_of(other: Bundle) -> ProbeRun:
+    """Return the probes' times on a bundle's machine, as far as it knows them."""
+    probes = lower_layers(PROBES, other.setting, other.platform)
+    return ProbeRun(other.setting, other.platform, times_there(other, probes)[0])
 
 
 def measured(runs: Mapping[str, tuple[Path, int]], threads: int, seconds: float) -> Times:

@@ -11,7 +11,11 @@ from resperf.platform import Platform, this_platform
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.quantities import EXECUTION
 
-COSTS = "totals may be off by a tenth or more, a minute of `resperf adapt` brings most of that back"
+COSTS = (
+    "totals may be 20 to 70% off (about 10% on another host of the same processor), 4 to 7% after a "
+    "minute of `resperf adapt`"
+)
+"""Between the machines of the shipped bundles (docs/methods.md)."""
 
 
 def as_adapted(bundle: Bundle) -> Bundle:
@@ -66,5 +70,5 @@ def advice(bundle: Bundle) -> str:
         return ""
     return (
         f"{bundle.path.name} was measured on another machine ({bundle.platform.machine}) and not "
-        f"adapted to this one: {COSTS}; see: resperf adapt --help"
+        f"adapted to this one: {COSTS}"
     )
