@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon\n"
+    epilog="\b\nFrom nothing to a night:\n"
+    "  predict                  as on the bundle's machine\n"
+    "  adapt                    a minute: how fast this machine is\n"
+    "  calibrate --adapt        five minutes: whole networks, their costs and intervals\n"
+    "  bench, train, calibrate  a night: a bundle of this machine\n\n"
+    "\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon\n"
     "  resperf adapt mine --probe-times -o mine",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
@@ -50,18 +55,11 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Scale what a bundle of another machine says to this one, by a minute of measuring.
+    """Scale what a bundle of another machine says to this one, by a minute of measuring.
 
     Times thirty layers here; what they take on the bundle's machine gives factors for
     computing, memory, caches and what every node costs. `predict` uses them from then on, and says
     so. Nothing else should run meanwhile.
-
-    \b
-    What brings how much, from nothing to a night:
-      predict                 as on the bundle's machine
-      adapt                   a minute: how fast this machine is
-      calibrate --adapt       five minutes: whole networks, their costs and intervals
-      bench, train, calibrate a night: a bundle of this machine
     """
     if probe_times != (output is not None) or (forget and probe_times):
         raise click.UsageError("--probe-times needs -o FOLDER, -o is of --probe-times alone")

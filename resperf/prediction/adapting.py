@@ -12,8 +12,8 @@ from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.quantities import EXECUTION
 
 COSTS = (
-    "totals may be 20 to 70% off (about 10% on another host of the same processor), 4 to 7% after a "
-    "minute of `resperf adapt`"
+    "totals may be 20 to 70% off (about 10% on another host of the same processor), 4 to 7% after "
+    "a minute of `resperf adapt`"
 )
 """Between the machines of the shipped bundles (docs/methods.md)."""
 

@@ -52,10 +52,16 @@ from resperf.predictors.intervals import SHARE
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
-from resperf.training.correction import PRIOR_NETWORKS, Placed, Priors, fit_correction
+from resperf.training.correction import (
+    FEWEST_FOR_WIDTH,
+    PRIOR_NETWORKS,
+    Placed,
+    Priors,
+    fit_correction,
+)
 
 SECONDS = 60.0
-FEWEST_PROBES = 8
+FEWEST_PROBES = FEWEST_FOR_WIDTH
 PROBE_NOISE = 0.1
 """Relative spread of probes around their groups' factors."""
 COMMON_WIDTH, GROUP_WIDTH = 0.7, 0.3

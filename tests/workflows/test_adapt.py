@@ -145,7 +145,7 @@ def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
 def test_a_minute_that_is_too_short_says_so(bundle):
     # Each build sleeps: three probes or so.
     short = measured_probes(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
-    assert 0 < len(short.times_ms) < 8
+    assert 0 < len(short.times_ms) < 10
     assert "the time was over after" in short.remarks[0]
     assert "one turn only" in short.remarks[-1]
     with pytest.raises(MeasurementError, match=r"only \d probes have a time here .* --seconds"):
