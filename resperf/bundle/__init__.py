@@ -6,6 +6,8 @@ Reading it needs only numpy and onnxruntime.
 
 from __future__ import annotations
 
+from resperf.bundle._adaptation import GROUPS, Adaptation, Speeds
+from resperf.bundle._adapted import adaptation_file, keep_adaptation, kept_adaptation, mark_of
 from resperf.bundle._bundle import Bundle, Times
 from resperf.bundle._correction import (
     Calibration,
@@ -26,6 +28,7 @@ from resperf.bundle._search import (
     devices_of,
     find_bundle,
     find_bundles,
+    is_shipped,
     named_target,
     of_device,
     user_folder,
@@ -41,9 +44,11 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Calibration",
-    "Correction", "GoldenLayer", "Times", "TransferredCalibration", "best_of", "bundle_folders",
-    "bundle_place", "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
-    "golden_layers", "golden_networks", "group_of", "merge_bundles", "named_target", "of_device",
-    "provenance", "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
+    "COPIES_ASSUMED", "GROUPS", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
+    "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "Speeds", "Times",
+    "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders", "bundle_place",
+    "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
+    "golden_layers", "golden_networks", "group_of", "is_shipped", "keep_adaptation",
+    "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device", "provenance",
+    "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
 ]  # fmt: skip

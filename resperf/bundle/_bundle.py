@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from resperf.bundle._adaptation import Adaptation
 from resperf.bundle._correction import Calibration, Correction, TransferredCalibration
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
@@ -106,6 +107,8 @@ class Bundle:
         What users' runs of networks taught besides, by device and setting (`calibration`).
     transferred : TransferredCalibration or None
         Where the layers were measured, if not on `platform`.
+    adapted : Adaptation or None
+        How times are scaled to another machine, which is then `platform` (`adapted_to`).
     unseen : bool
         Whether it stands for a device of which it has no rows (`on`).
     part : mapping
@@ -158,6 +161,7 @@ class Bundle:
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
+        self.adapted: Adaptation | None = None
         self.unseen = False
         self._outputs_checked: set[tuple[str, str]] = set()
 
@@ -351,6 +355,15 @@ class Bundle:
         there.unseen = all(platform.device != each.device for each in self.platforms)
         return there
 
+    def adapted_to(self, adaptation: Adaptation) -> Bundle:
+        """Return the bundle as it answers on the machine that probes were measured on."""
+        there = self._copy()
+        there.adapted = adaptation
+        there.setting, there.costs = adaptation.setting, adaptation.of_costs(self.costs)
+        there.platform = replace(adaptation.platform, device=self.device)
+        there.correction = adaptation.of_networks(self.correction)
+        return there
+
     def without_session(self) -> Bundle:
         """Return the bundle as it answers for a user, whose session none of its rows are of."""
         options = {name: each for name, each in self.setting.options.items() if name != SESSION}
@@ -464,9 +477,11 @@ class Bundle:
     def machine(self) -> str:
         """Name of the machine that is predicted, and of the one that measured the layers."""
         here = self.platform.machine
-        if self.transferred is None:
-            return here
-        return f"{here} (layers measured on {self.transferred.origin.machine})"
+        if self.transferred is not None:
+            return f"{here} (layers measured on {self.transferred.origin.machine})"
+        if self.adapted is not None:
+            return f"{here} (layers measured on {self.platforms[0].machine})"
+        return here
 
     @property
     def size_bytes(self) -> int:
@@ -573,6 +588,8 @@ class Bundle:
         if self.transferred is not None and quantity == self.layer_quantity:
             factor = self.transferred.factor
             ms, low_ms, high_ms = (factor * each for each in (ms, low_ms, high_ms))
+        if self.adapted is not None and quantity == self.layer_quantity:
+            ms, low_ms, high_ms = _scaled(self.adapted, layers, ms, low_ms, high_ms)
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
     def device_shares(self, layers: Sequence[Layer]) -> Array:
@@ -749,6 +766,17 @@ class Bundle:
                 f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
                 f"{then[worst]:.6g} when stored; train it again"
             )
+
+
+def _scaled(
+    adapted: Adaptation, layers: Sequence[Layer], ms: Array, low_ms: Array, high_ms: Array
+) -> tuple[Array, Array, Array]:
+    """Scale times of layers to another machine; the probes' spread joins their intervals."""
+    ms_there = adapted.factors(layers, ms) * ms
+    width = adapted.correction.log_width
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lower, upper = (np.exp(np.hypot(np.log(each / ms), width)) for each in (low_ms, high_ms))
+    return ms_there, ms_there / lower, ms_there * upper
 
 
 def _corrected(

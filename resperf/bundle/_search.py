@@ -16,6 +16,10 @@ from resperf.platform import Platform, distance
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
+_PACKAGE = Path(__file__).parents[1]
+# A checkout has the shipped bundles beside the package, an installed wheel inside it.
+_SHIPPED = (_PACKAGE / "data" / "models" / "bundles", _PACKAGE.parent / "models" / "bundles")
+
 
 def user_folder() -> Path:
     """Return the folder of this user's bundles: in ``$RESPERF_HOME``, or the user's data folder.
@@ -67,10 +71,12 @@ def _places(extra: Path | None) -> Iterator[Path]:
     data = _data_folder()
     if data is not None:
         yield data
-    package = Path(__file__).parents[1]
-    yield package / "data" / "models" / "bundles"
-    # A checkout has the shipped bundles beside the package, an installed wheel inside it.
-    yield package.parent / "models" / "bundles"
+    yield from _SHIPPED
+
+
+def is_shipped(bundle: Bundle) -> bool:
+    """Say whether a bundle came with resperf."""
+    return bundle.path.parent.resolve() in {each.resolve() for each in _SHIPPED}
 
 
 def bundle_folders(extra: Path | None = None) -> list[Path]:

@@ -70,6 +70,7 @@ def command(
     from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.prediction import layers_alone
+    from resperf.prediction.adapting import as_adapted
     from resperf.prediction.api import read_batches
     from resperf.prediction.asking import chosen_bundle
     from resperf.report.network import network_text
@@ -86,7 +87,9 @@ def command(
         from resperf.dataset import refuse_to_append
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
-    bundle = None if against is None else chosen_bundle(None, target.framework, against)
+    bundle = None
+    if against is not None:
+        bundle = as_adapted(chosen_bundle(None, target.framework, against))
     started = backend(target.framework, target.device_class, **run_settings(device, **how))
     # Refuse what cannot be compared or written before measuring for minutes.
     if output is not None:

@@ -122,6 +122,8 @@ def command(
         return
     answer = predict(network, device=device, **question)
     predictions = answer if isinstance(answer, list) else [answer]
+    for line in dict.fromkeys(filter(None, (each.advice for each in predictions))):
+        click.echo(f"resperf: {line}", err=True)
     if as_json:
         documents = [prediction.to_json() for prediction in predictions]
         show_json(documents if isinstance(answer, list) else documents[0])
@@ -213,12 +215,13 @@ def predict_layer(
         raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
     typed = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
+    from resperf.prediction.adapting import as_adapted
     from resperf.prediction.asking import Asked, answering
     from resperf.prediction.host import bundle_warnings
     from resperf.report.network import layers_text, notes_text, warnings_text
 
     answer = answering(Asked(device, framework, bundle))
-    found = answer.bundle
+    found = as_adapted(answer.bundle)
     layers, optimizers = zip(*typed, strict=True)
     predictions = predict_layers(layers, found, optimizers)
     if as_json:

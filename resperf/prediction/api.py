@@ -12,6 +12,7 @@ from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_CACHED, Network, read_network_once
+from resperf.prediction.adapting import advice, as_adapted
 from resperf.prediction.asking import (
     Answering,
     Asked,
@@ -140,16 +141,19 @@ def _predictions(
     threads: int | None,
     host_dispatch_us: float,
 ) -> list[Prediction]:
+    bundle = as_adapted(found.bundle)
+    said = advice(bundle)
     return [
         replace(
             predict_network(
                 network,
-                found.bundle,
+                bundle,
                 strict=strict,
                 threads=threads,
                 host_dispatch_us=host_dispatch_us,
             ),
             notes=found.notes,
+            advice=said,
         )
         for network in networks
     ]

@@ -25,6 +25,13 @@ def installed_version(device: str, framework: str) -> str | None:
 def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str, ...]:
     """Return `host_warnings`, and the origin of the layers if they were measured elsewhere."""
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads)
+    if bundle.adapted is not None:
+        origin = bundle.platforms[0] if bundle.transferred is None else bundle.transferred.origin
+        return (
+            *warnings,
+            f"the layers were measured on another machine ({origin.machine}); their times were "
+            f"scaled by {bundle.adapted.probes} probe layers here",
+        )
     if bundle.transferred is None:
         return warnings
     return (

@@ -190,6 +190,7 @@ def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
         compiled=bundle.setting.compiled,
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
+        adapted=bundle.adapted,
         warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
     )
 
@@ -239,10 +240,41 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=bundle.corrections[-1].log_width if bundle.corrections else math.inf,
+        log_width=_log_width(bundle, lowered, layers),
         calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
     )
+
+
+def _log_width(bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPrediction]) -> float:
+    """Return the logarithm of the half width of a total's interval; infinite if it is not known.
+
+    Probes of another machine add what they leave in doubt. Without an in-network correction it is
+    joined to the layers' own intervals, without what each may have of its own on that machine:
+    layers do not all err alike there.
+    """
+    own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
+    adapted = bundle.adapted
+    if adapted is None:
+        return own
+    if math.isinf(own):
+        total_ms = sum(each.execution_ms for each in layers)
+        squares = adapted.correction.log_width**2
+        high_ms = sum(
+            each.execution_ms
+            * math.exp(math.sqrt(max(math.log(each.high_ms / each.execution_ms) ** 2 - squares, 0)))
+            for each in layers
+            if each.execution_ms > 0
+        )
+        own = math.log(high_ms / total_ms) if high_ms > 0 else math.inf
+    names = {each.name: each.execution_ms for each in layers}
+    placed = [
+        (node.layer, names[node.name])
+        for node in lowered.nodes
+        if node.layer is not None and node.name in names
+    ]
+    found, times_ms = zip(*placed, strict=True) if placed else ((), ())
+    return math.hypot(own, adapted.doubt(found, times_ms))
 
 
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
@@ -354,6 +386,8 @@ def _weights_moved_ms(
     sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
     largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
     faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
+    if bundle.adapted is not None:
+        faster *= bundle.adapted.correction.others
     times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
     stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resperf.bundle import Adaptation
 from resperf.lowering import LoweredNode
 from resperf.quantities import EXECUTION, WHOLE_CALL, quantity
 from resperf.records import Record
@@ -290,6 +291,10 @@ class Prediction:
         device"``; empty if layers were predicted.
     extrapolated : str
         Why the network as a whole is outside what was measured; empty if it is inside.
+    adapted : Adaptation or None
+        How the times were scaled from the bundle's machine to this one (`resperf adapt`).
+    advice : str
+        What it costs that they were not, and what to do; empty if nothing can be done.
     """
 
     network: str
@@ -327,6 +332,8 @@ class Prediction:
     classes: tuple[Part, ...] = ()
     inferred_from: str = ""
     extrapolated: str = ""
+    adapted: Adaptation | None = None
+    advice: str = ""
 
     @property
     def total_ms(self) -> float:
@@ -512,6 +519,8 @@ class Prediction:
             "missing_costs": [
                 {"name": each.name, "reason": each.reason} for each in self.missing_costs
             ],
+            "adapted": None if self.adapted is None else self.adapted.summary(),
+            "advice": self.advice,
         }
 
 

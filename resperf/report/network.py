@@ -133,7 +133,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     lines += [quantity_line(each) for each in result.quantities if each.name not in PHASES]
     if result.layers:
         lines.append(_coverage(result))
-    lines += filter(None, (_origins(result), _host(result), _calibrated(result)))
+    lines += filter(None, (_origins(result), _host(result), _calibrated(result), _adapted(result)))
     return "\n".join(lines)
 
 
@@ -218,6 +218,21 @@ def _calibrated(prediction: Prediction) -> str:
     """Say how many networks' runs the prediction is calibrated with."""
     count = prediction.calibrated_with
     return f"calibrated with {counted(count, 'network')}" if count else ""
+
+
+def _adapted(prediction: Prediction) -> str:
+    """Say by what the times were scaled to this machine, and how sure that is."""
+    found = prediction.adapted
+    if found is None:
+        return ""
+    factors = ", ".join(
+        f"{group} {found.correction.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
+        for group, doubt in found.doubts.items()
+    )
+    disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
+    return (
+        f"adapted to this machine by {found.probes} probes on {found.at[:10]}: {factors}{disturbed}"
+    )
 
 
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:

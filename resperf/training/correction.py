@@ -92,12 +92,15 @@ class Priors:
     log_width : float
         Logarithm of the half width of the totals' 90% interval as it was known before; infinite if
         few networks say nothing of it.
+    bounds : (float, float)
+        Of a kind's factor around the common one.
     """
 
     of_kinds: float = FACTOR_PRIOR_WIDTH
     common: float = 0.0
     noise: float = TOTAL_NOISE
     log_width: float = math.inf
+    bounds: tuple[float, float] = FACTOR_BOUNDS
 
 
 def priors_of_runs(log_width: float) -> Priors:
@@ -299,8 +302,8 @@ def _solve(
     widths = np.concatenate([
         [priors.of_kinds] * len(kinds), COST_PRIOR_WIDTH * np.maximum(prior[-2:], least_costs)
     ])  # fmt: skip
-    low = [FACTOR_BOUNDS[0]] * len(kinds) + [0.0, 0.0]
-    high = [FACTOR_BOUNDS[1]] * len(kinds) + [np.inf, np.inf]
+    low = [priors.bounds[0]] * len(kinds) + [0.0, 0.0]
+    high = [priors.bounds[1]] * len(kinds) + [np.inf, np.inf]
     start = np.clip(prior, low, high)
     if priors.common:
         # The last value is the logarithm of the common factor.

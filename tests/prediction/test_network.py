@@ -54,6 +54,7 @@ class FakeBundle:
     estimates: Mapping[str, object] = {}
     correction: Correction | None = None
     transferred: TransferredCalibration | None = None
+    adapted = None
     path = Path("bundles/fake")
     largest_bytes = 1000
 

@@ -1,0 +1,238 @@
+"""How a bundle's times are scaled to this machine: a factor for each group of what costs time.
+
+A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
+that every node takes, reading and writing in the caches, and in memory. What these do not explain
+is computing: multiply-adds, those of integers, or other functions of values (softmax, pooling).
+Each part takes its group's factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from resperf.bundle._correction import Correction
+from resperf.copies import COLD_WEIGHTS_BYTES, FOOTPRINTS_MB, weights_cost
+from resperf.features import Array
+from resperf.layers import Layer
+from resperf.platform import Platform
+from resperf.records import Record
+from resperf.settings import Setting
+
+COMPUTE, FUNCTIONS, INT8 = "compute", "functions", "int8"
+MEMORY, CACHES, NODE = "memory", "caches", "node"
+GROUPS = (COMPUTE, FUNCTIONS, INT8, MEMORY, CACHES, NODE)
+CACHED_BYTES = 16e6
+"""What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
+
+_COSTS: Mapping[str, str] = {
+    "session_ms": NODE,
+    "view_ms": NODE,
+    "node_ms": NODE,
+    "handover_ms_per_mb": CACHES,
+    **{weights_cost(mb): MEMORY for mb in FOOTPRINTS_MB},
+}
+"""Cost beside layers -> group whose factor it takes."""
+
+
+@dataclass(frozen=True)
+class Speeds(Record):
+    """Speeds of the machine that measured a bundle's layers, by which their time is divided.
+
+    Attributes
+    ----------
+    node_ms : float
+        Time of the shortest layer.
+    cached_bytes_per_ms, memory_bytes_per_ms : float
+        Fastest that layers read and write in the caches, and in memory.
+    """
+
+    node_ms: float
+    cached_bytes_per_ms: float
+    memory_bytes_per_ms: float
+
+    def __post_init__(self) -> None:
+        if not all(0 < value < math.inf for value in vars(self).values()):
+            raise ValueError("the speeds of an adaptation are damaged")
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], times_ms: Sequence[float]) -> Speeds:
+        """Read the speeds off layers, some of them tiny, some that copy.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+        times_ms : sequence of float (layers,)
+            On the bundle's machine.
+        """
+        moved = [(*_moved_bytes(layer), ms) for layer, ms in zip(layers, times_ms, strict=True)]
+        cached = max((near / ms for near, far, ms in moved if not far), default=math.nan)
+        memory = max((far / ms for _, far, ms in moved if far), default=cached)
+        return cls(min(times_ms), memory if math.isnan(cached) else cached, memory)
+
+    def shares(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> Array:
+        """Divide layers' times among `GROUPS`.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+        times_ms : sequence of float (layers,)
+            On the bundle's machine.
+
+        Returns
+        -------
+        array of float64 (layers, groups)
+            Each row adds up to 1.
+        """
+        found = np.zeros((len(layers), len(GROUPS)))
+        for row, (layer, ms) in enumerate(zip(layers, times_ms, strict=True)):
+            cached_bytes, far_bytes = _moved_bytes(layer)
+            left_ms = ms if ms > 0 else self.node_ms
+            whole_ms = left_ms
+            for group, least_ms in (
+                (NODE, self.node_ms),
+                (MEMORY, far_bytes / self.memory_bytes_per_ms),
+                (CACHES, cached_bytes / self.cached_bytes_per_ms),
+            ):
+                part_ms = min(least_ms, left_ms)
+                found[row, GROUPS.index(group)] = part_ms / whole_ms
+                left_ms -= part_ms
+            found[row, GROUPS.index(_rest_of(layer))] += left_ms / whole_ms
+        return found
+
+
+def _rest_of(layer: Layer) -> str:
+    """Return the group of the time that moving bytes in their order does not explain."""
+    if not layer.flops:
+        return CACHES  # Re-layouts wait for values that lie apart.
+    if layer.kind.startswith("quantized"):
+        return INT8
+    return COMPUTE if 0 < 2 * layer.macs <= layer.flops else FUNCTIONS
+
+
+def _moved_bytes(layer: Layer) -> tuple[float, float]:
+    """Return the bytes that a layer measured alone moves in the caches, and those in memory.
+
+    Copies of a layer with large weights read them from memory.
+    """
+    weights = layer.weight_bytes if layer.weight_bytes > COLD_WEIGHTS_BYTES else 0
+    others = layer.moved_bytes - weights
+    cached = min(others, CACHED_BYTES)
+    return cached, weights + others - cached
+
+
+@dataclass(frozen=True)
+class Adaptation(Record):
+    """What probe layers taught of a bundle's times on another machine (`resperf adapt`).
+
+    Attributes
+    ----------
+    bundle : str
+        Mark of the bundle's part (`mark_of`).
+    at : str
+        When the probes were measured, ISO 8601, UTC.
+    setting : Setting
+        Under which they were measured.
+    platform : Platform
+        Where.
+    speeds : Speeds
+        Of the bundle's machine.
+    correction : Correction
+        Group of `GROUPS` -> time on the platform over time on the bundle's machine. `log_width` is
+        the bound for nine of ten single probes, each left out of the fit.
+    doubts : mapping of str to float
+        Group -> logarithm of the half width of its factor's 90% interval.
+    probes : int
+        How many were compared.
+    stood_in : bool
+        Whether the bundle's own predictions stood in for times of the probes on its machine.
+    remarks : tuple of str
+        How the platform was disturbed meanwhile; empty if it was seen to be steady.
+    """
+
+    bundle: str
+    at: str
+    setting: Setting
+    platform: Platform
+    speeds: Speeds
+    correction: Correction
+    doubts: Mapping[str, float]
+    probes: int
+    stood_in: bool
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
+            raise ValueError("the adaptation is damaged")
+
+    @property
+    def _factors(self) -> Array:
+        return np.array([self.correction.factor(group) for group in GROUPS])
+
+    def factors(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> Array:
+        """Return each layer's time on the platform over that on the bundle's machine.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+        times_ms : sequence of float (layers,)
+            On the bundle's machine.
+        """
+        scaled: Array = self.speeds.shares(layers, times_ms) @ self._factors
+        return scaled
+
+    def doubt(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
+        """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
+
+        Doubts of different groups are taken to err together.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+        times_ms : sequence of float (layers,)
+            On the platform; NaN counts as nothing.
+        """
+        known_ms = np.nan_to_num(np.asarray(times_ms, dtype=float))
+        if not known_ms.sum() > 0:
+            return max(self.doubts.values())
+        shares = self.speeds.shares(layers, known_ms / self.correction.others)
+        weights = known_ms @ shares / known_ms.sum()
+        return float(weights @ [self.doubts.get(group, 0.0) for group in GROUPS])
+
+    def of_costs(self, costs: Mapping[str, float]) -> dict[str, float]:
+        """Scale a bundle's costs beside layers; what a monitor read there says nothing of here."""
+        groups = {name: _COSTS.get(name) for name in costs}
+        return {
+            name: costs[name] * self.correction.factor(group)
+            for name, group in groups.items()
+            if group
+        }
+
+    def of_networks(self, correction: Correction | None) -> Correction | None:
+        """Scale the costs between layers of an in-network correction to the platform."""
+        if correction is None:
+            return None
+        costs = {"node_ms": correction.node_ms, "handover_ms_per_mb": correction.handover_ms_per_mb}
+        scaled = self.of_costs(costs)
+        return replace(
+            correction,
+            node_ms=scaled["node_ms"],
+            handover_ms_per_mb=scaled["handover_ms_per_mb"],
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return what predictions say of it, as plain JSON values."""
+        return {
+            "at": self.at,
+            "machine": self.platform.machine,
+            "factors": {group: self.correction.factor(group) for group in self.doubts},
+            "doubts": dict(self.doubts),
+            "log_width": None if math.isinf(width := self.correction.log_width) else width,
+            "probes": self.probes,
+            "stood_in": self.stood_in,
+            "remarks": list(self.remarks),
+        }

@@ -1,0 +1,84 @@
+"""Where adaptations are kept: one file for each bundle and platform, beside the user's bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from resperf.bundle._adaptation import Adaptation
+from resperf.bundle._bundle import Bundle
+from resperf.bundle._search import user_folder
+from resperf.errors import BundleError
+from resperf.files import write_whole
+from resperf.platform import Platform
+
+_FOLDER = "adapted"
+
+
+def mark_of(bundle: Bundle) -> str:
+    """Return what tells a bundle's part from others: of its files, its date and its place."""
+    files = sorted(bundle.manifest["files"].items())
+    place = bundle.manifest["parts"].index(bundle.part)
+    return hashlib.sha256(repr((bundle.created, files, place)).encode()).hexdigest()
+
+
+def adaptation_file(bundle: Bundle, platform: Platform) -> Path:
+    """Return the file of a bundle's adaptation to a platform, whether it exists or not.
+
+    Raises
+    ------
+    BundleError
+        If this user has no home folder.
+    """
+    facts = {name: value for name, value in platform.to_json().items() if name != "probes"}
+    text = json.dumps([mark_of(bundle), facts], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"
+
+
+def keep_adaptation(bundle: Bundle, adaptation: Adaptation) -> Path:
+    """Write an adaptation, in place of an earlier one of the same bundle and platform.
+
+    Raises
+    ------
+    BundleError, OutputError
+        If this user has no folder for it, or it cannot be written.
+    """
+    path = adaptation_file(bundle, adaptation.platform)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(
+            f"{path.parent} cannot be made ({error.strerror}); set RESPERF_HOME to a folder"
+        ) from error
+    write_whole(path, json.dumps(adaptation.to_json(), indent=1).encode())
+    return path
+
+
+def kept_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
+    """Return the adaptation of a bundle to a platform; None if there is none.
+
+    Raises
+    ------
+    BundleError
+        If it is damaged.
+    """
+    try:
+        path = adaptation_file(bundle, platform)
+        changed = path.stat()
+    except (BundleError, OSError):
+        return None
+    return _read(path, changed.st_mtime_ns, changed.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Adaptation:
+    try:
+        return Adaptation.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise BundleError(
+            f"{path} is no valid adaptation ({type(error).__name__}: {error}); measure it again: "
+            "resperf adapt, or forget it: resperf adapt --forget"
+        ) from error

@@ -1,0 +1,122 @@
+"""`resperf adapt`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from resperf.cli._options import (
+    DEVICE,
+    FRAMEWORK,
+    JSON,
+    bar_of_steps,
+    output,
+    seconds,
+    show_json,
+    show_notes,
+)
+
+if TYPE_CHECKING:
+    from resperf.bundle import Adaptation, Bundle
+
+
+@click.command(
+    epilog="\b\nFrom nothing to a night:\n"
+    "  predict                  as on the bundle's machine\n"
+    "  adapt                    a minute: how fast this machine is\n"
+    "  calibrate --adapt        five minutes: whole networks, their costs and intervals\n"
+    "  bench, train, calibrate  a night: a bundle of this machine\n\n"
+    "\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon\n"
+    "  resperf adapt mine --probe-times -o mine",
+)
+@click.argument("bundle", metavar="[BUNDLE]", required=False)
+@DEVICE
+@FRAMEWORK
+@seconds(60.0, "Time for all of it.")
+@click.option("--forget", is_flag=True, help="Measure nothing: predict as before this command.")
+@click.option(
+    "--probe-times",
+    is_flag=True,
+    help="On the bundle's own machine: write the probes' times into it (-o), to be compared with "
+    "on others.",
+)
+@output("BUNDLE", "Folder to write with --probe-times.")
+@JSON
+def command(
+    bundle: str | None,
+    device: str | None,
+    framework: str | None,
+    seconds: float,
+    forget: bool,
+    probe_times: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Scale what a bundle of another machine says to this one, by a minute of measuring.
+
+    Times thirty layers here; what they take on the bundle's machine gives factors for
+    computing, memory, caches and what every node costs. `predict` uses them from then on, and says
+    so. Nothing else should run meanwhile.
+    """
+    if probe_times != (output is not None) or (forget and probe_times):
+        raise click.UsageError("--probe-times needs -o FOLDER, -o is of --probe-times alone")
+    from resperf.prediction.asking import chosen_bundle
+
+    chosen = chosen_bundle(device, framework, bundle)
+    if forget:
+        _forget(chosen, as_json)
+        return
+    from resperf.workflows.adapt import adapt, with_probe_times
+
+    with bar_of_steps("probes") as progress:
+        if output is not None:
+            made = with_probe_times(chosen, output, seconds=seconds, progress=progress)
+            path, probes = made.path, made.part["probes"]
+        else:
+            adaptation, path = adapt(chosen, seconds=seconds, progress=progress)
+    if output is not None:
+        if as_json:
+            show_json({"path": str(path), "probes": probes})
+        else:
+            print(f"{path}: holds the times of {len(probes)} probes")
+        return
+    if as_json:
+        show_json({"path": str(path), "bundle": str(chosen.path), **adaptation.summary()})
+        return
+    print(_text(chosen, adaptation))
+    show_notes(adaptation.remarks)
+    print(f"{path}: predictions by {chosen.path.name} on this machine now use this")
+
+
+def _forget(bundle: Bundle, as_json: bool) -> None:
+    from resperf.bundle import adaptation_file
+    from resperf.platform import this_platform
+
+    path = adaptation_file(bundle, this_platform(bundle.platform.device))
+    known = path.exists()
+    path.unlink(missing_ok=True)
+    if as_json:
+        show_json({"path": str(path), "forgotten": known})
+        return
+    what = "was forgotten" if known else "was not adapted to this machine"
+    print(f"{bundle.path.name}: {what}; its times are those of {bundle.platform.machine}")
+
+
+def _text(bundle: Bundle, found: Adaptation) -> str:
+    from resperf.report.tables import table
+
+    rows = [
+        [group, f"{found.correction.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
+        for group, doubt in found.doubts.items()
+    ]
+    factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
+    there = "its own predictions stand in" if found.stood_in else "measured there"
+    single = math.exp(found.correction.log_width)
+    return (
+        f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
+        f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "
+        f"were left out of the fit are within a factor of {single:.2f}"
+    )

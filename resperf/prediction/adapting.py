@@ -1,0 +1,74 @@
+"""Bundles as they answer on this machine, if it was adapted to; what it costs if it was not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from resperf.bundle import Bundle, is_shipped, kept_adaptation
+from resperf.devices import is_at_hand, target_of
+from resperf.errors import ResperfError
+from resperf.platform import Platform, this_platform
+from resperf.prediction.rules import RULE_OF_METHOD
+from resperf.quantities import EXECUTION
+
+COSTS = (
+    "totals may be 20 to 70% off (about 10% on another host of the same processor), 4 to 7% after "
+    "a minute of `resperf adapt`"
+)
+"""Between the machines of the shipped bundles (docs/methods.md)."""
+
+
+def as_adapted(bundle: Bundle) -> Bundle:
+    """Return a bundle as it answers on this machine: adapted, if `resperf adapt` was run here.
+
+    Raises
+    ------
+    BundleError
+        If what was stored is damaged.
+    """
+    here = _here(bundle)
+    kept = None if here is None else kept_adaptation(bundle, here)
+    return bundle if kept is None else bundle.adapted_to(kept)
+
+
+def why_not_adaptable(bundle: Bundle) -> str:
+    """Say why a bundle cannot be adapted to another machine; empty if it can."""
+    if not is_at_hand(bundle.device) or not bundle.setting.threads:
+        return f"it is of {bundle.device}, which resperf does not measure here"
+    try:
+        row = target_of(bundle.device, bundle.framework)
+    except ResperfError as error:
+        return str(error)
+    if not row.backend or bundle.platform.accelerators:
+        return f"only what runs on processors is adapted, not {row.name}"
+    if bundle.layer_quantity != EXECUTION or not bundle.kinds or bundle.many_settings:
+        return "it has no execution times of layers of one machine"
+    if bundle.method in RULE_OF_METHOD:
+        return f"it adds layers up by the published rule of {bundle.method}"
+    return ""
+
+
+def _here(bundle: Bundle) -> Platform | None:
+    """Return this machine if a bundle may have been adapted to it."""
+    if bundle.adapted is not None or why_not_adaptable(bundle):
+        return None
+    try:
+        return replace(this_platform(bundle.platform.device), probes={})
+    except ResperfError:
+        return None
+
+
+def advice(bundle: Bundle) -> str:
+    """Say in one line what it costs that a bundle was not adapted to this machine.
+
+    Empty if it was, if its layers were measured here, or if it cannot be.
+    """
+    here = _here(bundle)
+    if here is None or bundle.transferred is not None:
+        return ""
+    if not is_shipped(bundle) and not here.hardware_differences(bundle.platform):
+        return ""
+    return (
+        f"{bundle.path.name} was measured on another machine ({bundle.platform.machine}) and not "
+        f"adapted to this one: {COSTS}"
+    )

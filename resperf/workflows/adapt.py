@@ -1,0 +1,516 @@
+"""A minute of probe layers: what a bundle of another machine says becomes times of this one."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.backends import backend
+from resperf.bundle import (
+    GROUPS,
+    Adaptation,
+    Bundle,
+    Correction,
+    Speeds,
+    keep_adaptation,
+    mark_of,
+    replaced_folder,
+    write_manifest,
+)
+from resperf.campaign.process import Taken, WorkerDied, WorkerProcess, WorkerSettings
+from resperf.devices import target_of
+from resperf.errors import MeasurementError, require
+from resperf.layers import (
+    Activation,
+    Conv,
+    Dense,
+    Elementwise,
+    Layer,
+    Norm,
+    Pool,
+    QuantizedDense,
+    Softmax,
+    Transpose,
+)
+from resperf.layers.matmul import MatMul
+from resperf.layers.quantized_conv import QuantizedConv
+from resperf.measurement import TOLERANCE, Measurement, Status
+from resperf.platform import Platform, usable_cores
+from resperf.prediction.adapting import why_not_adaptable
+from resperf.predictors.intervals import SHARE
+from resperf.quantities import EXECUTION
+from resperf.settings import Setting
+from resperf.timing import KNOWN_READINGS, SamplingProtocol
+from resperf.training.correction import (
+    FEWEST_FOR_WIDTH,
+    PRIOR_NETWORKS,
+    Placed,
+    Priors,
+    fit_correction,
+)
+
+SECONDS = 60.0
+FEWEST_PROBES = FEWEST_FOR_WIDTH
+PROBE_NOISE = 0.1
+"""Relative spread of probes around their groups' factors."""
+COMMON_WIDTH, GROUP_WIDTH = 0.7, 0.3
+"""Prior standard deviations: of the logarithm of a factor that all groups share (processors of one
+generation differ by up to a factor of two), and of a group's factor around it."""
+TURNS = 3
+LEAST_SPREAD = 0.01
+"""Logarithm of the spread of probes that no measurement is better than."""
+STOP_S = 1.0
+"""Time kept for ending the measuring process."""
+GROUP_BOUNDS = (0.2, 5.0)
+"""Of a group's factor around the common one: products of integers have instructions of their own on
+some processors only."""
+REMEMBERED_DISTURBED = 0.25
+"""Share of disturbed measurements that is worth a remark."""
+BUSY = "busy"
+MOST_BUSY = 0.5
+"""Largest share of measurements under load of other programs by which a bundle is scaled."""
+_QUICK = SamplingProtocol(
+    min_time_s=0.05, budget_s=0.25, warmup_s=0.05, placements=2, placements_s=0.2
+)
+_HUNG_S = 30.0
+"""A probe takes a second; after this time more the measuring process hangs."""
+
+
+def _square_conv(
+    channels_in: int, channels_out: int, size: int, kernel: int, *, stride: int = 1, groups: int = 1
+) -> Conv:
+    pad = kernel // 2
+    return Conv(
+        batch=1, channels_in=channels_in, channels_out=channels_out, height=size, width=size,
+        kernel_height=kernel, kernel_width=kernel, stride_height=stride, stride_width=stride,
+        pad_top=pad, pad_left=pad, pad_bottom=pad, pad_right=pad, groups=groups,
+    )  # fmt: skip
+
+
+def _square_pool(channels: int, size: int, stride: int = 1) -> Pool:
+    return Pool(
+        batch=1, channels_in=channels, height=size, width=size, kernel_height=3, kernel_width=3,
+        stride_height=stride, stride_width=stride, pad_top=1, pad_left=1, pad_bottom=1,
+        pad_right=1,
+    )  # fmt: skip
+
+
+PROBES: tuple[Layer, ...] = (
+    # In turns of all groups, so that a minute that is too short takes something from each.
+    _square_conv(64, 64, 56, 3),
+    Activation(batch=1, values=64, activation="relu"),
+    Dense(batch=1, features_in=4096, features_out=4096),
+    _square_pool(64, 56),
+    Elementwise(batch=1, inner=6_400_000),
+    QuantizedDense(batch=128, features_in=768, features_out=768),
+    _square_conv(256, 256, 14, 3),
+    Dense(batch=128, features_in=768, features_out=3072),
+    Elementwise(batch=1, inner=64),
+    Activation(batch=1, values=200_000, activation="relu"),
+    _square_pool(64, 204),
+    QuantizedConv(
+        batch=1, channels_in=64, channels_out=64, rank=2, height=56, width=56, kernel_height=3,
+        kernel_width=3, pad_height=1, pad_width=1,
+    ),
+    _square_conv(512, 128, 28, 1),
+    MatMul(batch=1, outer=12, rows=197, depth=64, columns=197),
+    Dense(batch=1, features_in=32, features_out=32),
+    Elementwise(batch=1, inner=200_000),
+    Activation(batch=1, values=2_500_000, activation="relu"),
+    Dense(batch=1, features_in=1024, features_out=1000),
+    _square_conv(144, 144, 56, 3, groups=144),
+    Norm(batch=1, channels=768, pixels=197),
+    Transpose(batch=1, dim1=64, dim2=3136, order="21"),
+    Softmax(batch=1, outer=2364, values=197),
+    _square_conv(3, 64, 224, 7, stride=2),
+    _square_conv(512, 512, 7, 3),
+    _square_pool(64, 112, 2),
+    Dense(batch=1, features_in=2048, features_out=2048),
+    _square_conv(128, 128, 28, 3),
+    _square_conv(24, 144, 56, 1),
+    _square_conv(960, 160, 7, 1),
+    _square_conv(240, 240, 28, 5, groups=240),
+)  # fmt: skip
+"""Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
+layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
+large weights hold up to 256 MB of them, as in a campaign."""
+
+
+@dataclass(frozen=True)
+class ProbeRun:
+    """Times of the probes on a machine.
+
+    Attributes
+    ----------
+    setting : Setting
+    platform : Platform
+    times_ms : mapping of Layer to float
+        Lowered probe -> execution.
+    remarks : tuple of str
+        How the machine was disturbed, or why that was not seen.
+    drift : float
+        Largest logarithm of a later turn's times over the first one's; 0 if there was one turn.
+    busy : float
+        Share of the measurements while other programs used the cores.
+    """
+
+    setting: Setting
+    platform: Platform
+    times_ms: Mapping[Layer, float]
+    remarks: tuple[str, ...] = ()
+    drift: float = 0.0
+    busy: float = 0.0
+
+
+Progress = Callable[[int, int, str], None]
+"""Told (done, all, name) while the probes are measured."""
+
+
+def adapt(
+    bundle: Bundle, *, seconds: float = SECONDS, progress: Progress | None = None
+) -> tuple[Adaptation, Path]:
+    """Measure the probes here, scale a bundle's times by them, and keep that for predictions.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    seconds : float
+        All of it, measuring and starting; probes that find no time are left out.
+    progress : callable, optional
+
+    Returns
+    -------
+    adaptation : Adaptation
+    path : Path
+        Where it is kept; `resperf.prediction.predict` uses it from now on.
+
+    Raises
+    ------
+    MeasurementError
+        If the bundle is not one of processors, runs other layers than this machine, too few probes
+        could be compared, or other programs ran during most of it.
+    MissingExtraError
+        If packages are missing.
+    BundleError, OutputError
+        If it cannot be kept.
+    """
+    run = measured_probes(bundle, seconds=seconds, progress=progress)
+    if run.busy > MOST_BUSY:
+        raise MeasurementError(
+            f"other programs used the cores during {run.busy:.0%} of the measurements, which would "
+            "make every prediction too slow; nothing was kept: stop them and run this again"
+        )
+    adaptation = fitted(bundle, run)
+    return adaptation, keep_adaptation(bundle, adaptation)
+
+
+def with_probe_times(
+    bundle: Bundle,
+    output: Path,
+    *,
+    seconds: float = SECONDS,
+    how: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Write a bundle with the times that the probes take on its own machine, which is this one.
+
+    Raises
+    ------
+    MeasurementError
+        If this is not its machine; else as `adapt`.
+    """
+    refuse_other_layers(bundle)
+    target = target_of(bundle.device, bundle.framework)
+    device = backend(
+        target.framework, target.device_class, threads=bundle.setting.threads, **(how or {})
+    )
+    differences = device.platform().hardware_differences(bundle.platform)
+    differences += device.setting().differences(bundle.setting)
+    if differences or bundle.transferred is not None:
+        why = "; ".join(differences) or "its layers were measured elsewhere"
+        raise MeasurementError(
+            f"this is not the machine of {bundle.path} ({why}); only there can times of probes "
+            "become part of it"
+        )
+    run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
+    if run.remarks:
+        raise MeasurementError(
+            f"{bundle.path} stays as it is, since others compare with what is written into it: "
+            f"{'; '.join(run.remarks)}; run this again on a quiet machine"
+        )
+    probes = {layer.key: ms for layer, ms in run.times_ms.items()}
+    made = bundle.changed("times of the probes of resperf adapt", probes=probes)
+    with replaced_folder(output.resolve()) as folder:
+        for name in bundle.manifest["files"]:
+            shutil.copy(bundle.path / name, folder / name)
+        write_manifest(folder, made.manifest)
+    return Bundle.load(output.resolve()).parts[made.parts.index(made)]
+
+
+def refuse_other_layers(bundle: Bundle) -> None:
+    """Refuse what cannot be adapted to this machine, before anything is measured.
+
+    Raises
+    ------
+    MeasurementError
+    MissingExtraError
+    """
+    if why := why_not_adaptable(bundle):
+        raise MeasurementError(f"{bundle.path} cannot be adapted to this machine: {why}")
+    require("scipy.optimize", "train")
+    require("psutil", "bench")
+    if bundle.setting.threads > usable_cores():
+        raise MeasurementError(
+            f"{bundle.path} is of {bundle.setting.threads} threads, and this machine has "
+            f"{usable_cores()} cores for them; name another bundle"
+        )
+
+
+def measured_probes(
+    bundle: Bundle,
+    *,
+    seconds: float = SECONDS,
+    how: Mapping[str, Any] | None = None,
+    usual: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+) -> ProbeRun:
+    """Measure the probes with a bundle's framework and threads, in three turns if time allows.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    seconds : float
+        As of `adapt`.
+    how : mapping, optional
+        Further keywords of the backend.
+    usual : mapping of str to float, optional
+        Usual times of the monitor's probes on this machine (`Monitor.usual_costs`), by which a
+        state that lasts as long as this shows.
+    progress : callable, optional
+
+    Raises
+    ------
+    MeasurementError
+        As `adapt`.
+    """
+    started_s = time.monotonic()
+    refuse_other_layers(bundle)
+    target = target_of(bundle.device, bundle.framework)
+    settings = WorkerSettings(
+        target, {"threads": bundle.setting.threads, **(how or {})}, protocol=_QUICK,
+        reference_interval_s=1.0,
+        usual={name: (ms, KNOWN_READINGS) for name, ms in (usual or {}).items()},
+    )  # fmt: skip
+    with WorkerProcess(settings) as worker:
+        here = replace(worker.setting, framework_version=bundle.setting.framework_version)
+        if foreign := here.differences(bundle.setting):
+            raise MeasurementError(
+                f"{bundle.path} is of other layers than this machine runs ({'; '.join(foreign)}); "
+                "name a bundle of a similar machine, or measure layers here: resperf bench"
+            )
+        turns = _Turns(worker, started_s + seconds - STOP_S, progress)
+        return turns.run()
+
+
+@dataclass
+class _Turns:
+    """Turns over the probes, every second one backwards: drift then shows, and cancels."""
+
+    worker: WorkerProcess
+    deadline_s: float
+    progress: Progress | None = None
+    rows: list[list[Measurement]] = field(default_factory=list)
+    references_ms: list[float] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    _longest_s: float = 1.0
+    _over: bool = False
+
+    def run(self) -> ProbeRun:
+        """Measure until all turns are done or the time is over."""
+        probes = self.worker.lower(PROBES)
+        for repeat in range(TURNS):
+            self.rows.append(self._turn(probes if repeat % 2 == 0 else probes[::-1], repeat))
+            probes = [each for each in probes if each in self._measured]
+            if self._over:
+                break
+        times_ms = {layer: self._time_ms(layer) for layer in self._measured}
+        remarks = (*self.remarks, *self._disturbances())
+        drift = max(map(abs, self._drifts()), default=0.0)
+        busy = [BUSY in row.flags for rows in self.rows for row in rows]
+        return ProbeRun(
+            self.worker.setting, self.worker.platform, times_ms, remarks, drift,
+            sum(busy) / len(busy) if busy else 0.0,
+        )  # fmt: skip
+
+    @property
+    def _measured(self) -> list[Layer]:
+        return [row.layer for row in self.rows[0] if row.status is Status.OK]
+
+    def _turn(self, probes: Sequence[Layer], repeat: int) -> list[Measurement]:
+        found: list[Measurement] = []
+        for place, layer in enumerate(probes):
+            start_s = time.monotonic()
+            if start_s + self._longest_s > self.deadline_s:
+                self._over = True
+                if not repeat:
+                    self.remarks.append(f"the time was over after {place} of {len(probes)} probes")
+                break
+            if self.progress is not None:
+                self.progress(place + repeat * len(PROBES), TURNS * len(PROBES), layer.kind)
+            try:
+                taken: Taken = self.worker.measure(layer, repeat, _HUNG_S)
+            except WorkerDied as death:
+                self._over = True
+                self.remarks.append(f"the measuring process ended at {layer.key}: {death.detail}")
+                break
+            self._longest_s = max(self._longest_s, time.monotonic() - start_s)
+            found.append(taken.row)
+            if taken.reading is not None and not math.isnan(taken.reading.reference_ms):
+                self.references_ms.append(taken.reading.reference_ms)
+        return found
+
+    def _time_ms(self, layer: Layer) -> float:
+        """Return a probe's time: of its undisturbed measurements, if there are any."""
+        mine = [row for rows in self.rows for row in rows if row.layer == layer]
+        good = [row for row in mine if row.status is Status.OK]
+        return median(row.value(EXECUTION) for row in [r for r in good if not r.flags] or good)
+
+    def _disturbances(self) -> list[str]:
+        """Say how the machine changed meanwhile, or that nothing watched it."""
+        said = []
+        rows = [row for rows in self.rows for row in rows if row.status is Status.OK]
+        flags = Counter(flag for row in rows for flag in row.flags)
+        disturbed = sum(bool(row.flags) for row in rows)
+        if disturbed > REMEMBERED_DISTURBED * len(rows):
+            words = ", ".join(f"{flag} {count}" for flag, count in flags.most_common())
+            said.append(f"{disturbed} of {len(rows)} measurements were disturbed ({words})")
+        if not self.references_ms:
+            said.append("nothing watched the machine's speed: the framework runs no reference")
+        else:
+            usual_ms = median(self.references_ms)
+            off = sum(abs(each / usual_ms - 1) > TOLERANCE for each in self.references_ms)
+            if off > REMEMBERED_DISTURBED * len(self.references_ms):
+                said.append(
+                    f"the machine changed its speed: {off} of {len(self.references_ms)} readings "
+                    f"of the reference are more than {TOLERANCE:.0%} off their median"
+                )
+        drifts = self._drifts()
+        if not drifts:
+            said.append("there was time for one turn only, so that a drift was not seen")
+        elif (drift := max(drifts, key=abs)) and abs(drift) > TOLERANCE:
+            said.append(f"a later turn took {math.exp(drift):.2f} times as long as the first")
+        return said
+
+    def _drifts(self) -> list[float]:
+        """Return for each later turn the median logarithm of its times over those of the first."""
+        first, *later = (
+            {row.layer: row.value(EXECUTION) for row in rows if row.status is Status.OK}
+            for rows in self.rows
+        )
+        ratios = [[math.log(ms / first[layer]) for layer, ms in turn.items()] for turn in later]
+        return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
+
+
+def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
+    """Return the probes' times on a bundle's machine, and whether its predictions stand in.
+
+    Predictions outside the trained range stand in for nothing.
+    """
+    stored: Mapping[str, float] = bundle.part.get("probes", {})
+    if stored:
+        return {each: stored[each.key] for each in layers if each.key in stored}, False
+    times = bundle.without_correction().predict(layers)
+    return {
+        layer: float(ms)
+        for layer, ms, inside in zip(layers, times.ms, times.in_range, strict=True)
+        if inside and ms > 0
+    }, True
+
+
+def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
+    """Fit the groups' factors to the probes' times here and on the bundle's machine.
+
+    Raises
+    ------
+    MeasurementError
+        If too few probes have both.
+    """
+    there_ms, stood_in = times_there(bundle, list(run.times_ms))
+    layers = list(there_ms)
+    if len(layers) < FEWEST_PROBES:
+        why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
+        raise MeasurementError(
+            f"only {len(layers)} probes have a time here and in {bundle.path}{why}; at least "
+            f"{FEWEST_PROBES} are needed: give more --seconds, or name another bundle"
+        )
+    speeds = Speeds.of(layers, list(there_ms.values()))
+    shares = speeds.shares(layers, list(there_ms.values()))
+    placed = [
+        Placed(
+            network=layer.key,
+            batch=None,
+            measured_ms=run.times_ms[layer],
+            kinds_ms={
+                group: share * there_ms[layer]
+                for group, share in zip(GROUPS, row.tolist(), strict=True)
+                if share
+            },
+            layers=0,
+            inter_layer_mb=0.0,
+            rest_ms=0.0,
+        )
+        for layer, row in zip(layers, shares, strict=True)
+    ]
+    priors = Priors(
+        of_kinds=GROUP_WIDTH, common=COMMON_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
+    )
+    correction = fit_correction(placed, {}, priors)
+    return Adaptation(
+        bundle=mark_of(bundle),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        setting=run.setting,
+        platform=replace(run.platform, probes={}),
+        speeds=speeds,
+        correction=correction,
+        doubts={
+            group: math.hypot(doubt, run.drift)
+            for group, doubt in _doubts(correction, shares).items()
+        },
+        probes=len(layers),
+        stood_in=stood_in,
+        remarks=run.remarks,
+    )
+
+
+def _doubts(correction: Correction, shares: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return the logarithm of the half width of each group's 90% interval.
+
+    From how far off the group's probes are that were left out of the fit, joined with the median
+    of all; over the root of how many probes weigh in the group, by Student's distribution. No more
+    than is expected without any.
+    """
+    stats = require("scipy.stats", "train")
+    runs = correction.evidence["networks"]
+    off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
+    usual = max(float(np.median(np.abs(off))) / float(stats.norm.ppf(0.75)), LEAST_SPREAD)
+    outer = (1 + SHARE) / 2
+    known = float(stats.norm.ppf(outer)) * GROUP_WIDTH
+    found = {}
+    for group, weights in zip(GROUPS, shares.T, strict=True):
+        count = float(weights.sum())
+        squares = float(weights @ off**2) + PRIOR_NETWORKS * usual**2
+        spread = math.sqrt(squares / (count + PRIOR_NETWORKS))
+        reach = float(stats.t.ppf(outer, count + PRIOR_NETWORKS)) * spread
+        found[group] = 1 / math.sqrt(count / reach**2 + 1 / known**2)
+    return found

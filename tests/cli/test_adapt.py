@@ -1,0 +1,139 @@
+"""`resperf adapt` and what `predict` says before and after it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from resperf.backends import backend
+from resperf.bundle import (
+    GROUPS,
+    Adaptation,
+    Bundle,
+    Correction,
+    Speeds,
+    keep_adaptation,
+    mark_of,
+)
+from resperf.layers import Conv, Dense, Pool
+from resperf.platform import this_platform
+from resperf.timing import SamplingProtocol
+from resperf.workflows import adapt as module
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+LENET = str(NETWORKS / "lenet5.onnx")
+SMALL = tuple(
+    layer
+    for size in (8, 12, 16, 20, 24, 30)
+    for layer in (
+        Conv(batch=4, channels_in=16, channels_out=32, height=size, width=size, kernel_height=5,
+             kernel_width=5, activation="relu"),
+        Pool(batch=4, channels_in=16, height=size, width=size, kernel_height=2, kernel_width=2,
+             stride_height=2, stride_width=2),
+        Dense(batch=4, features_in=16 * size, features_out=100, activation="relu"),
+    )
+)  # fmt: skip
+
+
+@pytest.fixture
+def elsewhere(bundle, tmp_path) -> Path:
+    """Return a bundle of another machine."""
+    folder = shutil.copytree(bundle, tmp_path / "theirs")
+    manifest = json.loads((folder / "bundle.json").read_text())
+    manifest["platforms"]["1"]["processor"] = "another"
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def kept(folder: Path, factor: float, **more) -> Path:
+    """Store that all of a bundle's times take so many times as long here."""
+    bundle = Bundle.load(folder)
+    learnt = Correction({}, 0.0, 0.0, 0.2, {}, others=factor)
+    found = Adaptation(
+        mark_of(bundle), "2026-02-03T04:05:06+00:00", backend("onnxruntime", threads=1).setting(),
+        this_platform("cpu"), Speeds(0.001, 1e8, 1e7), learnt, {"compute": 0.1, "node": 0.1},
+        21, True, **more,
+    )  # fmt: skip
+    return keep_adaptation(bundle, found)
+
+
+def test_predictions_say_what_it_costs_not_to_adapt(bundle, elsewhere, cli):
+    shown = cli.run("predict", LENET, "--bundle", elsewhere)
+    [line] = shown.err.splitlines()
+    assert line.startswith("resperf: theirs was measured on another machine (another, ")
+    assert "a minute of `resperf adapt`" in line
+    assert cli.json("predict", LENET, "--bundle", elsewhere)["adapted"] is None
+    # A bundle of this machine needs nothing.
+    assert cli.run("predict", LENET, "--bundle", bundle).err == ""
+
+
+def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(elsewhere, cli):
+    words = ["predict", LENET, "--bundle", str(elsewhere), "--batch", "4"]
+    before = cli.json(*words)
+    path = kept(elsewhere, 2.0)
+    after = cli.json(*words)
+    assert cli.run(*words).err == ""
+    for one, other in zip(before["layers"], after["layers"], strict=True):
+        assert other["execution_ms"] == pytest.approx(2 * one["execution_ms"])
+        assert other["high_ms"] / other["low_ms"] > one["high_ms"] / one["low_ms"]
+    assert after["session_ms"] == pytest.approx(2 * before["session_ms"])
+    assert after["adapted"]["factors"] == {"compute": 2.0, "node": 2.0}
+    assert after["adapted"]["probes"] == 21
+    assert "(layers measured on another, " in after["machine"]
+    assert any("scaled by 21 probe layers here" in each for each in after["warnings"])
+    text = cli.text(*words)
+    assert "adapted to this machine by 21 probes on 2026-02-03: compute 2.00 (within a" in text
+    layer = ["predict-layer", "dense", "batch=4", "features_in=100", "features_out=50"]
+    adapted_ms = cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"]
+    assert cli.json("adapt", elsewhere, "--forget") == {"path": str(path), "forgotten": True}
+    assert cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"] == pytest.approx(
+        adapted_ms / 2
+    )
+    assert cli.json(*words) == before
+    assert "was not adapted" in cli.text("adapt", elsewhere, "--forget")
+
+
+def test_disturbances_are_said_in_every_prediction(elsewhere, cli):
+    kept(elsewhere, 1.1, remarks=("the machine changed its speed",))
+    assert "; the machine changed its speed" in cli.text("predict", LENET, "--bundle", elsewhere)
+
+
+def test_an_adaptation_is_of_one_bundle_and_one_machine(bundle, elsewhere, cli, monkeypatch):
+    path = kept(elsewhere, 2.0)
+    assert cli.json("predict", LENET, "--bundle", bundle)["adapted"] is None
+    with monkeypatch.context() as patched:
+        patched.setattr("resperf.platform._processor", lambda: "a third one")
+        assert cli.json("predict", LENET, "--bundle", elsewhere)["adapted"] is None
+    path.write_text("{}")
+    error = cli.error("predict", LENET, "--bundle", elsewhere)
+    assert "no valid adaptation" in error
+    assert "resperf adapt --forget" in error
+
+
+def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
+    """Real layers, fewer and shorter ones than in a minute."""
+    monkeypatch.setattr(module, "PROBES", SMALL)
+    monkeypatch.setattr(module, "TURNS", 1)
+    monkeypatch.setattr(module, "MOST_BUSY", 1.0)  # tests run beside each other
+    monkeypatch.setattr(
+        module, "_QUICK", SamplingProtocol(min_time_s=0.0, budget_s=0.02, warmup_s=0.01)
+    )
+    found = cli.json("adapt", elsewhere, "--seconds", "20")
+    assert 10 <= found["probes"] <= len(SMALL)
+    assert found["stood_in"]
+    assert set(found["doubts"]) == set(GROUPS)
+    assert all(factor > 0 for factor in found["factors"].values())
+    document = cli.json("predict", LENET, "--bundle", elsewhere)
+    assert document["adapted"]["at"] == found["at"]
+    assert f"by {found['probes']} probes on" in cli.text("predict", LENET, "--bundle", elsewhere)
+
+
+def test_what_cannot_be_adapted_is_one_line(bundle, elsewhere, tmp_path, cli):
+    published = Path(__file__).parents[2] / "models" / "bundles" / "1080ti-tensorflow"
+    assert "resperf does not measure here" in cli.error("adapt", published)
+    assert "--probe-times needs -o" in cli.error("adapt", elsewhere, "--probe-times")
+    error = cli.error("adapt", elsewhere, "--probe-times", "-o", tmp_path / "made")
+    assert "this is not the machine of" in error

@@ -1,0 +1,266 @@
+"""`resperf adapt` on the simulated device, whose times follow from its formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from resperf.backends import backend
+from resperf.backends.synthetic import NODE_MS, SESSION_MS, SUPPORTED, closed_form_ms
+from resperf.bundle import Adaptation, Bundle, Correction, Speeds
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.errors import MeasurementError
+from resperf.layers import Activation, Conv, Dense, Layer, Pool, QuantizedDense, Transpose
+from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.network import read_network
+from resperf.platform import this_platform
+from resperf.prediction import predict_network
+from resperf.quantities import PHASES
+from resperf.training import train
+from resperf.workflows import adapt as module
+from resperf.workflows.adapt import (
+    PROBES,
+    ProbeRun,
+    fitted,
+    measured_probes,
+    times_there,
+    with_probe_times,
+)
+
+LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
+THERE = {"gflops": 50.0, "gb_per_s": 5.0}
+HERE = {"gflops": 25.0, "gb_per_s": 10.0}
+"""Computing takes twice as long here as there, moving bytes half as long, a node the same."""
+
+
+def drawn() -> list[Layer]:
+    """Return the probes that the device runs, and layers of about their sizes."""
+    draw = random.Random(5)
+
+    def size(low: int, high: int) -> int:
+        return round(math.exp(draw.uniform(math.log(low), math.log(high))))
+
+    layers = [each for each in PROBES if each.kind in SUPPORTED]
+    for _ in range(50):
+        channels, pixels, kernel = size(3, 512), size(7, 224), draw.choice([1, 3, 7])
+        window = {
+            "batch": 1, "channels_in": channels, "height": pixels, "width": pixels,
+            "kernel_height": kernel, "kernel_width": kernel,
+        }  # fmt: skip
+        layers += [
+            Conv(**window, channels_out=size(4, 512)),
+            Pool(**window),
+            Dense(batch=1, features_in=size(32, 4096), features_out=size(10, 4096)),
+            Activation(batch=1, values=size(64, 2_500_000), activation="relu"),
+        ]
+    return list({each.key: each for each in layers}.values())
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Bundle:
+    """Learn the times of a device there, under the setting of the one here."""
+    folder = tmp_path_factory.mktemp("adapt")
+    setting, platform = backend("synthetic", **HERE).setting(), this_platform("synthetic")
+
+    def samples(layer: Layer, phase: str) -> Samples:
+        return Samples((closed_form_ms(layer, phase, **THERE),) * 5, 5, 1, StopReason.PRECISE)
+
+    rows = tuple(
+        Measurement(
+            layer, Status.OK, {phase: samples(layer, phase) for phase in PHASES},
+            setting=setting, platform=platform, started_at=float(place),
+        )
+        for place, layer in enumerate(drawn())
+    )  # fmt: skip
+    costs = {"session_ms": SESSION_MS, "view_ms": 0.0, "node_ms": 0.0, "handover_ms_per_mb": 0.0}
+    info = DatasetInfo(
+        setting, platform, {"name": "by hand"}, 0, {}, "2026-01-01T00:00:00+00:00", costs
+    )
+    write_dataset(folder / "rows.h5", Dataset(info, rows))
+    train(folder / "rows.h5", folder / "there", method="baseline", device="synthetic")
+    return Bundle.load(folder / "there")
+
+
+@pytest.fixture(scope="module")
+def run(bundle) -> ProbeRun:
+    return measured_probes(bundle, how=HERE)
+
+
+def test_a_machine_of_known_speeds_is_found_again(bundle, run):
+    assert run.remarks == ()
+    assert len(run.times_ms) == sum(each.kind in SUPPORTED for each in PROBES)
+    found = fitted(bundle, run)
+    assert found.stood_in
+    # Of the layers that the device runs, a product of one row reads memory most nearly alone.
+    reading = Dense(batch=1, features_in=4096, features_out=4096)
+    here_ms, there_ms = (closed_form_ms(reading, "execution_ms", **each) for each in (HERE, THERE))
+    assert here_ms / there_ms == pytest.approx(0.57, abs=0.01)
+    expected = {"compute": 2.0, "memory": here_ms / there_ms, "caches": 0.5, "node": 1.0}
+    for group, factor in expected.items():
+        assert found.correction.factor(group) == pytest.approx(factor, rel=0.12), group
+    assert all(found.doubts[group] < 0.05 for group in ("compute", "memory", "caches"))
+    # One probe of the device is a node and nothing else; none computes in integers.
+    assert 0.05 < found.doubts["node"] < found.doubts["int8"]
+    assert found.doubts["int8"] == max(found.doubts.values())
+    assert Adaptation.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_networks_are_then_predicted_as_they_run_here(bundle, run):
+    network = read_network(LENET, batch=16)
+    before = predict_network(network, bundle)
+    after = predict_network(network, bundle.adapted_to(fitted(bundle, run)))
+    layers = [node.layer for node in before.nodes if node.layer is not None]
+    there_ms, here_ms = (
+        SESSION_MS + sum(closed_form_ms(each, "execution_ms", **speeds) for each in layers)
+        for speeds in (THERE, HERE)
+    )
+    assert before.phases.execution_ms == pytest.approx(there_ms, rel=0.1)
+    assert after.phases.execution_ms == pytest.approx(here_ms, rel=0.1)
+    assert abs(here_ms / there_ms - 1) > 0.2
+    assert after.low_ms < after.total_ms < after.high_ms
+    assert after.high_ms / after.total_ms > before.high_ms / before.total_ms
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        ((25, 10_000, 1.5), "a later turn took 1.50 times as long as the first"),
+        ((8, 34, 1.5), "the machine changed its speed"),
+    ],
+)
+def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
+    disturbed = measured_probes(bundle, how={**HERE, "slow": slow})
+    assert said in "; ".join(disturbed.remarks)
+    found = fitted(bundle, disturbed)
+    assert found.summary()["remarks"] == list(disturbed.remarks)
+    assert min(found.doubts.values()) >= disturbed.drift > 0.1
+
+
+def test_a_minute_that_is_too_short_says_so(bundle):
+    # Each build sleeps: three probes or so.
+    short = measured_probes(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
+    assert 0 < len(short.times_ms) < 10
+    assert "the time was over after" in short.remarks[0]
+    assert "one turn only" in short.remarks[-1]
+    with pytest.raises(MeasurementError, match=r"only \d probes have a time here .* --seconds"):
+        fitted(bundle, short)
+
+
+def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
+    kept = []
+    monkeypatch.setattr(module, "keep_adaptation", lambda *words: kept.append(words))
+    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.6))
+    with pytest.raises(MeasurementError, match="other programs used the cores during 60%"):
+        module.adapt(bundle)
+    assert kept == []
+    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.4))
+    module.adapt(bundle)
+    assert len(kept) == 1
+
+
+def test_probes_that_end_the_process_are_named(bundle):
+    ended = measured_probes(bundle, how={**HERE, "fail": {"crash": "features_in=1024"}})
+    assert any("SIGSEGV" in remark for remark in ended.remarks)
+
+
+def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
+    made = with_probe_times(bundle, tmp_path / "kept", how=HERE)
+    assert made.part["probes"] == pytest.approx(
+        {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in run.times_ms}, rel=1e-3
+    )
+    network = read_network(LENET, batch=2)
+    assert predict_network(network, made).total_ms == predict_network(network, bundle).total_ms
+    times, stood_in = times_there(made, list(run.times_ms))
+    assert not stood_in
+    assert len(times) == len(run.times_ms)
+    same = fitted(made, run)
+    for group in ("compute", "memory", "caches", "node"):
+        assert same.correction.factor(group) == pytest.approx(1.0, rel=0.01)
+    # Nothing is written where the machine was disturbed.
+    with pytest.raises(MeasurementError, match="a later turn took"):
+        with_probe_times(bundle, tmp_path / "no", how={**HERE, "slow": (25, 10_000, 1.5)})
+    assert not (tmp_path / "no").exists()
+
+
+def test_bundles_of_other_layers_are_refused(bundle):
+    with pytest.raises(MeasurementError, match=r"gflops: .* there\); name a bundle of a similar"):
+        measured_probes(bundle, how=THERE)
+    many = bundle.on(replace(bundle.setting, threads=10_000), bundle.platform)
+    with pytest.raises(MeasurementError, match="is of 10000 threads"):
+        measured_probes(many)
+
+
+def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
+    # A node takes 1 us, caches 1 MB in 10 us, memory 1 MB in 100 us.
+    speeds = Speeds(0.001, 1e8, 1e7)
+    tiny = Activation(batch=1, values=16, activation="relu")
+    # 4 MB of weights in memory: 0.4 of 1 ms; 8 KB of values in the caches.
+    dense = Dense(batch=1, features_in=1000, features_out=1000, bias=False)
+    image = {"batch": 1, "channels_in": 64, "height": 50, "width": 50}
+    # 1.28 MB in the caches: 0.0128 ms of 0.1 ms.
+    pool = Pool(**image, kernel_height=1, kernel_width=1)
+    turned = Transpose(batch=1, dim1=400, dim2=400, order="21")
+    # 0.59 MB of weights in memory, 0.06 of 1 ms, and 0.49 MB in the caches.
+    integers = QuantizedDense(batch=128, features_in=768, features_out=768)
+    layers, times_ms = [tiny, dense, pool, turned, integers], [0.0005, 1.0, 0.1, 0.1, 1.0]
+    shares = speeds.shares(layers, times_ms)
+    assert shares.sum(axis=1) == pytest.approx(1.0)
+    compute, functions, int8, memory, caches, node = shares.T
+    assert node == pytest.approx([1.0, 0.001, 0.01, 0.01, 0.001])
+    assert memory[:4] == pytest.approx([0.0, 0.4, 0.0, 0.0])
+    assert caches[1:4] == pytest.approx([0.00008, 0.128, 0.99])
+    assert compute == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.0, 0.0, 0.0])
+    assert functions == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
+    assert int8[:4] == pytest.approx(0.0)
+    assert int8[4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
+    assert int8[4] > 0.9
+
+
+@pytest.fixture
+def by_hand(bundle) -> Callable[..., Adaptation]:
+    """Make an adaptation of the bundle with given factors and doubts."""
+
+    def make(factors: dict[str, float], doubts: dict[str, float]) -> Adaptation:
+        learnt = Correction(factors, 0.0, 0.0, 0.1, {}, others=1.0)
+        return Adaptation(
+            "", "2026-01-01", bundle.setting, bundle.platform, Speeds(NODE_MS, 5e6, 5e6), learnt,
+            doubts, 20, True,
+        )  # fmt: skip
+
+    return make
+
+
+def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
+    made = by_hand({"node": 2.0, "compute": 3.0}, {"node": 0.3, "compute": 0.1})
+    # All of a tiny layer is the node's; 0.005 of 1 ms of a product in the caches.
+    tiny = Activation(batch=1, values=16, activation="relu")
+    assert made.factors([tiny], [NODE_MS]) == pytest.approx([2.0])
+    assert made.doubt([tiny], [NODE_MS]) == pytest.approx(0.3)
+    assert made.doubt([tiny], [math.nan]) == 0.3
+    long = Conv(
+        batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
+    )
+    share = made.speeds.shares([long], [1.0])[0]
+    assert made.factors([long], [1.0]) == pytest.approx([share @ [3.0, 1.0, 1.0, 1.0, 1.0, 2.0]])
+    assert made.doubt([long], [1.0]) == pytest.approx(share @ [0.1, 0.0, 0.0, 0.0, 0.0, 0.3])
+
+
+def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
+    made = by_hand({"node": 2.0, "memory": 0.5, "caches": 3.0}, {"node": 0.1})
+    costs = {
+        "session_ms": 0.01, "weights_64mb_ms_per_mb": 0.02, "handover_ms_per_mb": 0.1,
+        "caches_probe_ms": 0.2,
+    }  # fmt: skip
+    assert made.of_costs(costs) == pytest.approx(
+        {"session_ms": 0.02, "weights_64mb_ms_per_mb": 0.01, "handover_ms_per_mb": 0.3}
+    )
+    scaled = made.of_networks(Correction({"conv": 1.1}, 0.001, 0.1, 0.2, {}))
+    assert (scaled.node_ms, scaled.handover_ms_per_mb) == pytest.approx((0.002, 0.3))
+    assert scaled.factors == {"conv": 1.1}
+    assert made.of_networks(None) is None

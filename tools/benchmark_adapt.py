@@ -1,0 +1,172 @@
+#!/usr/bin/env python
+"""What a minute of `resperf adapt` brings: errors on whole networks with nothing, and after it.
+
+    python tools/benchmark_adapt.py cpu-onnxruntime-xeon --store adapted.json
+    python tools/benchmark_adapt.py cpu-onnxruntime-xeon --stand-in cpu-onnxruntime --batch 1 8
+
+In turns A B A: all networks (models/networks unless named) are measured, then the probes once for
+each bundle, then all networks again. Both predictions of a network are compared with the mean of
+its two measurements; how far these are apart, the machine's drift, is printed beside. Run it on
+another machine than the bundles', with nothing else. Nothing is kept where predictions look.
+
+With --stand-in nothing is measured: what that bundle predicts for probes and networks is taken for
+times of its machine, which shows how well the groups tell two machines apart, without noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from resperf.backends import backend
+from resperf.bundle import Adaptation, Bundle, find_bundle
+from resperf.campaign.harvest import shipped_networks
+from resperf.errors import ResperfError
+from resperf.lowering import lower_layers
+from resperf.network import read_network
+from resperf.network.files import network_files, network_names
+from resperf.prediction import predict_network
+from resperf.workflows.adapt import (
+    PROBES,
+    SECONDS,
+    ProbeRun,
+    fitted,
+    measured_probes,
+    times_there,
+)
+from resperf.workflows.measure import measure_network, reference_monitor
+
+Times = dict[str, float]
+"""Network and batch size -> total in ms."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundles", nargs="+", help="of other machines")
+    parser.add_argument("--networks", type=Path, nargs="+", help="default: models/networks")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1])
+    parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
+    parser.add_argument("--probe-seconds", type=float, default=SECONDS, help="for each bundle")
+    parser.add_argument("--stand-in", help="a bundle whose predictions are taken for times")
+    parser.add_argument("--store", type=Path, help="write measurements and adaptations here")
+    words = parser.parse_args()
+    bundles = {word: find_bundle(word) for word in words.bundles}
+    paths = network_files(words.networks) if words.networks else shipped_networks(["*"])
+    names = network_names(paths)
+    runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
+    threads = next(iter(bundles.values())).setting.threads
+    other = None if words.stand_in is None else find_bundle(words.stand_in)
+
+    def turn() -> Times:
+        if other is not None:
+            return stood_in(runs, other)
+        return measured(runs, threads, words.seconds)
+
+    turns = [turn()]
+    adaptations: dict[str, Adaptation] = {}
+    for word, bundle in bundles.items():
+        if other is None:
+            run = measured_probes(bundle, seconds=words.probe_seconds)
+        else:
+            run = probes_of(other)
+        adaptations[word] = fitted(bundle, run)
+        print(f"{word}: {adaptations[word].summary()}", flush=True)
+    turns.append(turn())
+    if words.store:
+        kept: dict[str, Any] = {"turns": turns}
+        kept["adaptations"] = {word: each.to_json() for word, each in adaptations.items()}
+        words.store.write_text(json.dumps(kept, indent=1))
+    report(bundles, adaptations, runs, turns)
+
+
+def stood_in(runs: Mapping[str, tuple[Path, int]], other: Bundle) -> Times:
+    """Predict every network as another bundle does."""
+    return {
+        key: predict_network(read_network(path, batch=batch), other).total_ms
+        for key, (path, batch) in runs.items()
+    }
+
+
+def probes_of(other: Bundle) -> ProbeRun:
+    """Return the probes' times on a bundle's machine, as far as it knows them."""
+    probes = lower_layers(PROBES, other.setting, other.platform)
+    return ProbeRun(other.setting, other.platform, times_there(other, probes)[0])
+
+
+def measured(runs: Mapping[str, tuple[Path, int]], threads: int, seconds: float) -> Times:
+    """Measure every network once; what cannot run is named."""
+    device = backend("onnxruntime", threads=threads)
+    found: Times = {}
+    with reference_monitor(device) as monitor:
+        for key, (path, batch) in runs.items():
+            try:
+                result = measure_network(
+                    path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
+                )
+            except (ResperfError, MemoryError) as error:
+                print(f"{key} is not measured: {error}", flush=True)
+                continue
+            found[key] = result.total_ms
+            print(
+                f"{key}: {result.total_ms:.4g} ms, {result.steady_rounds} of {result.rounds} "
+                f"rounds steady, reference {result.reference_ratio:.2f}",
+                flush=True,
+            )
+    return found
+
+
+def report(
+    bundles: Mapping[str, Bundle],
+    adaptations: Mapping[str, Adaptation],
+    runs: Mapping[str, tuple[Path, int]],
+    turns: Sequence[Times],
+) -> None:
+    """Print errors and intervals of each bundle, with nothing and adapted."""
+    first, last = turns
+    keys = [key for key in runs if key in first and key in last]
+    drift = [last[key] / first[key] - 1 for key in keys]
+    print(
+        f"\ndrift between both measurements of {len(keys)} runs: median {median(drift):+.1%}, "
+        f"mean distance {fmean(map(abs, drift)):.1%}, {min(drift):+.1%} to {max(drift):+.1%}"
+    )
+    for word, bundle in bundles.items():
+        print(f"\n{word} ({bundle.platform.machine})")
+        for label, each in (
+            ("nothing", bundle),
+            ("adapted", bundle.adapted_to(adaptations[word])),
+        ):
+            print(f"  {label}: {judged(each, runs, keys, turns)}")
+
+
+def judged(
+    bundle: Bundle,
+    runs: Mapping[str, tuple[Path, int]],
+    keys: Sequence[str],
+    turns: Sequence[Times],
+) -> str:
+    """Summarise how far off a bundle is, and how wide and right its intervals are."""
+    errors: Times = {}
+    inside, widths = [], []
+    for key in keys:
+        path, batch = runs[key]
+        prediction = predict_network(read_network(path, batch=batch), bundle)
+        truth_ms = fmean(turn[key] for turn in turns)
+        errors[key] = prediction.total_ms / truth_ms - 1
+        inside.append(prediction.low_ms <= truth_ms <= prediction.high_ms)
+        widths.append((prediction.high_ms - prediction.low_ms) / prediction.total_ms)
+    off = [abs(error) for error in errors.values()]
+    listed = ", ".join(f"{key} {error:+.0%}" for key, error in errors.items())
+    return (
+        f"mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
+        f"{fmean(e <= 0.1 for e in off):.0%}, within 15% {fmean(e <= 0.15 for e in off):.0%}, "
+        f"worst {max(off):.0%}, mean deviation {fmean(errors.values()):+.1%}; in the 90% interval "
+        f"{fmean(inside):.0%}, median width {median(widths):.2f}\n    {listed}"
+    )
+
+
+if __name__ == "__main__":
+    main()
