@@ -14,6 +14,7 @@ import numpy as np
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering._base import CONTROL_FLOW, LoweredNode, named_by_sources
+from resperf.lowering._ort_attention import attention_parts
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -173,9 +174,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
             attributes=attributes,
         )
+        parts, between = attention_parts(node, tensors)
+        tensors.update(between)
         first, *others = (
             _lowered(around, each, block, is_blocked=is_blocked)
-            for each in as_binary_nodes(around, node)
+            for each in parts or as_binary_nodes(around, node)
         )
         lowered.append(first)
         further[len(lowered) - 1] = others

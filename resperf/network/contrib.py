@@ -161,7 +161,7 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     **dict.fromkeys(
         ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
          "SkipSimplifiedLayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
-         "QLinearSoftmax"), _same
+         "QLinearSoftmax", "RotaryEmbedding"), _same
     ),
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,

@@ -134,6 +134,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     if result.layers:
         lines.append(_coverage(result))
     lines += filter(None, (_origins(result), _host(result), _calibrated(result)))
+    lines += [f"assumed: {printable(each)}" for each in result.assumed]
     return "\n".join(lines)
 
 
@@ -185,13 +186,14 @@ def _coverage(prediction: Prediction) -> str:
 def _origins(prediction: Prediction) -> str:
     """Say what share of the time was measured, inferred and estimated, unless all was measured."""
     shares = prediction.origins
-    if not shares["inferred"] and not shares["estimated"]:
+    if not shares["inferred"] and not shares["estimated"] and not shares["given"]:
         return ""
     words = {
         "measured": "learnt from measurements of this device",
         "inferred": f"inferred from {prediction.inferred_from or 'other devices'}",
         "estimated": f"{ESTIMATED} from data sheets and other measurements",
         "host": "waiting for the host",
+        "given": "given by the user",
     }
     # Rounding may leave a share of almost nothing.
     known = {what: f"{shares[name]:.0%}" for name, what in words.items()}
@@ -280,7 +282,8 @@ def layer_remarks(layer: LayerPrediction) -> list[str]:
 
 def _marks(layer: LayerPrediction) -> list[str]:
     bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
-    return [ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
+    given = "given by the user" if layer.given else ""
+    return [given, ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
 
 
 def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
@@ -435,6 +438,9 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         "\n".join(f"not predicted for {line}" for line in _said(failed)),
         "\n".join(f"damaged: {each.error}" for each in failures if not each.device),
         "\n".join(_said(lacking)),
+        "\n".join(
+            f"assumed: {printable(x)}" for x in (predictions[0].assumed if predictions else ())
+        ),
         notes_text(_said(notes)),
         warnings_text(_said(warnings)),
     ]
