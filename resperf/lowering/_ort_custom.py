@@ -53,22 +53,20 @@ def without_custom(network: Network, custom: Sequence[Node]) -> tuple[Network, N
 def with_custom(
     network: Network, lowered: Sequence[LoweredNode], custom: Sequence[Node]
 ) -> list[LoweredNode]:
-    """Put custom operators back, each before the first kernel of nodes behind it."""
-    order = {node.name: place for place, node in enumerate(network.nodes)}
+    """Put custom operators back, each behind the kernels whose results it reads."""
     found = list(lowered)
+    maker = {name: node.name for node in network.nodes for name in node.outputs if name}
     for node in custom:
         kernel = LoweredNode(
-            node.name, qualified_by_domain(node).op, None, "unknown",
-            "a custom operator, whose time only a measurement tells; state it: "
-            f"--custom {node.domain}.{node.op}=0.5ms", (node.name,),
-        )  # fmt: skip
-        place = next(
-            (
-                index
-                for index, each in enumerate(found)
-                if each.sources and min(map(order.__getitem__, each.sources)) > order[node.name]
-            ),
-            len(found),
+            node.name,
+            qualified_by_domain(node).op,
+            None,
+            "unknown",
+            f"no layer kind for operator {node.domain}.{node.op}",
+            (node.name,),
         )
+        before = {maker[name] for name in node.inputs if name in maker}
+        places = [at for at, each in enumerate(found, 1) if before.intersection(each.sources)]
+        place = max(places, default=0)
         found.insert(place, kernel)
     return found

@@ -87,8 +87,8 @@ class Assumptions:
     def missing(self) -> list[str]:
         """Say what depends on the data and has no assumption."""
         return [
-            f"how many {word} {_listed(names)} returns depends on the data: what reads them cannot "
-            f"be predicted; assume a number: --assume {word}=100"
+            f"how many {word} these return depends on the data, so that nothing behind them is "
+            f"predicted: {_listed(names)}; assume a number: --assume {word}=100"
             for word, names in self._lacking.items()
         ]
 
@@ -132,7 +132,8 @@ def _non_zero(inputs: _Inputs, _: Mapping[str, Any], count: int) -> _Counted:
 
 def _kept(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> tuple[int, int, _Shape]:
     """How many of which axis's values are kept, the length of that axis, and the new shape."""
-    shape, axis = _shape(inputs), attributes.get("axis")
+    shape = _shape(inputs)
+    axis: int | None = attributes.get("axis")
     if axis is None:
         length = math.prod(shape)
         return min(count, length), length, (min(count, length),)

@@ -50,7 +50,7 @@ def read_network_once(
         content,
         batch,
         tuple(given),
-        sorted(checked(assume).items()),
+        tuple(sorted(checked(assume).items())),
     )
     with suppress(*_DAMAGE):
         return _network(disk_cache.load(_FOLDER, name))

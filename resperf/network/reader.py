@@ -188,13 +188,14 @@ class _Reading:
         beside = dict.fromkeys(
             name for node in weight_nodes for name in (*node.inputs, *node.outputs) if name
         )
-        if unused := self.assumptions.unused():
+        missing = self.assumptions.missing()
+        if (unused := self.assumptions.unused()) and not missing:
             raise ShapeError(
                 f"{self.path}: no operator's output depends on how many {unused[0]} there are; "
                 f"leave out --assume {unused[0]}"
             )
         seen.notes += self._closing_notes(nodes, tensors, outputs)
-        seen.notes += self.assumptions.missing()
+        seen.notes += missing
         return Network(
             name=self.path.stem,
             nodes=tuple(nodes),

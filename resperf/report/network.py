@@ -38,6 +38,7 @@ INCOMPLETE = "INCOMPLETE"
 """Begins every total that does not cover the whole network."""
 _NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
 _INPUT_NAME = re.compile(r"its input '[^']*'")
+_UNREAD = re.compile(r"no layer kind for operator (\S+)$")
 _FIRST_LAYER = re.compile(r"(layers are [^,]*), first .*")
 ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
@@ -361,6 +362,11 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     more = "" if every else "; --all names every one"
     if len(largest) > len(lines):
         lines.append(f"and {len(largest) - len(lines)} more reasons")
+    unread = dict.fromkeys(
+        match[1] for each in result.skipped if (match := _UNREAD.search(each.reason))
+    )
+    if unread and isinstance(result, Prediction):
+        lines.append(f"a time of your own counts them: --custom {next(iter(unread))}=0.5ms")
     return "\n".join(
         [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
     )

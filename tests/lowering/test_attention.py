@@ -1,0 +1,237 @@
+"""ONNX's own Attention and RotaryEmbedding, decoders with a cache, and custom operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node
+
+from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.errors import UnsupportedError
+from resperf.layers import Concat, Elementwise, MatMul, Softmax
+from resperf.lowering import LoweredNetwork, lower, work_of
+from resperf.network import Network, Node, Tensor, read_network
+from resperf.platform import Platform
+from resperf.settings import Setting
+
+HEADS, SIZE = 4, 16
+Target = tuple[Setting, Platform]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    device = OnnxRuntimeBackend(threads=1)
+    return device.setting(), device.platform()
+
+
+def written(
+    path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: list[str], opset: int = 23,
+    weights: dict[str, Any] | None = None,
+) -> Path:  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info(name, *(each if isinstance(each, tuple)
+                                               else (TensorProto.FLOAT, each)))
+         for name, each in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    onnx.save(model, path)
+    return path
+
+
+def layers(lowered: LoweredNetwork) -> list[Any]:
+    assert [node for node in lowered.nodes if node.role == "unknown"] == []
+    return [node.layer for node in lowered.nodes if node.layer is not None]
+
+
+def both(network: Network, target: Target) -> list[Any]:
+    """Lower by ONNX Runtime and by rules, which must agree; return the layers."""
+    asked = lower(network, *target, method="framework")
+    by_rules = lower(network, *target, method="rules")
+    assert Counter(x.key for x in layers(by_rules)) == Counter(x.key for x in layers(asked))
+    return layers(asked)
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("joined", [False, True], ids=["by heads", "joined heads"])
+def test_attention_is_two_products_and_a_softmax(
+    tmp_path: Path, target: Target, opset: int, joined: bool
+) -> None:
+    words = {"q_num_heads": HEADS, "kv_num_heads": HEADS} if joined else {}
+    shapes = {
+        name: [2, length, HEADS * SIZE] if joined else [2, HEADS, length, SIZE]
+        for name, length in {"q": 6, "k": 10, "v": 10}.items()
+    }
+    nodes = [make_node("Attention", ["q", "k", "v"], ["y"], "attention", **words)]
+    network = read_network(written(tmp_path / "n.onnx", nodes, shapes, ["y"], opset))
+    assert network.tensors["y"].shape == tuple(shapes["q"])
+    assert both(network, target) == [
+        MatMul(batch=2, outer=HEADS, rows=6, depth=SIZE, columns=10, transposed=True),
+        Softmax(batch=2, outer=HEADS * 6, values=10),
+        MatMul(batch=2, outer=HEADS, rows=6, depth=10, columns=SIZE),
+    ]
+    # Scores and weighted values.
+    assert work_of(network, ["attention"]).macs == 2 * (2 * HEADS * 6 * 10 * SIZE)
+
+
+def test_a_cache_is_joined_and_a_mask_added(tmp_path: Path, target: Target) -> None:
+    """One new token, 32 in the cache, two heads of keys and values for four of queries."""
+    inputs = {
+        "q": [1, HEADS, 1, SIZE], "k": [1, 2, 1, SIZE], "v": [1, 2, 1, SIZE], "mask": [1, 33],
+        "pk": [1, 2, 32, SIZE], "pv": [1, 2, 32, SIZE],
+    }  # fmt: skip
+    outputs = ["y", "all_k", "all_v"]
+    nodes = [make_node("Attention", list(inputs), outputs, "attention", softcap=30.0)]
+    network = read_network(written(tmp_path / "n.onnx", nodes, inputs, outputs))
+    assert network.tensors["all_k"].shape == (1, 2, 33, SIZE)
+    found = both(network, target)
+    assert [layer.kind for layer in found] == [
+        "concat", "concat", "matmul", "elementwise", "activation", "elementwise", "elementwise",
+        "softmax", "matmul",
+    ]  # fmt: skip
+    assert found[0] == Concat(batch=1, outer=2, parts=2, inner=33 * SIZE)
+    assert (found[2].columns, found[-1].depth) == (33, 33)
+    assert work_of(network, ["attention"]).macs == 2 * (HEADS * 33 * SIZE)
+
+
+def test_a_causal_prompt_without_a_cache_adds_a_mask(tmp_path: Path, target: Target) -> None:
+    inputs = {name: [1, HEADS, 5, SIZE] for name in "qkv"}
+    nodes = [make_node("Attention", list(inputs), ["y"], is_causal=1)]
+    network = read_network(written(tmp_path / "n.onnx", nodes, inputs, ["y"]))
+    found = both(network, target)
+    assert [layer.kind for layer in found] == ["matmul", "elementwise", "softmax", "matmul"]
+    assert (found[1].function, found[1].outer * found[1].middle) == ("add", HEADS)
+
+
+def test_a_rotation_is_a_product_with_rows(tmp_path: Path, target: Target) -> None:
+    inputs = {"x": [1, HEADS, 5, SIZE], "places": (TensorProto.INT64, [1, 5])}
+    table = np.ones((64, SIZE // 2), np.float32)
+    nodes = [make_node("RotaryEmbedding", ["x", "c", "s", "places"], ["y"])]
+    path = written(tmp_path / "n.onnx", nodes, inputs, ["y"], weights={"c": table, "s": table})
+    (layer,) = both(read_network(path), target)
+    assert isinstance(layer, Elementwise)
+    assert layer.function == "mul"
+    assert layer.value_count == HEADS * 5 * SIZE
+
+
+def test_an_attention_of_unknown_sizes_is_named(tmp_path: Path, target: Target) -> None:
+    network = Network(
+        name="n", nodes=(Node("a", "Attention", "", ("q", "q", "q"), ("y",), {}),),
+        tensors={name: Tensor(name, (2, 6, 64), "float32") for name in "qy"},
+        inputs=("q",), outputs=("y",), opsets={"": 23}, batch=2,
+    )  # fmt: skip
+    (node,) = lower(network, *target, method="rules").nodes
+    assert node.role == "unknown"
+
+
+def decoder(path: Path, opset: int, heads_of_keys: int = HEADS) -> Path:
+    """Write one layer of a decoder with a cache as exporters do: in parts, or with operators."""
+    width, past = HEADS * SIZE, ["n", heads_of_keys, "past", SIZE]
+    inputs = {
+        "ids": (TensorProto.INT64, ["n", "new"]), "mask": ["n", 1, 1, "past + new"],
+        "past.key": past, "past.value": past,
+    }  # fmt: skip
+    random = np.random.default_rng(1)
+    sizes = {"table": (100, width), "wq": (width, width), "wk": (width, heads_of_keys * SIZE),
+             "wv": (width, heads_of_keys * SIZE), "wo": (width, width)}  # fmt: skip
+    weights: dict[str, Any] = {k: random.random(v, np.float32) for k, v in sizes.items()}
+    weights |= {"heads": np.int64([0, 0, -1, SIZE]), "whole": np.int64([0, 0, width])}
+    nodes = [make_node("Gather", ["table", "ids"], ["x"])]
+    for name in "qkv":
+        nodes += [
+            make_node("MatMul", ["x", f"w{name}"], [f"{name}1"]),
+            make_node("Reshape", [f"{name}1", "heads"], [f"{name}2"]),
+            make_node("Transpose", [f"{name}2"], [name], perm=[0, 2, 1, 3]),
+        ]
+    if opset >= 23:
+        names = ["q", "k", "v", "mask", "past.key", "past.value"]
+        nodes.append(make_node("Attention", names, ["a", "present.key", "present.value"]))
+    else:
+        nodes += [
+            make_node("Concat", ["past.key", "k"], ["present.key"], axis=2),
+            make_node("Concat", ["past.value", "v"], ["present.value"], axis=2),
+            make_node("Transpose", ["present.key"], ["kt"], perm=[0, 1, 3, 2]),
+            make_node("MatMul", ["q", "kt"], ["scores"]),
+            make_node("Add", ["scores", "mask"], ["masked"]),
+            make_node("Softmax", ["masked"], ["p"], axis=-1),
+            make_node("MatMul", ["p", "present.value"], ["a"]),
+        ]
+    nodes += [
+        make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3]),
+        make_node("Reshape", ["b", "whole"], ["c"]),
+        make_node("MatMul", ["c", "wo"], ["y"]),
+    ]
+    return written(path, nodes, inputs, ["y", "present.key", "present.value"], opset, weights)
+
+
+@pytest.mark.parametrize(("new", "past"), [(1, 32), (24, 0), (8, 16)])
+def test_a_decoder_is_lowered_wholly_with_and_without_a_cache(
+    tmp_path: Path, target: Target, new: int, past: int
+) -> None:
+    shapes = {"ids": (1, new), "past.*": (1, HEADS, past, SIZE)}
+    networks = [
+        read_network(decoder(tmp_path / f"{opset}.onnx", opset), shapes=shapes)
+        for opset in (17, 23)
+    ]
+    parts, fused = (Counter(layer.key for layer in both(each, target)) for each in networks)
+    assert networks[1].tensors["mask"].shape == (1, 1, 1, past + new)
+    assert networks[1].tensors["present.key"].shape == (1, HEADS, past + new, SIZE)
+    # The operator does the work of the parts that exporters wrote before it.
+    assert fused == parts
+
+
+def warped(declared: bool = True, domain: str = "my.ops") -> Network:
+    """Two convolutions and, between them, an operator that no framework knows."""
+    image = (1, 16, 8, 8)
+    nodes = (
+        Node("first", "Conv", "", ("x", "w"), ("a",), {"kernel_shape": (1, 1)}),
+        Node("relu", "Relu", "", ("a",), ("b",), {}),
+        Node("warp", "Warp", domain, ("b",), ("c",), {}),
+        Node("second", "Conv", "", ("c", "w"), ("y",), {"kernel_shape": (1, 1)}),
+    )
+    weight = Tensor("w", (16, 16, 1, 1), "float32", is_weight=True)
+    tensors = {name: Tensor(name, image, "float32") for name in "xabcy"} | {"w": weight}
+    if not declared:
+        del tensors["c"], tensors["y"]
+    return Network(
+        name="warped", nodes=nodes, tensors=tensors, inputs=("x",), outputs=("y",),
+        opsets={"": 17, domain: 1}, batch=1,
+    )  # fmt: skip
+
+
+def test_onnx_runtime_lowers_what_is_around_a_custom_operator(target: Target) -> None:
+    lowered = lower(warped(), *target, method="framework")
+    assert [(n.op, n.role) for n in lowered.nodes if n.role == "unknown"] == [
+        ("my.ops.Warp", "unknown")
+    ]
+    kernels = [node for node in lowered.nodes if node.op in ("Conv", "FusedConv", "my.ops.Warp")]
+    assert [node.sources for node in kernels] == [("first", "relu"), ("warp",), ("second",)]
+    assert kernels[0].layer.activation == "relu"
+    by_rules = lower(warped(), *target, method="rules")
+    assert Counter(n.layer.key if n.layer else n.op for n in by_rules.nodes) == Counter(
+        n.layer.key if n.layer else n.op for n in lowered.nodes
+    )
+
+
+def test_a_custom_operator_of_undeclared_shape_leaves_rules_for_the_rest(target: Target) -> None:
+    with pytest.raises(UnsupportedError, match="the shape of 'c', which a custom operator writes"):
+        lower(warped(declared=False), *target, method="framework")
+    lowered = lower(warped(declared=False), *target)
+    assert lowered.method == "rules"
+    assert [n.op for n in lowered.nodes if n.role == "unknown"] == ["my.ops.Warp", "Conv"]
+
+
+def test_a_custom_operator_may_write_the_output(target: Target) -> None:
+    network = replace(warped(), nodes=warped().nodes[:3], outputs=("c",))
+    lowered = lower(network, *target, method="framework")
+    assert lowered.nodes[-1].op == "my.ops.Warp"
+    assert lowered.outputs[0].name == "c"
