@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from resperf.errors import UnsupportedError
@@ -53,20 +53,30 @@ def without_custom(network: Network, custom: Sequence[Node]) -> tuple[Network, N
 def with_custom(
     network: Network, lowered: Sequence[LoweredNode], custom: Sequence[Node]
 ) -> list[LoweredNode]:
-    """Put custom operators back, each behind the kernels whose results it reads."""
-    found = list(lowered)
-    maker = {name: node.name for node in network.nodes for name in node.outputs if name}
+    """Put custom operators back: behind what they read, before what reads them."""
+    if not custom:
+        return list(lowered)
+    stages = _stages(network, {node.name for node in custom})
+    found: list[tuple[tuple[int, bool], LoweredNode]] = []
+    following = 0
+    for kernel in reversed(lowered):
+        # A re-layout of an input has no sources: it runs for the kernel behind it.
+        following = max((stages[name] for name in kernel.sources), default=following)
+        found.insert(0, ((following, False), kernel))
     for node in custom:
-        kernel = LoweredNode(
-            node.name,
-            qualified_by_domain(node).op,
-            None,
-            "unknown",
-            f"no layer kind for operator {node.domain}.{node.op}",
-            (node.name,),
-        )
-        before = {maker[name] for name in node.inputs if name in maker}
-        places = [at for at, each in enumerate(found, 1) if before.intersection(each.sources)]
-        place = max(places, default=0)
-        found.insert(place, kernel)
-    return found
+        op = qualified_by_domain(node).op
+        reason = f"no layer kind for operator {op}"
+        kernel = LoweredNode(node.name, op, None, "unknown", reason, (node.name,))
+        found.append(((stages[node.name], True), kernel))
+    return [kernel for _, kernel in sorted(found, key=lambda each: each[0])]
+
+
+def _stages(network: Network, custom: Set[str]) -> dict[str, int]:
+    """Count for each node the custom operators before it, along the longest path."""
+    behind: dict[str, int] = {}
+    stages = {}
+    for node in network.nodes:
+        stage = max((behind.get(name, 0) for name in node.inputs), default=0)
+        stages[node.name] = stage
+        behind |= dict.fromkeys(node.outputs, stage + (node.name in custom))
+    return stages
