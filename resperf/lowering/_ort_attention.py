@@ -1,21 +1,23 @@
-"""ONNX's own Attention and RotaryEmbedding (operator set 23) as the work that ONNX Runtime does.
+"""Attention with a cache or a mask, and rotations, as the work that ONNX Runtime does.
 
-Its CPU kernels have no layer kind of their own: Attention joins the cache and the new keys and
-values, multiplies head by head, adds the mask, and takes a softmax, which are layers; a rotation
-is a product with a row for each token. Measured, one head's parts take as long as the kernel.
+Its CPU kernels for ONNX's own Attention and RotaryEmbedding (operator set 23) and for its own
+GroupQueryAttention and MultiHeadAttention have no layer kind where they do more than products and
+a softmax. They join the cache and the new keys and values, multiply head by head, add the mask, and
+take a softmax, which are layers; a rotation is a product with a row for each token.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resperf.layers._operator import CONTRIB
 from resperf.network import MALFORMED, Node, Tensor
 
-ROTATIONS = frozenset({("", "RotaryEmbedding"), (CONTRIB, "RotaryEmbedding")})
+Heads = tuple[int, int, int, int]
+"""(batch, heads, tokens, size)."""
+_Inputs = Sequence["Tensor | None"]
 
 
 @dataclass
@@ -49,20 +51,20 @@ def attention_parts(
 
     Nothing if it is another operator, or a shape is not known.
     """
+    make = _MAKERS.get((node.domain, node.op))
     known = [tensors.get(name) if name else None for name in node.inputs]
-    if any(name and each is None for name, each in zip(node.inputs, known, strict=True)):
+    if make is None or any(
+        name and each is None for name, each in zip(node.inputs, known, strict=True)
+    ):
         return (), {}
     try:
-        if (node.domain, node.op) in ROTATIONS:
-            return _rotation(node, known)
-        if (node.domain, node.op) == ("", "Attention"):
-            return _attention(node, known)
+        parts = make(node, [*known, *[None] * _MOST_INPUTS])
     except MALFORMED:
-        pass
-    return (), {}
+        return (), {}
+    return ((), {}) if parts is None else (tuple(parts.nodes), parts.tensors)
 
 
-def by_heads(shape: tuple[int, ...], heads: int) -> tuple[int, int, int, int]:
+def by_heads(shape: tuple[int, ...], heads: int) -> Heads:
     """(batch, heads, tokens, size) of a tensor of four axes, or of three with joined heads."""
     if len(shape) == 4:
         batch, heads, tokens, size = shape
@@ -77,50 +79,123 @@ def _given(tensor: Tensor | None) -> Tensor:
     return tensor
 
 
-def _rotation(node: Node, known: list[Tensor | None]) -> tuple[tuple[Node, ...], dict[str, Tensor]]:
+def _rotation(node: Node, known: _Inputs) -> _Parts:
     values = _given(known[0])
     parts = _Parts(node, values.dtype)
     angles = parts.tensor("angles", values.shape[-2:])
     parts.add("Mul", (node.inputs[0], angles), node.outputs[0])
-    return tuple(parts.nodes), parts.tensors
+    return parts
 
 
-def _attention(
-    node: Node, known: list[Tensor | None]
-) -> tuple[tuple[Node, ...], dict[str, Tensor]]:
-    known = [*known, *[None] * 6]
+def _attention(node: Node, known: _Inputs) -> _Parts:
+    """ONNX's own: the mask is added to the scores, and so is that of a causal one."""
     query, mask, attributes = _given(known[0]), known[3], node.attributes
     parts = _Parts(node, query.dtype)
-    batch, heads, tokens, size = by_heads(query.shape, int(attributes.get("q_num_heads", 0)))
-    outputs = (*node.outputs, "", "")
-    rows = tokens
-    whole: list[str] = []
-    for place, label in ((1, "key"), (2, "value")):
-        new = by_heads(_given(known[place]).shape, int(attributes.get("kv_num_heads", 0)))
-        past = known[place + 3]
-        rows = new[2] + (0 if past is None else past.shape[2])
-        if past is not None or outputs[place]:
-            own = parts.tensor(f"new_{label}", new)
-            joined = parts.tensor(f"all_{label}", (*new[:2], rows, new[3]))
-            given = (own,) if past is None else (node.inputs[place + 3], own)
-            if math.prod((*new[:2], rows, new[3])):
-                parts.add("Concat", given, outputs[place] or joined, axis=2)
-        # Several heads may share keys and values, which are not copied.
-        whole.append(parts.tensor(label, (batch, heads, rows, new[3])))
-    lengths = (batch, heads, tokens, rows)
-    queries = parts.tensor("query", (batch, heads, tokens, size))
-    last = parts.add(
-        "FusedMatMul", (queries, whole[0]), parts.tensor("scores", lengths), CONTRIB, transB=1
+    queries = by_heads(query.shape, int(attributes.get("q_num_heads", 0)))
+    new = [
+        by_heads(_given(known[place]).shape, int(attributes.get("kv_num_heads", 0)))
+        for place in (1, 2)
+    ]
+    added = None if mask is None else mask.shape
+    if added is None and attributes.get("is_causal"):
+        added = (queries[2], 1)
+    limit = float(attributes.get("softcap", 0.0))
+    _products(
+        parts, queries, new, _cached(parts, known[4:6], new, (4, 5)), added, limited=limit > 0
     )
-    if attributes.get("softcap"):
+    return parts
+
+
+def _grouped(node: Node, known: _Inputs) -> _Parts:
+    """ONNX Runtime's GroupQueryAttention: later tokens are left out of the softmax."""
+    query, attributes = _given(known[0]), node.attributes
+    heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    parts = _Parts(node, query.dtype)
+    batch, tokens, width = query.shape
+    size = width // (heads if known[1] is not None else heads + 2 * groups)
+    queries, new = (batch, heads, tokens, size), (batch, groups, tokens, size)
+    if attributes.get("do_rotary"):
+        for label, shape in (("query", queries), ("key", new)):
+            operands = parts.tensor(f"{label}_turned", shape), parts.tensor("angles", shape[-2:])
+            parts.add("Mul", operands, parts.tensor(f"{label}_rotated", shape))
+    rows = _cached(parts, known[3:5], [new, new], (3, 4))
+    limit = float(attributes.get("softcap", 0.0))
+    _products(parts, queries, [new, new], rows, None, limited=limit > 0)
+    return parts
+
+
+def _multi_head(node: Node, known: _Inputs) -> _Parts | None:
+    """ONNX Runtime's MultiHeadAttention, where it does more than the layer `attention`."""
+    if not any(each is not None for each in known[3:8]) and not any(node.outputs[1:]):
+        return None
+    heads = int(node.attributes["num_heads"])
+    tensors = [_given(each) for each in known[:3]]
+    parts = _Parts(node, tensors[0].dtype)
+    for label, each in zip(("query", "key", "value"), tensors, strict=True):
+        if len(each.shape) == 3:
+            plain = (*each.shape[:2], heads, each.shape[2] // heads)
+            name = parts.tensor(f"{label}_read", plain)
+            if known[3] is not None:
+                row = parts.tensor(f"{label}_bias", plain[-2:])
+                name = parts.add("Add", (name, row), parts.tensor(f"{label}_moved", plain))
+            turned = parts.tensor(f"{label}_turned", by_heads(each.shape, heads))
+            parts.add("Transpose", (name,), turned, perm=(0, 2, 1, 3))
+    queries, *new = (by_heads(each.shape, heads) for each in tensors)
+    bias = known[5] or known[4]
+    added = None if bias is None else (queries[2], 1) if bias is known[4] else bias.shape
+    _products(parts, queries, new, _cached(parts, known[6:8], new, (6, 7)), added)
+    return parts
+
+
+def _cached(parts: _Parts, past: _Inputs, new: Sequence[Heads], places: tuple[int, int]) -> int:
+    """Join cached and new keys and values; return how many there are of each."""
+    node, rows = parts.node, new[0][2]
+    outputs = (*node.outputs, "", "")[1:3]
+    for label, shape, earlier, place, output in zip(
+        ("key", "value"), new, past, places, outputs, strict=True
+    ):
+        if earlier is None and not output:
+            continue
+        rows = shape[2] + (0 if earlier is None else earlier.shape[2])
+        joined = (*shape[:2], rows, shape[3])
+        own = parts.tensor(f"new_{label}", shape)
+        result = output or parts.tensor(f"all_{label}", joined)
+        given = (own,) if earlier is None else (node.inputs[place], own)
+        parts.add("Concat", given, result, axis=2)
+    return rows
+
+
+def _products(
+    parts: _Parts, queries: Heads, new: Sequence[Heads], rows: int,
+    added: tuple[int, ...] | None, *, limited: bool = False,
+) -> None:  # fmt: skip
+    """Add scores, mask, softmax and weighted values; groups of heads share keys and values."""
+    batch, heads, tokens, size = queries
+    lengths = (batch, heads, tokens, rows)
+    keys = parts.tensor("key", (batch, heads, rows, size))
+    values = parts.tensor("value", (batch, heads, rows, new[1][3]))
+    query = parts.tensor("query", queries)
+    last = parts.add(
+        "FusedMatMul", (query, keys), parts.tensor("scores", lengths), CONTRIB, transB=1
+    )
+    if limited:
         limit = parts.tensor("softcap", ())
         for label, op in (("scaled", "Mul"), ("bent", "Tanh"), ("capped", "Mul")):
             operands = (last, limit) if op == "Mul" else (last,)
             last = parts.add(op, operands, parts.tensor(label, lengths))
-    if mask is not None or attributes.get("is_causal"):
-        shape = (tokens, rows) if mask is None else (*mask.shape[:-1], rows)
-        operands = (last, parts.tensor("mask", shape))
+    if added is not None:
+        operands = (last, parts.tensor("mask", (*added[:-1], rows)))
         last = parts.add("Add", operands, parts.tensor("masked", lengths))
     last = parts.add("Softmax", (last,), parts.tensor("weights", lengths), axis=-1)
-    parts.add("MatMul", (last, whole[1]), node.outputs[0])
-    return tuple(parts.nodes), parts.tensors
+    parts.add("MatMul", (last, values), parts.node.outputs[0])
+
+
+_MOST_INPUTS = 12
+_MAKERS: Mapping[tuple[str, str], Callable[[Node, _Inputs], _Parts | None]] = {
+    ("", "Attention"): _attention,
+    ("", "RotaryEmbedding"): _rotation,
+    (CONTRIB, "RotaryEmbedding"): _rotation,
+    (CONTRIB, "GroupQueryAttention"): _grouped,
+    (CONTRIB, "MultiHeadAttention"): _multi_head,
+}
+"""Domain and operator -> what makes its parts; None where it is a layer as it is."""

@@ -115,7 +115,7 @@ def _shape(inputs: _Inputs, place: int = 0) -> _Shape:
     return tensor.shape
 
 
-def _boxes(inputs: _Inputs, _: Mapping[str, Any], count: int) -> _Counted:
+def _boxes(inputs: _Inputs, _attributes: Mapping[str, Any], count: int) -> _Counted:
     """(boxes, 3): image, class and box; no more than the operator keeps of all classes."""
     (batch, boxes, _), (_, classes, _) = _shape(inputs), _shape(inputs, 1)
     most = inputs[2] if len(inputs) > 2 else None

@@ -58,8 +58,17 @@ class CustomTimes:
         """Return a node with its stated time; None if it has none."""
         if not self._times_ms or node.role == "view":
             return None
-        named = {self._names[source] for source in node.sources} & self._times_ms.keys()
-        name = next((each for each in named if node.op in (each, each.rpartition(".")[2])), "")
+        # PyTorch's kernels have names of their own, in lower case, where their shapes are known.
+        kernel = node.op.casefold()
+        name = next(
+            (
+                each
+                for each in dict.fromkeys(self._names[source] for source in node.sources)
+                if each in self._times_ms
+                and kernel in (each.casefold(), each.rpartition(".")[2].casefold(), "unknown")
+            ),
+            "",
+        )
         if not name:
             return None
         self._used[name] += 1

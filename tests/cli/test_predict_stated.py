@@ -98,6 +98,19 @@ def test_a_stated_time_counts_as_it_is_and_is_stated(warped, bundle, cli):
     assert "--custom my.ops.Warp=0.5ms" in cli.text("predict", warped, "--bundle", bundle)
 
 
+@pytest.mark.parametrize("framework", ["torch", "tensorrt"])
+def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
+    words = ("predict", warped, "--device", "h100", "--framework", framework)
+    document = cli.json(*words, "--custom", "my.ops.Warp=0.5ms", "--host-dispatch-us", "0.001")
+    assert document["origins"]["given_ms"] == pytest.approx(1.0)
+    assert document["complete"] or document["skipped"][0]["op"] == "transfer"
+
+
+def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(warped, cli):
+    words = ("--device", "rtx4090", "--precision", "amp", "--custom", "my.ops.Warp=0.5ms")
+    assert "predicts networks as a whole" in cli.error("predict", warped, *words)
+
+
 def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli):
     stated = ("--assume", "boxes=20", "--custom", "NonMaxSuppression=2ms")
     document = cli.json("predict", detector, "--bundle", bundle, *stated)

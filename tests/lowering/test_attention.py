@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
@@ -43,7 +44,11 @@ def written(
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=10,
+    )
     onnx.save(model, path)
     return path
 
@@ -131,6 +136,71 @@ def test_an_attention_of_unknown_sizes_is_named(tmp_path: Path, target: Target) 
     )  # fmt: skip
     (node,) = lower(network, *target, method="rules").nodes
     assert node.role == "unknown"
+
+
+def grouped(tokens: int, past: int, length: int) -> tuple[Any, dict[str, Any]]:
+    """ONNX Runtime's GroupQueryAttention with rotation, and its inputs; `length` is of the cache."""
+    names = ["q", "k", "v", "pk", "pv", "last", "total", "cos", "sin"]
+    words = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": 1}
+    node = make_node(
+        "GroupQueryAttention", names, ["y", "all_k", "all_v"], domain="com.microsoft", **words
+    )
+    feeds = {
+        "q": np.ones((1, tokens, HEADS * SIZE), np.float32),
+        **{name: np.ones((1, tokens, 2 * SIZE), np.float32) for name in "kv"},
+        **{name: np.ones((1, 2, length, SIZE), np.float32) for name in ("pk", "pv")},
+        "last": np.int32([past + tokens - 1]),
+    }
+    return node, feeds
+
+
+def multi_head(tokens: int, past: int) -> tuple[Any, dict[str, Any]]:
+    """ONNX Runtime's MultiHeadAttention with a cache and a term of scores, and its inputs."""
+    names = ["q", "k", "v", "", "", "term", "pk", "pv"]
+    node = make_node(
+        "MultiHeadAttention", names, ["y", "all_k", "all_v"], domain="com.microsoft",
+        num_heads=HEADS,
+    )  # fmt: skip
+    feeds = {
+        **{name: np.ones((1, tokens, HEADS * SIZE), np.float32) for name in "qkv"},
+        "term": np.ones((1, 1, tokens, past + tokens), np.float32),
+        **{name: np.ones((1, HEADS, past, SIZE), np.float32) for name in ("pk", "pv")},
+    }
+    return node, feeds
+
+
+@pytest.mark.parametrize(
+    ("made", "kinds", "rows"),
+    [
+        (grouped(1, 32, 32), "elementwise elementwise concat concat matmul softmax matmul", 33),
+        (multi_head(1, 32), "transpose transpose transpose concat concat matmul elementwise "
+         "softmax matmul", 33),
+        (multi_head(5, 16), "transpose transpose transpose concat concat matmul elementwise "
+         "softmax matmul", 21),
+    ],
+    ids=["grouped", "multi-head", "multi-head, several tokens"],
+)  # fmt: skip
+def test_onnx_runtimes_own_attention_with_a_cache(
+    tmp_path: Path, target: Target, made: tuple[Any, Any], kinds: str, rows: int
+) -> None:
+    node, feeds = made
+    integers = {"last": TensorProto.INT32}
+    inputs = {
+        name: (integers.get(name, TensorProto.FLOAT), list(each.shape))
+        for name, each in feeds.items()
+    }
+    table = np.ones((64, SIZE // 2), np.float32)
+    weights = {"total": np.int32([rows]), "cos": table, "sin": table}
+    read = {name: each for name, each in weights.items() if name in node.input}
+    path = written(tmp_path / "n.onnx", [node], inputs, list(node.output), 17, read)
+    network = read_network(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = [network.tensors[name].shape for name in network.outputs]
+    assert found == [each.shape for each in session.run(None, feeds)]
+    assert found[1][2] == rows
+    parts = both(network, target)
+    assert [layer.kind for layer in parts] == kinds.split()
+    assert parts[-1].depth == rows
 
 
 def decoder(path: Path, opset: int, heads_of_keys: int = HEADS) -> Path:
