@@ -138,8 +138,8 @@ def test_an_attention_of_unknown_sizes_is_named(tmp_path: Path, target: Target) 
     assert node.role == "unknown"
 
 
-def grouped(tokens: int, past: int, length: int) -> tuple[Any, dict[str, Any]]:
-    """ONNX Runtime's GroupQueryAttention with rotation, and its inputs; `length` is of the cache."""
+def grouped(tokens: int, past: int) -> tuple[Any, dict[str, Any]]:
+    """ONNX Runtime's GroupQueryAttention with rotation, and its inputs."""
     names = ["q", "k", "v", "pk", "pv", "last", "total", "cos", "sin"]
     words = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": 1}
     node = make_node(
@@ -148,7 +148,7 @@ def grouped(tokens: int, past: int, length: int) -> tuple[Any, dict[str, Any]]:
     feeds = {
         "q": np.ones((1, tokens, HEADS * SIZE), np.float32),
         **{name: np.ones((1, tokens, 2 * SIZE), np.float32) for name in "kv"},
-        **{name: np.ones((1, 2, length, SIZE), np.float32) for name in ("pk", "pv")},
+        **{name: np.ones((1, 2, past, SIZE), np.float32) for name in ("pk", "pv")},
         "last": np.int32([past + tokens - 1]),
     }
     return node, feeds
@@ -172,7 +172,7 @@ def multi_head(tokens: int, past: int) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("made", "kinds", "rows"),
     [
-        (grouped(1, 32, 32), "elementwise elementwise concat concat matmul softmax matmul", 33),
+        (grouped(1, 32), "elementwise elementwise concat concat matmul softmax matmul", 33),
         (multi_head(1, 32), "transpose transpose transpose concat concat matmul elementwise "
          "softmax matmul", 33),
         (multi_head(5, 16), "transpose transpose transpose concat concat matmul elementwise "
