@@ -118,13 +118,15 @@ def _counts(
     param: click.Parameter,  # noqa: ARG001
     words: tuple[str, ...],
 ) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for word in words:
         name, _, number = word.partition("=")
         if not number.isdecimal() or int(number) < 1:
             raise click.BadParameter(
                 f"{word!r} must look like boxes=100, a whole number of at least 1"
             )
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice; leave one out")
         found[name] = int(number)
     return found
 

@@ -120,7 +120,7 @@ def _boxes(inputs: _Inputs, _attributes: Mapping[str, Any], count: int) -> _Coun
     (batch, boxes, _), (_, classes, _) = _shape(inputs), _shape(inputs, 1)
     most = inputs[2] if len(inputs) > 2 else None
     limit = boxes if most is None or most.value is None else min(boxes, int(most.value.item()))
-    found = min(count, batch * classes * limit)
+    found = max(0, min(count, batch * classes * limit))
     return found, [("int64", (found, 3))]
 
 
