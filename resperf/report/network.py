@@ -365,7 +365,7 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     unread = dict.fromkeys(
         match[1] for each in result.skipped if (match := _UNREAD.search(each.reason))
     )
-    if unread and isinstance(result, Prediction):
+    if unread and isinstance(result, Prediction) and result.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {next(iter(unread))}=0.5ms")
     return "\n".join(
         [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
