@@ -57,12 +57,12 @@ def with_custom(
     if not custom:
         return list(lowered)
     stages = _stages(network, {node.name for node in custom})
+    own = [max((stages[name] for name in each.sources), default=None) for each in lowered]
     found: list[tuple[tuple[int, bool], LoweredNode]] = []
-    following = 0
-    for kernel in reversed(lowered):
-        # A re-layout of an input has no sources: it runs for the kernel behind it.
-        following = max((stages[name] for name in kernel.sources), default=following)
-        found.insert(0, ((following, False), kernel))
+    for place, kernel in enumerate(lowered):
+        # A re-layout has no sources: of an input it runs for the kernel behind it.
+        near = own[place:] if kernel.op == "ReorderInput" else own[place::-1]
+        found.append(((next((each for each in near if each is not None), 0), False), kernel))
     for node in custom:
         op = qualified_by_domain(node).op
         reason = f"no layer kind for operator {op}"

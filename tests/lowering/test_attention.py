@@ -285,6 +285,9 @@ def test_onnx_runtime_lowers_what_is_around_a_custom_operator(target: Target) ->
     ]
     kernels = [node for node in lowered.nodes if node.op in ("Conv", "FusedConv", "my.ops.Warp")]
     assert [node.sources for node in kernels] == [("first", "relu"), ("warp",), ("second",)]
+    ops = [node.op for node in lowered.nodes]
+    if "ReorderOutput" in ops:  # Blocked layouts: the operator reads and writes plain images.
+        assert ops.index("ReorderOutput") < ops.index("my.ops.Warp") < ops.index("Conv", 2)
     assert kernels[0].layer.activation == "relu"
     by_rules = lower(warped(), *target, method="rules")
     assert Counter(n.layer.key if n.layer else n.op for n in by_rules.nodes) == Counter(
