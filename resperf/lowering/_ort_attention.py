@@ -1,9 +1,10 @@
 """Attention with a cache or a mask, and rotations, as the work that ONNX Runtime does.
 
-Its CPU kernels for ONNX's own Attention and RotaryEmbedding (operator set 23) and for its own
-GroupQueryAttention and MultiHeadAttention have no layer kind where they do more than products and
-a softmax. They join the cache and the new keys and values, multiply head by head, add the mask, and
-take a softmax, which are layers; a rotation is a product with a row for each token.
+Its CPU kernels for ONNX's own Attention, RotaryEmbedding and TensorScatter (operator sets 23 and
+24) and for its own GroupQueryAttention and MultiHeadAttention have no layer kind where they do more
+than products and a softmax. They join the cache and the new keys and values, multiply head by head,
+add the mask, and take a softmax, which are layers; a rotation is a product with a row for each
+token, and new rows of a cache of fixed length are a copy of it.
 """
 
 from __future__ import annotations
@@ -84,6 +85,17 @@ def _rotation(node: Node, known: _Inputs) -> _Parts:
     parts = _Parts(node, values.dtype)
     angles = parts.tensor("angles", values.shape[-2:])
     parts.add("Mul", (node.inputs[0], angles), node.outputs[0])
+    return parts
+
+
+def _scattered(node: Node, known: _Inputs) -> _Parts:
+    """Return the copy of a cache of fixed length, some rows of which are new."""
+    past, new = _given(known[0]), _given(known[1])
+    parts = _Parts(node, past.dtype)
+    axis = int(node.attributes.get("axis", -2)) % len(past.shape)
+    kept = past.shape[axis] - new.shape[axis]
+    rest = parts.tensor("kept", (*past.shape[:axis], kept, *past.shape[axis + 1 :]))
+    parts.add("Concat", (rest, node.inputs[1]), node.outputs[0], axis=axis)
     return parts
 
 
@@ -195,6 +207,7 @@ _MAKERS: Mapping[tuple[str, str], Callable[[Node, _Inputs], _Parts | None]] = {
     ("", "Attention"): _attention,
     ("", "RotaryEmbedding"): _rotation,
     (CONTRIB, "RotaryEmbedding"): _rotation,
+    ("", "TensorScatter"): _scattered,
     (CONTRIB, "GroupQueryAttention"): _grouped,
     (CONTRIB, "MultiHeadAttention"): _multi_head,
 }

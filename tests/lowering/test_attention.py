@@ -128,6 +128,23 @@ def test_a_rotation_is_a_product_with_rows(tmp_path: Path, target: Target) -> No
     assert layer.value_count == HEADS * 5 * SIZE
 
 
+def test_a_cache_of_fixed_length_is_copied_with_its_new_rows(
+    tmp_path: Path, target: Target
+) -> None:
+    inputs = {
+        "q": [1, HEADS, 1, SIZE], "past": [1, HEADS, 64, SIZE], "new": [1, HEADS, 1, SIZE],
+        "v": [1, HEADS, 64, SIZE], "place": (TensorProto.INT64, [1]),
+    }  # fmt: skip
+    nodes = [
+        make_node("TensorScatter", ["past", "new", "place"], ["k"], axis=2),
+        make_node("Attention", ["q", "k", "v", "", "", "", "place"], ["y"]),
+    ]
+    path = written(tmp_path / "n.onnx", nodes, inputs, ["y", "k"], 24)
+    found = both(read_network(path), target)
+    assert found[0] == Concat(batch=1, outer=HEADS, parts=2, inner=64 * SIZE)
+    assert [layer.kind for layer in found[1:]] == ["matmul", "softmax", "matmul"]
+
+
 def test_an_attention_of_unknown_sizes_is_named(tmp_path: Path, target: Target) -> None:
     network = Network(
         name="n", nodes=(Node("a", "Attention", "", ("q", "q", "q"), ("y",), {}),),
