@@ -10,7 +10,6 @@ from resperf.devices import target_of
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
-from resperf.lowering._ort_custom import custom_nodes
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._work import Work, tensor_bytes, work_of
 from resperf.network import NETWORKS_CACHED, Network
@@ -23,7 +22,6 @@ __all__ = [
     "Role",
     "Skeleton",
     "Work",
-    "custom_nodes",
     "lower",
     "lower_layers",
     "skeleton",

@@ -10,7 +10,6 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering._ort_custom import custom_nodes, with_custom, without_custom
 from resperf.lowering._ort_half_precision import NOTE as HALF_PRECISION_NOTE
 from resperf.lowering._ort_half_precision import has_half_precision
 from resperf.lowering._proto import embedded_weight_bytes, skeleton
@@ -79,15 +78,15 @@ def _machine() -> tuple[str, str]:
 def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
     """Return ONNX Runtime's own lowering, through the cache."""
     identity = (*_machine(), setting.provider, str(setting.threads), str(block))
-
-    def read() -> list[LoweredNode]:
-        custom = custom_nodes(network)
-        loaded, rest = without_custom(network, custom) if custom else (network, network)
-        graph = _ort_graph.optimised_graph(skeleton(loaded), threads=setting.threads)
-        nodes = _ort_graph.read_optimised(rest, graph, block)
-        return with_custom(network, nodes, custom)
-
-    return _cache.once(network, identity, read)
+    return _cache.once(
+        network,
+        identity,
+        lambda: _ort_graph.read_optimised(
+            network,
+            _ort_graph.optimised_graph(skeleton(network), threads=setting.threads),
+            block,
+        ),
+    )
 
 
 def too_large(network: Network) -> str:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from resperf.bundle import NETWORK, Bundle, same_way
 from resperf.devices import device_class
 from resperf.errors import BundleError, UnsupportedError
-from resperf.lowering import custom_nodes, lower, work_of
+from resperf.layers import OPERATOR_DOMAINS
+from resperf.lowering import lower, work_of
 from resperf.network import Network
 from resperf.prediction.data_sheet import completed, sheet_facts
 from resperf.prediction.result import (
@@ -157,8 +158,9 @@ def _custom(network: Network) -> Iterator[Skipped]:
 
     Those of unknown size are left out by the predictor itself.
     """
-    for node in custom_nodes(network):
-        if all(name in network.tensors for name in (*node.inputs, *node.outputs) if name):
+    for node in network.nodes:
+        ends = filter(None, (*node.inputs, *node.outputs))
+        if node.domain not in OPERATOR_DOMAINS and all(name in network.tensors for name in ends):
             op = f"{node.domain}.{node.op}"
             reason = f"no layer kind for operator {op}"
             yield Skipped(node.name, op, reason, *work_of(network, [node.name]))

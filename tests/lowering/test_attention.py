@@ -1,9 +1,8 @@
-"""ONNX's own Attention and RotaryEmbedding, decoders with a cache, and custom operators."""
+"""ONNX's own Attention and RotaryEmbedding, and decoders with a cache."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
-from resperf.errors import UnsupportedError
 from resperf.layers import Concat, Elementwise, MatMul, Softmax
 from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, Node, Tensor, read_network
@@ -274,54 +272,3 @@ def test_a_decoder_is_lowered_wholly_with_and_without_a_cache(
     assert networks[1].tensors["present.key"].shape == (1, HEADS, past + new, SIZE)
     # The operator does the work of the parts that exporters wrote before it.
     assert fused == parts
-
-
-def warped(declared: bool = True, domain: str = "my.ops") -> Network:
-    """Two convolutions and, between them, an operator that no framework knows."""
-    image = (1, 16, 8, 8)
-    nodes = (
-        Node("first", "Conv", "", ("x", "w"), ("a",), {"kernel_shape": (1, 1)}),
-        Node("relu", "Relu", "", ("a",), ("b",), {}),
-        Node("warp", "Warp", domain, ("b",), ("c",), {}),
-        Node("second", "Conv", "", ("c", "w"), ("y",), {"kernel_shape": (1, 1)}),
-    )
-    weight = Tensor("w", (16, 16, 1, 1), "float32", is_weight=True)
-    tensors = {name: Tensor(name, image, "float32") for name in "xabcy"} | {"w": weight}
-    if not declared:
-        del tensors["c"], tensors["y"]
-    return Network(
-        name="warped", nodes=nodes, tensors=tensors, inputs=("x",), outputs=("y",),
-        opsets={"": 17, domain: 1}, batch=1,
-    )  # fmt: skip
-
-
-def test_onnx_runtime_lowers_what_is_around_a_custom_operator(target: Target) -> None:
-    lowered = lower(warped(), *target, method="framework")
-    assert [(n.op, n.role) for n in lowered.nodes if n.role == "unknown"] == [
-        ("my.ops.Warp", "unknown")
-    ]
-    kernels = [node for node in lowered.nodes if node.op in ("Conv", "FusedConv", "my.ops.Warp")]
-    assert [node.sources for node in kernels] == [("first", "relu"), ("warp",), ("second",)]
-    ops = [node.op for node in lowered.nodes]
-    if "ReorderOutput" in ops:  # Blocked layouts: the operator reads and writes plain images.
-        assert ops.index("ReorderOutput") < ops.index("my.ops.Warp") < ops.index("Conv", 2)
-    assert kernels[0].layer.activation == "relu"
-    by_rules = lower(warped(), *target, method="rules")
-    assert Counter(n.layer.key if n.layer else n.op for n in by_rules.nodes) == Counter(
-        n.layer.key if n.layer else n.op for n in lowered.nodes
-    )
-
-
-def test_a_custom_operator_of_undeclared_shape_leaves_rules_for_the_rest(target: Target) -> None:
-    with pytest.raises(UnsupportedError, match="the shape of 'c', which a custom operator writes"):
-        lower(warped(declared=False), *target, method="framework")
-    lowered = lower(warped(declared=False), *target)
-    assert lowered.method == "rules"
-    assert [n.op for n in lowered.nodes if n.role == "unknown"] == ["my.ops.Warp", "Conv"]
-
-
-def test_a_custom_operator_may_write_the_output(target: Target) -> None:
-    network = replace(warped(), nodes=warped().nodes[:3], outputs=("c",))
-    lowered = lower(network, *target, method="framework")
-    assert lowered.nodes[-1].op == "my.ops.Warp"
-    assert lowered.outputs[0].name == "c"
