@@ -174,11 +174,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
             attributes=attributes,
         )
-        parts, between = attention_parts(node, tensors)
+        pieces, between = attention_parts(node, tensors)
         tensors.update(between)
         first, *others = (
             _lowered(around, each, block, is_blocked=is_blocked)
-            for each in parts or as_binary_nodes(around, node)
+            for each in pieces or as_binary_nodes(around, node)
         )
         lowered.append(first)
         further[len(lowered) - 1] = others
