@@ -15,10 +15,15 @@ import click
 from resperf.errors import require
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import is_at_hand
+from resperf.units import MS_PER_S, US_PER_MS
 
 _NUMBERS = re.compile(r"\d+(,\d+)*")
+_SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
+_DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
+_MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
+"""Unit of time -> its milliseconds."""
 
 
 class _Positive(click.FloatRange):
@@ -102,10 +107,51 @@ def _shapes(
     shapes = {}
     for word in words:
         name, separator, numbers = word.rpartition("=")
-        if not separator or not name or not _NUMBERS.fullmatch(numbers):
-            raise click.BadParameter(f"{word!r} must look like input=1,3,640,640")
-        shapes[name] = tuple(int(number) for number in numbers.split(","))
+        if not separator or not name or not _SHAPE.fullmatch(numbers):
+            raise click.BadParameter(f"{word!r} must look like input=1,3,640,640 (or 1x3x640x640)")
+        shapes[name] = tuple(int(number) for number in re.split("[,x]", numbers))
     return shapes
+
+
+def _counts(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    words: tuple[str, ...],
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        if not number.isdecimal() or int(number) < 1:
+            raise click.BadParameter(
+                f"{word!r} must look like boxes=100, a whole number of at least 1"
+            )
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice; leave one out")
+        found[name] = int(number)
+    return found
+
+
+def _durations_ms(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    words: tuple[str, ...],
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, duration = word.rpartition("=")
+        match = _DURATION.fullmatch(duration)
+        try:
+            number = float(match["number"]) if match else 0.0
+        except ValueError:
+            number = 0.0
+        if match is None or not name or not 0 < number < math.inf:
+            raise click.BadParameter(
+                f"{word!r} must look like my.domain.MyOp=0.5ms, a time above 0 in us, ms or s"
+            )
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice; leave one out")
+        found[name] = number * _MS[match["unit"]]
+    return found
 
 
 def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
@@ -131,7 +177,25 @@ SHAPE: Decorator = click.option(
     multiple=True,
     callback=_shapes,
     metavar="NAME=N,N,...",
-    help="Shape of an input with free dimensions: --shape input=1,3,640,640.",
+    help="Shape of an input with free dimensions: --shape input=1,3,640,640. A pattern names "
+    "several inputs: --shape 'past_*=1x12x128x64'.",
+)
+ASSUME: Decorator = click.option(
+    "--assume",
+    multiple=True,
+    callback=_counts,
+    metavar="WHAT=N",
+    help="How many an operator finds whose output depends on the data: boxes=100 "
+    "(NonMaxSuppression), values=100 (NonZero, Compress, Unique). The prediction states it.",
+)
+CUSTOM: Decorator = click.option(
+    "--custom",
+    "custom_ms",
+    multiple=True,
+    callback=_durations_ms,
+    metavar="DOMAIN.OP=TIME",
+    help="Time of one run of an operator that resperf has no layer for: "
+    "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",
 )
 DEVICE: Decorator = click.option(
     "--device",

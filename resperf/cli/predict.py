@@ -12,8 +12,10 @@ import click
 
 from resperf.cli._options import (
     ALL,
+    ASSUME,
     BATCH,
     BUNDLE,
+    CUSTOM,
     DEVICE,
     FRAMEWORK,
     JSON,
@@ -41,7 +43,9 @@ EVERY_DEVICE = "all"
     "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
-    "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5",
+    "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
+    "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
+    "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
 @NETWORK
 @DEVICE
@@ -49,6 +53,8 @@ EVERY_DEVICE = "all"
 @BUNDLE
 @BATCH
 @SHAPE
+@ASSUME
+@CUSTOM
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
 @PRECISION
 @click.option("--compiled", is_flag=True, help="The framework compiles the network.")
@@ -107,6 +113,8 @@ def command(
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
         )
+    if question["custom_ms"] and device == EVERY_DEVICE:
+        raise click.UsageError("--custom is a time on one device; leave out --device all")
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
     if against is not None and (show_lowering or device == EVERY_DEVICE or len(batches) > 1):
@@ -152,7 +160,7 @@ def _beside(
     question["batch"] = question["batch"] or run.batch
     prediction = predict(path, **question)
     assert not isinstance(prediction, list)
-    (network,) = read_batches(path, question["batch"], question["shapes"])
+    (network,) = read_batches(path, question["batch"], question["shapes"], question["assume"])
     found = compare_with_engine(prediction, network, run)
     if as_json:
         show_json({**prediction.to_json(), "against": found.to_json()})
@@ -164,6 +172,8 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     """Compare all bundles found."""
     from resperf.prediction import predict_everywhere
     from resperf.report.network import everywhere_text
+
+    del question["custom_ms"]
 
     predictions, failures = predict_everywhere(network, **question)
     if as_json:

@@ -20,6 +20,7 @@ from resperf.lowering._base import (
     named_by_sources,
     qualified_by_domain,
 )
+from resperf.lowering._ort_attention import attention_parts
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -244,9 +245,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
             attributes=attributes,
         )
+        pieces, between = attention_parts(node, tensors)
+        tensors.update(between)
         first, *others = (
             _lowered(around, each, block, is_blocked=is_blocked)
-            for each in as_binary_nodes(around, node)
+            for each in pieces or as_binary_nodes(around, node)
         )
         lowered.append(first)
         further[len(lowered) - 1] = others

@@ -21,6 +21,7 @@ from resperf.lowering._base import (
     named_by_sources,
     qualified_by_domain,
 )
+from resperf.lowering._ort_attention import attention_parts
 from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
@@ -169,7 +170,9 @@ class _Lowering:
         *,
         on_cpu: bool,
     ) -> None:
-        self.network = network
+        # Parts of operators add tensors.
+        self.tensors = dict(network.tensors)
+        self.network = replace(network, tensors=self.tensors)
         self.fusions = _FUSIONS if on_cpu else _FUSIONS_ELSEWHERE
         self.block = block
         self.sources = sources
@@ -291,8 +294,10 @@ class _Lowering:
 
         Also one whose kernel processes its inputs two at a time.
         """
-        if node.op != "HardSwish":
-            return as_binary_nodes(self.network, node)
+        parts, between = attention_parts(node, self.tensors)
+        self.tensors.update(between)
+        if parts or node.op != "HardSwish":
+            return parts or as_binary_nodes(self.network, node)
         # Both have the same output shape; readers of the operator read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))

@@ -279,8 +279,8 @@ class TransposeSinking(Rewriting):
 
 
 def _long_axes(tensor: Tensor) -> int:
-    """Count the axes longer than 1: what transposing a tensor costs."""
-    return sum(length > 1 for length in tensor.shape)
+    """Count the axes of another length than 1: what transposing a tensor costs."""
+    return sum(length != 1 for length in tensor.shape)
 
 
 def _shape_before(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
 from resperf.lowering._base import CONTROL_FLOW
+from resperf.lowering._ort_attention import by_heads
 from resperf.lowering._read import operator_of
 from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.units import DTYPE_BYTES
@@ -122,6 +123,16 @@ def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     return math.prod(lengths.values())
 
 
+def _attention(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
+    """Scores and weighted values of ONNX's own operator, with the cache before the new keys."""
+    if node.domain:
+        raise LayerError("ONNX Runtime's own Attention has other inputs")
+    batch, heads, tokens, size = by_heads(inputs[0], int(node.attributes.get("q_num_heads", 0)))
+    _, _, rows, value_size = by_heads(inputs[2], int(node.attributes.get("kv_num_heads", 0)))
+    rows += inputs[4][2] if len(inputs) > 4 and inputs[4] else 0
+    return batch * heads * tokens * rows * (size + value_size)
+
+
 def _pool(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     """One comparison or addition per output value and value of its window."""
     window = node.attributes.get("kernel_shape", inputs[0][2:])
@@ -133,13 +144,14 @@ _PRODUCTS: Mapping[str, _Count] = {
     "ConvTranspose": _conv_transpose,
     **dict.fromkeys(("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger"), _product),
     "Einsum": _einsum,
+    "Attention": _attention,
     **dict.fromkeys(
         ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool
     ),
 }  # fmt: skip
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
 _MULTIPLYING = frozenset({
-    *_PRODUCTS, *CONTROL_FLOW, "Attention", "DFT", "DeformConv", "GRU", "GlobalLpPool", "LSTM",
+    *_PRODUCTS, *CONTROL_FLOW, "DFT", "DeformConv", "GRU", "GlobalLpPool", "LSTM",
     "LpPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "RoiAlign", "STFT",
     "SequenceMap",
 })  # fmt: skip

@@ -98,6 +98,8 @@ class Network:
         What those nodes read and write.
     parameters : int or None
         At most so many (`resperf.network.parameters`); None if it was not read from a file.
+    assumed : tuple of str
+        What a user assumed of operators whose output depends on the data.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Network:
     weight_nodes: tuple[Node, ...] = ()
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: int | None = None
+    assumed: tuple[str, ...] = ()
 
     def with_weight_nodes(self) -> Network:
         """Return the network as a framework sees it that folds nothing."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
+from resperf.network.assumed import Assumed, checked
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.reader import resolve
 
@@ -23,7 +24,11 @@ _DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 def read_network_once(
-    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+    path: Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    assume: Assumed | None = None,
 ) -> Network:
     """Read a network as `read_network` does, or return the cached one of a file of equal content.
 
@@ -40,11 +45,16 @@ def read_network_once(
     content = hashlib.sha256(stripped.model).hexdigest()
     given = sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
     name = disk_cache.name_of(
-        disk_cache.code_state("network"), str(path), content, batch, tuple(given)
+        disk_cache.code_state("network"),
+        str(path),
+        content,
+        batch,
+        tuple(given),
+        tuple(sorted(checked(assume).items())),
     )
     with suppress(*_DAMAGE):
         return _network(disk_cache.load(_FOLDER, name))
-    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes)
+    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes, assume=assume)
     if _is_small(network):
         with suppress(TypeError):
             disk_cache.store(_FOLDER, name, _plain_network(network))
@@ -78,6 +88,7 @@ def _plain_network(network: Network) -> dict[str, Any]:
         "batch": network.batch,
         "notes": network.notes,
         "parameters": network.parameters,
+        "assumed": network.assumed,
     }
 
 
@@ -95,6 +106,7 @@ def _network(plain: Mapping[str, Any]) -> Network:
         batch=plain["batch"],
         notes=tuple(plain["notes"]),
         parameters=plain["parameters"],
+        assumed=tuple(plain["assumed"]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -41,10 +42,10 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
         first = dtype, tuple(operator.index(length) for length in shape)
     except MALFORMED:
         return []
-    return [first, *_further(op, first)]
+    return [first, *_further(op, first, inputs, attributes)]
 
 
-def _further(op: str, first: Known) -> list[Known]:
+def _further(op: str, first: Known, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
     """Return types and shapes of the outputs behind the first."""
     dtype, shape = first
     if op.startswith("Skip"):
@@ -55,6 +56,8 @@ def _further(op: str, first: Known) -> list[Known]:
         return [("int32", shape[:1]), first]
     if op == "DynamicQuantizeLSTM":
         return [(dtype, shape[1:])] * 2
+    with suppress(*MALFORMED):
+        return _CACHES[op](inputs, attributes) if op in _CACHES else []
     return []
 
 
@@ -191,6 +194,38 @@ def _recurrent(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return "float32", (steps, _shape(inputs, 1)[0], batch, attributes["hidden_size"])
 
 
+def _multi_head_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
+    """Keys and values of all tokens: those of the cache and the new ones."""
+    heads = int(attributes["num_heads"])
+    found: list[Known] = []
+    for place in (1, 2):
+        new, past = _shape(inputs, place), inputs[place + 5] if len(inputs) > place + 5 else None
+        batch, tokens, size = (new[0], new[2], new[3]) if len(new) == 4 else (
+            new[0], new[1], new[2] // heads
+        )  # fmt: skip
+        earlier = 0 if past is None else past.shape[2]
+        found.append((_dtype(inputs), (batch, heads, earlier + tokens, size)))
+    return found
+
+
+def _grouped_attention(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    batch, tokens, width = _shape(inputs)
+    packed = inputs[1] is None
+    return _dtype(inputs), (batch, tokens, width * heads // (heads + 2 * groups * packed))
+
+
+def _grouped_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
+    """Keys and values of all tokens; a cache of more than these keeps its length."""
+    _, (batch, tokens, width) = _grouped_attention(inputs, attributes)
+    size = width // int(attributes["num_heads"])
+    past, total = inputs[3], inputs[6]
+    earlier = 0 if past is None else past.shape[2]
+    known = None if total is None or total.value is None else int(total.value.item())
+    rows = earlier + tokens if known is None else max(earlier, known)
+    return [(_dtype(inputs), (batch, int(attributes["kv_num_heads"]), rows, size))] * 2
+
+
 def _width(value: Shape) -> int:
     """Width of all heads' values, (batch, tokens, width) or (batch, heads, tokens, width)."""
     return value[2] if len(value) == 3 else value[1] * value[3]
@@ -200,7 +235,7 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     **dict.fromkeys(
         ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
          "SkipSimplifiedLayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
-         "QLinearSoftmax"), _same
+         "QLinearSoftmax", "RotaryEmbedding"), _same
     ),
     "Attention": _attention,
     "QAttention": _quantized_attention,
@@ -209,6 +244,7 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     **dict.fromkeys(_EMBEDDINGS, _embedded),
     "DynamicQuantizeLSTM": _recurrent,
     "MultiHeadAttention": _multi_head_attention,
+    "GroupQueryAttention": _grouped_attention,
     **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
     **dict.fromkeys(
         ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), partial(_product, dtype="float32")
@@ -223,3 +259,8 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     "QLinearGlobalAveragePool": _pooled_globally,
 }  # fmt: skip
 """Operator -> type and shape of its first output."""
+_CACHES: Mapping[str, Callable[[Inputs, Mapping[str, Any]], list[Known]]] = {
+    "MultiHeadAttention": _multi_head_caches,
+    "GroupQueryAttention": _grouped_caches,
+}
+"""Operator -> types and shapes of the keys and values that it returns after its first output."""

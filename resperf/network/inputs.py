@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,15 +58,15 @@ def complete_inputs(
     batch : int or None
         First dimension of every input; also overrides that of `shapes`.
     shapes : mapping of str to sequence of int
-        Whole shapes by input name.
+        Whole shapes by input name, or by a pattern of names such as ``past_*``.
 
     Raises
     ------
     ShapeError
         If a dimension stays unknown, or something given does not fit.
     """
-    shapes = shapes or {}
-    _check_given(path, [info.name for info in declared], batch, shapes)
+    shapes = _by_name(path, [info.name for info in declared], shapes or {})
+    _check_given(batch, shapes)
     dims = {info.name: _declared_dims(path, info) for info in declared}
     wanted: dict[str, list[Dim] | None] = {}
     notes: list[str] = []
@@ -84,10 +86,14 @@ def complete_inputs(
             notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as requested")
     tensors = []
     for info in declared:
-        shape = _resolved(path, info.name, wanted[info.name], bound)
+        shape = _resolved(path, info.name, wanted, bound)
         dtype = dtype_name(info.type.tensor_type.elem_type)
         check_size(path, info.name, shape)
         tensors.append(Tensor(info.name, shape, dtype))
+    if tensors and all(0 in tensor.shape for tensor in tensors):
+        raise ShapeError(
+            f"{path}: every input is empty; only some may be, such as a cache of no tokens"
+        )
     replaced = [
         own[0]
         for tensor in tensors
@@ -116,19 +122,51 @@ def _batched(dims: Mapping[str, list[Dim] | None]) -> set[str]:
     return {name for name, first in firsts.items() if first == next(iter(firsts.values()))}
 
 
-def _check_given(
-    path: Path, names: Sequence[str], batch: int | None, shapes: Mapping[str, Sequence[int]]
-) -> None:
+def _by_name(
+    path: Path, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """Return shapes by the names of inputs; a whole name counts before a pattern.
+
+    Raises
+    ------
+    ShapeError
+        If nothing has such a name, or patterns contradict each other.
+    """
+    found: dict[str, Sequence[int]] = {}
+    by: dict[str, str] = {}
+    # Patterns first, so that whole names replace them.
+    for given in sorted(shapes, key=names.__contains__):
+        shape = shapes[given]
+        matching = [given] if given in names else [n for n in names if fnmatchcase(n, given)]
+        if not matching:
+            raise ShapeError(
+                f"{path} has no input {given!r} to give a shape; its inputs are: {_groups(names)}"
+            )
+        for name in matching:
+            if name in found and given != name and tuple(found[name]) != tuple(shape):
+                raise ShapeError(
+                    f"--shape {by[name]} and --shape {given} give input {name!r} two shapes; "
+                    "write patterns that do not overlap"
+                )
+            found[name], by[name] = shape, given
+    return found
+
+
+def _groups(names: Sequence[str]) -> str:
+    """List names; of many, the first."""
+    shown = 12
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None:
     if batch is not None and batch < 1:
         raise ShapeError(f"batch {batch} is not a positive number; give one such as --batch 1")
     for name, shape in shapes.items():
-        if name not in names:
+        if min(shape, default=0) < 0 or 0 in shape[:1]:
             raise ShapeError(
-                f"{path} has no input {name!r} to give a shape; its inputs are: {', '.join(names)}"
-            )
-        if any(dim < 1 for dim in shape):
-            raise ShapeError(
-                f"--shape {name}={_words(shape)}: every dimension must be a positive number"
+                f"--shape {name}={_words(shape)}: every dimension must be a positive number "
+                "(0 only for what is still empty, such as a cache of no tokens)"
             )
 
 
@@ -166,32 +204,50 @@ def _wanted_dims(
 
 
 def _resolved(
-    path: Path, name: str, dims: list[Dim] | None, bound: Mapping[str, int]
+    path: Path, name: str, wanted: Mapping[str, list[Dim] | None], bound: Mapping[str, int]
 ) -> tuple[int, ...]:
+    dims = wanted[name]
     if dims is None:
         raise ShapeError(
             f"{path} does not say the shape of input {name!r}; give it: --shape {name}=1,3,224,224"
         )
     shape = []
     for index, dim in enumerate(dims):
-        if isinstance(dim, str) and dim in bound:
-            shape.append(bound[dim])
-        elif isinstance(dim, int):
-            shape.append(dim)
-        else:
-            raise ShapeError(_free_dim(path, name, dims, index))
+        length = dim if isinstance(dim, int) else _sum(dim or "", bound)
+        if length is None:
+            raise ShapeError(_free_dim(path, name, wanted, index))
+        shape.append(length)
     return tuple(shape)
 
 
-def _free_dim(path: Path, name: str, dims: Sequence[Dim], index: int) -> str:
+def _sum(dim: str, bound: Mapping[str, int]) -> int | None:
+    """Return the value of a named dimension or of a sum: ``past_length + 1``; None if unknown."""
+    if dim in bound:
+        return bound[dim]
+    terms = [term.strip() for term in dim.split("+")]
+    known = [int(term) if term.isdecimal() else bound.get(term) for term in terms]
+    lengths = [each for each in known if each is not None]
+    return sum(lengths) if len(lengths) == len(known) else None
+
+
+def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], index: int) -> str:
+    dims = wanted[name] or []
     label = f" ({dims[index]!r})" if dims[index] else ""
     example = ",".join(str(dim) if isinstance(dim, int) else "N" for dim in dims)
     rest = any(not isinstance(dim, int) for dim in dims[1:])
-    option = "--batch 1" if index == 0 and not rest else f"--shape {name}={example} with numbers"
+    alike = [other for other, theirs in wanted.items() if theirs == dims]
+    several = f"{_common_start(alike)}*" if len(alike) > 1 else name
+    given = f"'{several}={example}'" if several not in (name, "*") else f"{name}={example}"
+    option = "--batch 1" if index == 0 and not rest else f"--shape {given} with numbers"
     return (
         f"{path}: dimension {index}{label} of input {name!r} = {_words(dims)} is free; "
         f"give it: {option}"
     )
+
+
+def _common_start(names: Sequence[str]) -> str:
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _overridden(own: Sequence[Dim], new: Sequence[Dim]) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, printable
 from resperf.network._base import Known, Network, Node, Tensor
+from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.declared import DeclaredShapes
 from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
@@ -40,7 +41,11 @@ _IR_WITH_DEFAULTS = 4
 
 
 def read_network(
-    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+    path: Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    assume: Assumed | None = None,
 ) -> Network:
     """Read an ONNX file's structure and shapes, never its weights.
 
@@ -51,7 +56,11 @@ def read_network(
     batch : int or None
         First dimension of every input. None leaves what the file fixes.
     shapes : mapping of str to sequence of int
-        Whole shapes by input name; `batch` overrides the first dimension.
+        Whole shapes by input name, or by a pattern of names such as ``past_*``; `batch` overrides
+        the first dimension.
+    assume : mapping of str to int
+        How many ``boxes`` or ``values`` an operator finds whose output depends on the data
+        (`resperf.network.assumed.COUNTED`).
 
     Returns
     -------
@@ -63,10 +72,10 @@ def read_network(
     NetworkError
         If the file is missing, damaged or not ONNX.
     ShapeError
-        If a dimension is unknown or does not fit.
+        If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    return resolve(path, stripped_model(path), batch=batch, shapes=shapes)
+    return resolve(path, stripped_model(path), batch=batch, shapes=shapes, assume=assume)
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
@@ -100,6 +109,7 @@ def resolve(
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    assume: Assumed | None = None,
 ) -> Network:
     """Turn a parsed model into a `Network`; sets the same shapes and batch in the model.
 
@@ -108,7 +118,7 @@ def resolve(
     NetworkError, ShapeError
         As `read_network`.
     """
-    return _Reading(path, model, batch, shapes).network()
+    return _Reading(path, model, batch, shapes, assume).network()
 
 
 @dataclass
@@ -135,9 +145,11 @@ class _Reading:
         model: ModelProto,
         batch: int | None,
         shapes: Mapping[str, Sequence[int]] | None,
+        assume: Assumed | None,
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
+        self.assumptions = Assumptions(assume)
         weights = self._weights()
         overridable = self._overridable(weights)
         declared = [info for info in self.graph.input if info.name not in weights]
@@ -179,7 +191,14 @@ class _Reading:
         beside = dict.fromkeys(
             name for node in weight_nodes for name in (*node.inputs, *node.outputs) if name
         )
+        missing = self.assumptions.missing()
+        if (unused := self.assumptions.unused()) and not missing:
+            raise ShapeError(
+                f"{self.path}: no operator's output depends on how many {unused[0]} there are; "
+                f"leave out --assume {unused[0]}"
+            )
         seen.notes += self._closing_notes(nodes, tensors, outputs)
+        seen.notes += missing
         return Network(
             name=self.path.stem,
             nodes=tuple(nodes),
@@ -192,6 +211,7 @@ class _Reading:
             weight_nodes=tuple(weight_nodes),
             weight_tensors={name: seen.tensors[name] for name in beside},
             parameters=parameters_of(self.graph).most,
+            assumed=self.assumptions.statements(),
         )
 
     def _weights(self) -> dict[str, Tensor]:
@@ -311,6 +331,8 @@ class _Reading:
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
+        if len(found) < len(names):
+            found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
         for name in names:
             if name not in found and (known := self.declared.get(name)):
                 found[name] = known

@@ -12,6 +12,7 @@ from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_CACHED, Network, read_network_once
+from resperf.network.assumed import Assumed, checked
 from resperf.prediction.adapting import advice, as_adapted
 from resperf.prediction.asking import (
     Answering,
@@ -28,7 +29,9 @@ Batches = int | Sequence[int] | None
 Shapes = Mapping[str, Sequence[int]] | None
 
 
-def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Network]:
+def read_batches(
+    path: Path, batch: Batches, shapes: Shapes = None, assume: Assumed | None = None
+) -> list[Network]:
     """Read a network once per batch size; None means the file's own.
 
     Networks are cached until the file changes.
@@ -45,10 +48,13 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
         state = path.stat()
     except OSError:
         # Reading it raises the error.
-        return [read_network_once(path, batch=each, shapes=shapes) for each in batches]
+        return [
+            read_network_once(path, batch=each, shapes=shapes, assume=assume) for each in batches
+        ]
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
-    return [_read(path, seen, each, given) for each in batches]
+    assumed = tuple(sorted(checked(assume).items()))
+    return [_read(path, seen, each, given, assumed) for each in batches]
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)
@@ -57,8 +63,9 @@ def _read(
     _seen: tuple[int, ...],
     batch: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    assumed: tuple[tuple[str, int], ...],
 ) -> Network:
-    return read_network_once(path, batch=batch, shapes=dict(shapes))
+    return read_network_once(path, batch=batch, shapes=dict(shapes), assume=dict(assumed))
 
 
 def predict(
@@ -74,6 +81,8 @@ def predict(
     precision: str | None = None,
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
+    assume: Assumed | None = None,
+    custom_ms: Mapping[str, float] | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
 
@@ -90,7 +99,7 @@ def predict(
     batch : int or sequence of int, optional
         First dimension of the network's inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
-        Shapes of inputs with other free dimensions, by name.
+        Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``.
     bundle : str or Path, optional
         Folder of a bundle, or of several, that is searched first; or the name of a bundle.
     threads : int, optional
@@ -105,6 +114,12 @@ def predict(
     host_dispatch_us : float
         Time that the host needs to start one kernel; the execution phase takes at least as long
         as the host needs for all.
+    assume : mapping of str to int, optional
+        How many ``boxes`` (NonMaxSuppression) or ``values`` (NonZero, Compress, Unique) are found
+        where the output of an operator depends on the data. `Prediction.assumed` states it.
+    custom_ms : mapping of str to float, optional
+        Times of one run of operators that have no layer, in ms, by domain and operator:
+        ``{"my.domain.MyOp": 0.5}``. `Prediction.assumed` states them.
 
     Returns
     -------
@@ -129,8 +144,8 @@ def predict(
     """
     chosen = answering(Asked(device, framework, bundle, precision, compiled))
     found = replace(chosen, bundle=_for_threads(chosen.bundle, threads))
-    networks = read_batches(Path(path), batch, shapes)
-    predictions = _predictions(networks, found, strict, threads, host_dispatch_us)
+    networks = read_batches(Path(path), batch, shapes, assume)
+    predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if isinstance(batch, Sequence) else predictions[0]
 
 
@@ -140,6 +155,7 @@ def _predictions(
     strict: Strict,
     threads: int | None,
     host_dispatch_us: float,
+    custom_ms: Mapping[str, float] | None = None,
 ) -> list[Prediction]:
     bundle = as_adapted(found.bundle)
     said = advice(bundle)
@@ -151,6 +167,7 @@ def _predictions(
                 strict=strict,
                 threads=threads,
                 host_dispatch_us=host_dispatch_us,
+                custom_ms=custom_ms,
             ),
             notes=found.notes,
             advice=said,
@@ -203,12 +220,14 @@ def predict_everywhere(
     precision: str | None = None,
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
+    assume: Assumed | None = None,
 ) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle found, and for every known accelerator without one.
 
     Parameters
     ----------
-    path, framework, batch, shapes, bundle, threads, strict, precision, compiled, host_dispatch_us
+    path, framework, batch, shapes, bundle, threads, strict, precision, compiled, \
+    host_dispatch_us, assume
         As in `predict`; `framework`, `precision` and `compiled` restrict the bundles.
 
     Returns
@@ -227,7 +246,7 @@ def predict_everywhere(
     DeviceError
         If there is no bundle for `framework`.
     """
-    networks = read_batches(Path(path), batch, shapes)
+    networks = read_batches(Path(path), batch, shapes, assume)
     predictions: list[Prediction] = []
     found, damaged = find_bundles(bundle_place(bundle, framework))
     wanted = [each for each in found if framework is None or each.framework == framework]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,6 +14,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
+from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
@@ -50,6 +51,7 @@ def predict_network(
     whole: bool = True,
     in_session: bool = False,
     host_dispatch_us: float = math.nan,
+    custom_ms: Mapping[str, float] | None = None,
 ) -> Prediction:
     """Predict how long one run of a network takes.
 
@@ -78,17 +80,23 @@ def predict_network(
         Time that the host needs to start one kernel. Layers take at least that much together.
         NaN: as the bundle's layers show it (`Bundle.dispatch_ms`); if they do not, the host is
         taken to be fast enough.
+    custom_ms : mapping of str to float
+        Times of one run of operators that have no layer, in ms, by domain and operator:
+        ``{"my.domain.MyOp": 0.5}``; ONNX's own operators have no domain.
 
     Raises
     ------
     UnsupportedError
         If `strict` and the total would leave something out (or extrapolate), if the framework has
-        no lowering, or if the bundle predicts whole calls, which do not add up.
+        no lowering, if the bundle predicts whole calls, which do not add up, or if a time of
+        `custom_ms` is of nothing that needs one.
     """
     found = of_whole_network(network, bundle) if whole else {}
     if not in_session:
         bundle = bundle.without_session()
+    custom = CustomTimes(network, custom_ms)
     if found and not bundle.kinds:
+        custom.refuse_whole(bundle)
         answer = answered(
             _empty(network, bundle, threads), network, bundle, found,
             method=lowering, estimated=not strict, host_dispatch_us=host_dispatch_us,
@@ -109,7 +117,10 @@ def predict_network(
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
     lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
-    prediction = _prediction(network, lowered, bundle, strict=strict, threads=threads)
+    prediction = _prediction(
+        network, lowered, bundle, strict=strict, threads=threads, custom=custom
+    )
+    custom.refuse_unused()
     prediction = _with_host(prediction, bundle, host_dispatch_us)
     quantities = {**_of_layers(lowered, bundle), **found}
     return replace(prediction, quantities=tuple(quantities.values())) if quantities else prediction
@@ -192,6 +203,7 @@ def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
         layers=(),
         adapted=bundle.adapted,
         warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
+        assumed=network.assumed,
     )
 
 
@@ -203,6 +215,7 @@ def _prediction(
     strict: Strict = False,
     threads: int | None = None,
     alone: bool = False,
+    custom: CustomTimes | None = None,
 ) -> Prediction:
     """Add up the known times of a lowered network; `alone` uses times of isolated layers."""
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
@@ -210,7 +223,10 @@ def _prediction(
     alone = alone or bundle.method in RULE_OF_METHOD
     facts = None if strict else sheet_facts(bundle)
     bundle = completed(bundle, facts)
-    layers, times_ms, skipped = _predict_nodes(network, lowered, bundle, facts, alone=alone)
+    custom = custom or CustomTimes(network, None)
+    layers, times_ms, skipped = _predict_nodes(
+        network, lowered, bundle, facts, alone=alone, custom=custom
+    )
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
     copies = tuple(_copies_out_of_range(bundle, lowered)) if rule == "three_phase" else ()
@@ -243,6 +259,7 @@ def _prediction(
         log_width=_log_width(bundle, lowered, layers),
         calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
+        assumed=(*empty.assumed, *custom.statements()),
     )
 
 
@@ -302,6 +319,7 @@ def _predict_nodes(
     facts: DeviceFacts | None,
     *,
     alone: bool,
+    custom: CustomTimes,
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the skipped nodes.
 
@@ -319,7 +337,10 @@ def _predict_nodes(
     for node in lowered.nodes:
         if node.layer is None:
             times_ms.append(math.nan)
-            if node.role != "view":
+            if (stated := custom.layer(node)) is not None:
+                times_ms[-1] = stated.execution_ms
+                layers.append(stated)
+            elif node.role != "view":
                 reason = node.reason or "no layer kind fits this operator"
                 # An operator with several kernels counts once.
                 work = work_of(network, [each for each in node.sources if each not in counted])
@@ -334,6 +355,10 @@ def _predict_nodes(
             continue
         time, moved_ms, share = next(predicted)
         time = _in_network(priced(time, node.layer, facts), moved_ms, share, node, bundle)
+        if math.isnan(time.ms) and (stated := custom.layer(node)) is not None:
+            times_ms.append(stated.execution_ms)
+            layers.append(stated)
+            continue
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"

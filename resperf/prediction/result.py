@@ -87,6 +87,8 @@ class LayerPrediction(Record):
         without a trained predictor.
     inferred : bool
         Whether the predictor learnt from other devices only.
+    given : bool
+        Whether the user stated the time, of a custom operator.
     lower_bound_ms : float
         Least possible time on the device (`resperf.devices.lower_bound_ms`); NaN if the device's
         peak is not known.
@@ -109,6 +111,7 @@ class LayerPrediction(Record):
     high_ms: float = math.nan
     moved_bytes: int = 0
     inferred: bool = False
+    given: bool = False
 
     @property
     def below_bound(self) -> bool | None:
@@ -295,6 +298,9 @@ class Prediction:
         How the times were scaled from the bundle's machine to this one (`resperf adapt`).
     advice : str
         What it costs that they were not, and what to do; empty if nothing can be done.
+    assumed : tuple of str
+        What the user stated and the prediction takes as it is: how much operators find whose
+        output depends on the data, and times of custom operators.
     """
 
     network: str
@@ -334,6 +340,7 @@ class Prediction:
     extrapolated: str = ""
     adapted: Adaptation | None = None
     advice: str = ""
+    assumed: tuple[str, ...] = ()
 
     @property
     def total_ms(self) -> float:
@@ -388,6 +395,11 @@ class Prediction:
         return known_sum(parts_ms)
 
     @property
+    def given_ms(self) -> float:
+        """How much of the total the user stated, as times of custom operators."""
+        return math.fsum(layer.execution_ms for layer in self.layers if layer.given)
+
+    @property
     def _inferred_ms(self) -> float:
         if self.inferred_from:
             return self.phases.execution_ms - self.waiting_ms
@@ -404,13 +416,15 @@ class Prediction:
         ``measured`` times were learnt from measurements of this device, ``inferred`` ones from
         those of other devices or of whole networks, ``estimated`` ones from data sheets and other
         measurements;
-        ``host`` is time in which the device waits for the host.
+        ``host`` is time in which the device waits for the host; ``given`` are the user's times of
+        custom operators.
         """
         parts_ms = {
             "measured": 0.0,
             "inferred": self._inferred_ms,
             "estimated": self.estimated_ms,
             "host": self.waiting_ms,
+            "given": self.given_ms,
         }
         rest_ms = self.total_ms - sum(parts_ms.values())
         # Rounding may leave less than nothing.
@@ -448,7 +462,9 @@ class Prediction:
         is if the user gave it. Learnt from other hosts, it may be half or twice as long, or any of
         `USUAL_DISPATCH_US`.
         """
-        bound_ms = self._device_bound_ms(sign, self.total_ms - self.waiting_ms)
+        # Times that the user stated are taken as they are.
+        device_ms = self.total_ms - self.waiting_ms - self.given_ms
+        bound_ms = self._device_bound_ms(sign, device_ms) + self.given_ms
         if math.isnan(self.host_ms) or math.isnan(bound_ms):
             return bound_ms
         host_ms = self.host_ms
@@ -464,16 +480,17 @@ class Prediction:
             if known is None or math.isnan(total_ms):
                 return math.nan
             return total_ms / known.value * (known.low if sign < 0 else known.high)
-        layers_ms = sum(layer.execution_ms for layer in self.layers)
+        layers = [layer for layer in self.layers if not layer.given]
+        layers_ms = sum(layer.execution_ms for layer in layers)
         if not layers_ms:
             return math.nan
-        bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in self.layers]
+        bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in layers]
         if math.isinf(self.log_width):
             return total_ms * sum(bounds_ms) / layers_ms
         ratio = math.exp(sign * self.log_width)
         wider_ms = [
             sign * (bound_ms - layer.execution_ms * ratio)
-            for layer, bound_ms in zip(self.layers, bounds_ms, strict=True)
+            for layer, bound_ms in zip(layers, bounds_ms, strict=True)
             # Runs of networks with estimated layers have told how far off such layers are.
             if not layer.in_range and not (self.calibrated_with and layer.estimated)
         ]
@@ -490,7 +507,7 @@ class Prediction:
         operators and copies that it does not contain. ``macs``, ``moved_bytes`` and ``unsized`` are
         `covered`.
         """
-        inside_ms = sum(layer.execution_ms for layer in self.layers if layer.in_range)
+        inside_ms = sum(x.execution_ms for x in self.layers if x.in_range and not x.given)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
         if self.inferred_from and self.extrapolated:
             outside_ms = self._inferred_ms
@@ -531,7 +548,7 @@ _OWN = (
     "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
-    "groups", "classes", "inferred_from", "extrapolated",
+    "groups", "classes", "inferred_from", "extrapolated", "assumed",
 )  # fmt: skip
 
 

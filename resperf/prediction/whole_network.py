@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from resperf.bundle import NETWORK, Bundle, same_way
 from resperf.devices import device_class
 from resperf.errors import BundleError, UnsupportedError
-from resperf.lowering import lower
+from resperf.layers import OPERATOR_DOMAINS
+from resperf.lowering import lower, work_of
 from resperf.network import Network
 from resperf.prediction.data_sheet import completed, sheet_facts
 from resperf.prediction.result import (
@@ -142,7 +143,7 @@ def answered(
     left_out = tuple(Skipped(network.name, "operator", why) for why in account.left_out)
     answer = replace(
         answer,
-        skipped=(*left_out, *answer.skipped),
+        skipped=(*left_out, *_custom(network), *answer.skipped),
         groups=tuple(Part(name, *band) for name, band in account.groups.items()),
         classes=tuple(Part(name, *band) for name, band in account.classes.items()),
         inferred_from=account.inferred_from,
@@ -150,6 +151,19 @@ def answered(
         warnings=(*answer.warnings, *account.notes),
     )
     return answer if is_host else _with_unknown_dispatch(answer, host_dispatch_us)
+
+
+def _custom(network: Network) -> Iterator[Skipped]:
+    """Name the custom operators: no network that was measured has them.
+
+    Those of unknown size are left out by the predictor itself.
+    """
+    for node in network.nodes:
+        ends = filter(None, (*node.inputs, *node.outputs))
+        if node.domain not in OPERATOR_DOMAINS and all(name in network.tensors for name in ends):
+            op = f"{node.domain}.{node.op}"
+            reason = f"no layer kind for operator {op}"
+            yield Skipped(node.name, op, reason, *work_of(network, [node.name]))
 
 
 def _with_unknown_dispatch(answer: Prediction, host_dispatch_us: float) -> Prediction:

@@ -38,6 +38,7 @@ INCOMPLETE = "INCOMPLETE"
 """Begins every total that does not cover the whole network."""
 _NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
 _INPUT_NAME = re.compile(r"its input '[^']*'")
+_UNREAD = re.compile(r"no layer kind for operator (\S+)$")
 _FIRST_LAYER = re.compile(r"(layers are [^,]*), first .*")
 ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
@@ -134,6 +135,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     if result.layers:
         lines.append(_coverage(result))
     lines += filter(None, (_origins(result), _host(result), _calibrated(result), _adapted(result)))
+    lines += [f"assumed: {printable(each)}" for each in result.assumed]
     return "\n".join(lines)
 
 
@@ -185,13 +187,14 @@ def _coverage(prediction: Prediction) -> str:
 def _origins(prediction: Prediction) -> str:
     """Say what share of the time was measured, inferred and estimated, unless all was measured."""
     shares = prediction.origins
-    if not shares["inferred"] and not shares["estimated"]:
+    if not shares["inferred"] and not shares["estimated"] and not shares["given"]:
         return ""
     words = {
         "measured": "learnt from measurements of this device",
         "inferred": f"inferred from {prediction.inferred_from or 'other devices'}",
         "estimated": f"{ESTIMATED} from data sheets and other measurements",
         "host": "waiting for the host",
+        "given": "given by the user",
     }
     # Rounding may leave a share of almost nothing.
     known = {what: f"{shares[name]:.0%}" for name, what in words.items()}
@@ -295,7 +298,8 @@ def layer_remarks(layer: LayerPrediction) -> list[str]:
 
 def _marks(layer: LayerPrediction) -> list[str]:
     bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
-    return [ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
+    given = "given by the user" if layer.given else ""
+    return [given, ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
 
 
 def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
@@ -373,6 +377,11 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     more = "" if every else "; --all names every one"
     if len(largest) > len(lines):
         lines.append(f"and {len(largest) - len(lines)} more reasons")
+    unread = dict.fromkeys(
+        match[1] for each in result.skipped if (match := _UNREAD.search(each.reason))
+    )
+    if unread and isinstance(result, Prediction) and result.rule != WHOLE_NETWORK:
+        lines.append(f"a time of your own counts them: --custom {next(iter(unread))}=0.5ms")
     return "\n".join(
         [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
     )
@@ -450,6 +459,9 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         "\n".join(f"not predicted for {line}" for line in _said(failed)),
         "\n".join(f"damaged: {each.error}" for each in failures if not each.device),
         "\n".join(_said(lacking)),
+        "\n".join(
+            f"assumed: {printable(x)}" for x in (predictions[0].assumed if predictions else ())
+        ),
         notes_text(_said(notes)),
         warnings_text(_said(warnings)),
     ]

@@ -166,6 +166,62 @@ def test_an_impossible_size_is_refused(
         read(**net, inputs=[value("x", [1, 3, 8, 8])], **options)
 
 
+def decoder(*lengths: str) -> dict[str, Any]:
+    """Two caches joined with what the tokens become, and a mask over both."""
+    total, past = lengths
+    nodes = [
+        helper.make_node("Concat", [f"past.{i}", "tokens"], [f"present.{i}"], axis=1)
+        for i in range(2)
+    ]
+    nodes.append(helper.make_node("Add", ["present.0", "mask"], ["y"]))
+    inputs = [
+        value("tokens", ["n", "new", 4]), value("mask", ["n", total, 4]),
+        value("past.0", ["n", past, 4]), value("past.1", ["n", past, 4]),
+    ]  # fmt: skip
+    return {"nodes": nodes, "inputs": inputs, "outputs": ["y", "present.0", "present.1"]}
+
+
+def test_a_pattern_gives_several_inputs_a_shape_and_sums_follow(
+    read: Callable[..., Network],
+) -> None:
+    given = {"tokens": (1, 1, 4), "past.*": (1, 8, 4)}
+    net = read(**decoder("past_length + new", "past_length"), shapes=given)
+    assert net.tensors["past.1"].shape == (1, 8, 4)
+    assert net.tensors["mask"].shape == (1, 9, 4)
+    assert net.tensors["present.1"].shape == net.tensors["y"].shape == (1, 9, 4)
+    given = {"tokens": (1, 7, 4), "past.*": (1, 0, 4)}
+    prompt = read(**decoder("past_length + new", "past_length"), shapes=given)
+    assert prompt.tensors["past.0"].shape == (1, 0, 4)
+    assert prompt.tensors["y"].shape == (1, 7, 4)
+
+
+def test_a_whole_name_counts_before_a_pattern(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Concat", ["p.a", "p.b"], ["y"], axis=0)]
+    inputs = [value("p.a", ["n", 2]), value("p.b", ["m", 2])]
+    for given in ({"p.*": (3, 2), "p.b": (5, 2)}, {"p.b": (5, 2), "p.*": (3, 2)}):
+        assert read(nodes, inputs, ["y"], shapes=given).tensors["y"].shape == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"future*": (1, 8, 4)}, r"no input 'future\*'.*its inputs are: tokens, mask, past.0"),
+        (
+            {"past*": (1, 8, 4), "*.1": (1, 9, 4)},
+            r"past\* and --shape \*.1 give input 'past.1' two",
+        ),
+        ({"*": (1, 0, 4), "mask": (1, 0, 4)}, "every input is empty"),
+        ({"past.*": (0, 8, 4)}, "every dimension must be a positive number .0 only for"),
+        ({"tokens": (1, 1, 4)}, r"'past.0'.* is free.*--shape 'past.\*=N,N,4'"),
+    ],
+)
+def test_shapes_of_caches_that_do_not_fit_are_refused(
+    read: Callable[..., Network], shapes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ShapeError, match=message):
+        read(**decoder("total", "past_length"), shapes={"mask": (1, 9, 4)} | shapes)
+
+
 def test_an_input_without_a_shape_asks_for_one(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     with pytest.raises(ShapeError, match="--shape x="):

@@ -15,10 +15,11 @@ from resperf.copies import StoredCopies, weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
-from resperf.network import Network, Tensor
+from resperf.network import Network, Node, Tensor
 from resperf.platform import this_platform
-from resperf.prediction import layers_alone, predict_layers, predict_network
+from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
+from resperf.prediction.asking import Asked, answering
 from resperf.prediction.layers import layer_times
 from resperf.settings import Setting
 
@@ -497,3 +498,22 @@ def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
     bundle.largest_bytes = 100
     (warning,) = (each for each in predict_nodes(NODES, bundle).warnings if "copy" in each)
     assert warning.startswith("the copy of 'image' is outside the measured range: preprocess_ms of")
+
+
+def test_custom_operators_are_named_where_networks_are_predicted_as_a_whole() -> None:
+    nodes = (
+        Node("conv", "Conv", "", ("x", "w"), ("a",), {"kernel_shape": (1, 1)}),
+        Node("warp", "Warp", "my.ops", ("a",), ("b",), {}),
+        Node("lost", "Warp", "my.ops", ("b",), ("c",), {}),
+    )
+    tensors = {name: Tensor(name, (8, 16, 32, 32), "float32") for name in "xab"}
+    tensors["w"] = Tensor("w", (16, 16, 1, 1), "float32", is_weight=True)
+    network = Network("n", nodes, tensors, ("x",), ("b",), {"": 17, "my.ops": 1}, 8)
+    bundle = answering(Asked("rtx4090", None, None, "amp", False)).bundle
+    prediction = predict_network(network, bundle)
+    assert prediction.rule == WHOLE_NETWORK
+    assert not prediction.complete
+    (warp,) = [each for each in prediction.skipped if each.name == "warp"]
+    assert warp.op == "my.ops.Warp"
+    assert warp.reason == "no layer kind for operator my.ops.Warp"
+    assert warp.moved_bytes == 2 * 4 * math.prod(tensors["a"].shape)

@@ -1,0 +1,165 @@
+"""Operators whose output has as many rows as the data make it, and what a user assumes of them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from resperf.errors import ShapeError, printable
+from resperf.network._base import MALFORMED, Known, Tensor
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+Assumed = Mapping[str, int]
+"""What is counted (a word of `COUNTED`) -> how many a run finds."""
+_Shape = tuple[int, ...]
+_NAMED = 3
+"""Operators that a message names."""
+
+
+def checked(given: Assumed | None) -> dict[str, int]:
+    """Return assumptions with known words and positive whole numbers.
+
+    Raises
+    ------
+    ShapeError
+        If there are others.
+    """
+    found = {}
+    for word, count in (given or {}).items():
+        if word not in COUNTED:
+            raise ShapeError(f"no assumption {word!r}; known are: {', '.join(COUNTED)}")
+        try:
+            found[word] = operator.index(count)
+        except TypeError:
+            found[word] = 0
+        if found[word] < 1:
+            raise ShapeError(f"{word}={count!r} must be a whole number of at least 1")
+    return found
+
+
+class Assumptions:
+    """Gives such operators an output shape, and remembers which ones.
+
+    Parameters
+    ----------
+    given : mapping of str to int, optional
+        What is counted -> how many a run finds.
+    """
+
+    def __init__(self, given: Assumed | None) -> None:
+        self._given = checked(given)
+        self._used: Counter[tuple[str, str, int]] = Counter()
+        self._lacking: dict[str, list[str]] = {}
+
+    def outputs(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, Known]:
+        """Return types and shapes of the outputs of a node, if an assumption decides them."""
+        word = next((w for w, ops in COUNTED.items() if node.op_type in ops), "")
+        if not word or node.domain:
+            return {}
+        if word not in self._given:
+            name = printable(node.name or node.output[0])
+            self._lacking.setdefault(word, []).append(f"{node.op_type} {name!r}")
+            return {}
+        known = [inputs.get(name) for name in node.input]
+        attributes = {each.name: each.i for each in node.attribute}
+        try:
+            count, shapes = COUNTED[word][node.op_type](known, attributes, self._given[word])
+        except MALFORMED:
+            return {}
+        self._used[node.op_type, word, count] += 1
+        return {name: each for name, each in zip(node.output, shapes, strict=False) if name}
+
+    def statements(self) -> tuple[str, ...]:
+        """Say what was assumed: ``"NonMaxSuppression returns 100 boxes (--assume boxes=100)"``."""
+        return tuple(
+            (f"{times} x {op} return {count} {word} each" if times > 1
+             else f"{op} returns {count} {word}")
+            + ("" if count == self._given[word] else " at most")
+            + f" (--assume {word}={self._given[word]})"
+            for (op, word, count), times in self._used.items()
+        )  # fmt: skip
+
+    def missing(self) -> list[str]:
+        """Say what depends on the data and has no assumption."""
+        return [
+            f"how many {word} these return depends on the data, so that nothing behind them is "
+            f"predicted: {_listed(names)}; assume a number: --assume {word}=100"
+            for word, names in self._lacking.items()
+        ]
+
+    def unused(self) -> list[str]:
+        """Return the words that no operator of the network needs."""
+        used = {word for _, word, _ in self._used}
+        return [word for word in self._given if word not in used]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+_Inputs = Sequence["Tensor | None"]
+_Counted = tuple[int, list[Known]]
+"""How many are found, and the outputs' types and shapes."""
+
+
+def _shape(inputs: _Inputs, place: int = 0) -> _Shape:
+    tensor = inputs[place]
+    if tensor is None:
+        raise ValueError(place)
+    return tensor.shape
+
+
+def _boxes(inputs: _Inputs, _attributes: Mapping[str, Any], count: int) -> _Counted:
+    """(boxes, 3): image, class and box; no more than the operator keeps of all classes."""
+    (batch, boxes, _), (_, classes, _) = _shape(inputs), _shape(inputs, 1)
+    most = inputs[2] if len(inputs) > 2 else None
+    limit = boxes if most is None or most.value is None else min(boxes, int(most.value.item()))
+    found = max(0, min(count, batch * classes * limit))
+    return found, [("int64", (found, 3))]
+
+
+def _non_zero(inputs: _Inputs, _: Mapping[str, Any], count: int) -> _Counted:
+    shape = _shape(inputs)
+    found = min(count, math.prod(shape))
+    return found, [("int64", (len(shape), found))]
+
+
+def _kept(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> tuple[int, int, _Shape]:
+    """How many of which axis's values are kept, the length of that axis, and the new shape."""
+    shape = _shape(inputs)
+    axis: int | None = attributes.get("axis")
+    if axis is None:
+        length = math.prod(shape)
+        return min(count, length), length, (min(count, length),)
+    found = min(count, shape[axis])
+    axis = axis % len(shape)
+    return found, shape[axis], (*shape[:axis], found, *shape[axis + 1 :])
+
+
+def _compress(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
+    found, _, shape = _kept(inputs, attributes, count)
+    return found, [(_dtype(inputs), shape)]
+
+
+def _unique(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
+    found, length, shape = _kept(inputs, attributes, count)
+    places: list[Known] = [("int64", (n,)) for n in (found, length, found)]
+    return found, [(_dtype(inputs), shape), *places]
+
+
+def _dtype(inputs: _Inputs) -> str:
+    first = inputs[0]
+    return "float32" if first is None else first.dtype
+
+
+COUNTED: Mapping[str, Mapping[str, Callable[[_Inputs, Mapping[str, Any], int], _Counted]]] = {
+    "boxes": {"NonMaxSuppression": _boxes},
+    "values": {"NonZero": _non_zero, "Compress": _compress, "Unique": _unique},
+}
+"""What is counted -> operator -> how many it returns and its outputs, if so many are assumed."""
