@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -90,6 +90,14 @@ def first_line(error: BaseException) -> str:
     """Return the first line of a foreign error's message, cut to 300 characters."""
     words = str(error).strip().splitlines() or [type(error).__name__]
     return words[0][:300]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean conv or convert?)"``; empty if no known word is spelt alike."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def printable(text: str) -> str:

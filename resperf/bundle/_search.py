@@ -11,7 +11,7 @@ from pathlib import Path
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
-from resperf.errors import BundleError, DeviceError
+from resperf.errors import BundleError, DeviceError, did_you_mean
 from resperf.platform import Platform, distance
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
@@ -181,8 +181,10 @@ def find_bundle(
         raise DeviceError(
             f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices{problem}"
         )
+    known = dict.fromkeys((*(name for each in parts for name in devices_of(each)), *_names(parts)))
+    hint = "" if device in known else did_you_mean(str(device), known)
     raise DeviceError(
-        f"no bundle {wanted}; {_known(parts)}{problem}; make one with: resperf train "
+        f"no bundle {wanted}{hint}; {_known(parts)}{problem}; make one with: resperf train "
         "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 
@@ -286,8 +288,13 @@ def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
     known = (f"{name} ({each.framework})" for each in parts for name in devices_of(each))
     devices = ", ".join(dict.fromkeys(known))
-    names = ", ".join(dict.fromkeys(each.path.name for each in parts))
+    names = ", ".join(_names(parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
+
+
+def _names(parts: Sequence[Bundle]) -> tuple[str, ...]:
+    """Return the names of bundles."""
+    return tuple(dict.fromkeys(each.path.name for each in parts))
 
 
 def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:

@@ -101,7 +101,7 @@ def command(
     estimated from the data sheet; the text says how much of the time is which.
     """
     from resperf.prediction import predict
-    from resperf.report.network import lowering_text, network_text
+    from resperf.report.network import batches_text, lowering_text, network_text
 
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
@@ -123,8 +123,7 @@ def command(
     answer = predict(network, device=device, **question)
     predictions = answer if isinstance(answer, list) else [answer]
     if as_json:
-        documents = [prediction.to_json() for prediction in predictions]
-        show_json(documents if isinstance(answer, list) else documents[0])
+        show_json([prediction.to_json() for prediction in predictions])
         return
     texts = [network_text(prediction, every=every) for prediction in predictions]
     if show_lowering:
@@ -132,6 +131,8 @@ def command(
             f"{text}\n\n{lowering_text(p, every=every)}"
             for text, p in zip(texts, predictions, strict=True)
         ]
+    if len(predictions) > 1:
+        texts.append(batches_text(predictions))
     print("\n\n".join(texts))
 
 
@@ -153,7 +154,7 @@ def _beside(
     (network,) = read_batches(path, question["batch"], question["shapes"])
     found = compare_with_engine(prediction, network, run)
     if as_json:
-        show_json({**prediction.to_json(), "against": found.to_json()})
+        show_json([{**prediction.to_json(), "against": found.to_json()}])
     else:
         print(engine_comparison_text(found, every=every))
 

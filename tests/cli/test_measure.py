@@ -28,7 +28,7 @@ def test_json_has_the_form_of_a_prediction_and_percentiles(cli):
 
 def test_against_a_bundle_both_are_given_per_layer(bundle, cli):
     words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
-    document = cli.json(*words)
+    document = cli.document(*words)
     measured = {layer["name"]: layer for layer in document["layers"]}
     predicted = {layer["name"]: layer for layer in document["predicted"]["layers"]}
     assert predicted
@@ -49,7 +49,7 @@ def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
     node = make_node("MatMul", ["x", "table"], ["y"])
     path = network_file("two.onnx", [node], {"x": [1, 4], "table": [4, 3]}, {"y": None})
     words = ["measure", path, "--batch", "8", *QUICK]
-    document = cli.json(*words, "--against", bundle)
+    document = cli.document(*words, "--against", bundle)
     assert document["batch"] == document["predicted"]["batch"] == 8
     [measured] = document["layers"]
     assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
@@ -110,7 +110,7 @@ def test_a_training_step_in_pytorch_is_shown_in_its_parts(perceptron, cli):
     path = perceptron("two.onnx", 64, 32, 10)
     words = ["measure", path, "--framework", "torch", "--training", "sgd", "--batch", "1"]
     words += QUICK
-    document = cli.json(*words)
+    document = cli.document(*words)
     assert document["phases"]["execution_ms"] is None
     assert list(document["quantities"]) == [
         "forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes",
