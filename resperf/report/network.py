@@ -451,11 +451,11 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
     rows = []
     for each in results:
         batch = math.nan if each.batch is None else each.batch
-        predicted = isinstance(each, Prediction)
+        predicted = each if isinstance(each, Prediction) else None
         rows.append(
             [UNKNOWN_BATCH if each.batch is None else str(each.batch),
-             INCOMPLETE if predicted and not each.complete else "",
-             ms_cell(each.total_ms), interval_cell(each) if predicted else "",
+             INCOMPLETE if predicted and not predicted.complete else "",
+             ms_cell(each.total_ms), interval_cell(predicted) if predicted else "",
              ms_cell(each.total_ms / batch), _rate_cell(batch / each.total_ms * MS_PER_S)]
         )  # fmt: skip
     headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
