@@ -224,7 +224,7 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
     # What is smaller than all that was measured is as uncertain as without the runs.
     words = ["predict", chosen[0], "--batch", "64", "--precision", "amp", "--bundle"]
     for name in ("costs", "made"):
-        document = cli.json(*words, tmp_path / name)
+        document = cli.document(*words, tmp_path / name)
         assert document["extrapolated"].startswith("the smallest batch size")
         found = document["quantities"]["execution_ms"]
         assert found["low"] <= found["value"] / 2
