@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
@@ -31,8 +34,24 @@ if TYPE_CHECKING:
 
 Given = str | os.PathLike[str] | bytes | bytearray | memoryview
 """A network: a file's path, or a file's content. An `onnx.ModelProto` is one too."""
-Batches = int | Sequence[int] | None
-Shapes = Mapping[str, Sequence[int]] | None
+Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
+Batch = int | np.integer[Any] | None
+Batches = Batch | Integers
+Shapes = Mapping[str, Integers] | None
+
+
+class Options(TypedDict, total=False):
+    """What `predict` takes besides a network and batch sizes."""
+
+    device: str | None
+    framework: str | None
+    shapes: Shapes
+    bundle: str | Path | None
+    threads: int | None
+    strict: Strict
+    precision: str | None
+    compiled: bool
+    host_dispatch_us: float
 
 
 def _integer(value: Any, what: str, refused: type[ResperfError] = ShapeError) -> int:
@@ -100,6 +119,18 @@ def _read(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> Network:
     return read_network_once(path, batch=batch, shapes=dict(shapes))
+
+
+@overload
+def predict(
+    network: Given | ModelProto, *, batch: Batch = None, **options: Unpack[Options]
+) -> Prediction: ...
+
+
+@overload
+def predict(
+    network: Given | ModelProto, *, batch: Integers, **options: Unpack[Options]
+) -> list[Prediction]: ...
 
 
 def predict(
@@ -181,7 +212,7 @@ def predict_many(
     *,
     device: str | None = None,
     framework: str | None = None,
-    batch: int | None = None,
+    batch: Batch = None,
     shapes: Shapes = None,
     bundle: str | Path | None = None,
     threads: int | None = None,

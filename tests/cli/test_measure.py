@@ -66,7 +66,8 @@ def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--framework", "nonsense"], "no framework 'nonsense'"),
+        (["--framework", "nonsense"], "no framework 'nonsense'; known"),
+        (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow?)"),
         (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
         (["--against", "mars"], "no bundle 'mars'"),
     ],
