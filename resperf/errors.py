@@ -92,11 +92,16 @@ def first_line(error: BaseException) -> str:
     return words[0][:300]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean conv or convert?)"``; empty if no known word is spelt alike."""
+def words_like(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known words that are spelt like a word, the nearest first."""
     import difflib
 
-    near = difflib.get_close_matches(word, known)
+    return difflib.get_close_matches(word, known)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean conv or cast?)"``; empty if no known word is spelt alike."""
+    near = words_like(word, known)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 

@@ -67,7 +67,7 @@ def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
     ("words", "part"),
     [
         (["--framework", "nonsense"], "no framework 'nonsense'; known"),
-        (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow?)"),
+        (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow or"),
         (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
         (["--against", "mars"], "no bundle 'mars'"),
     ],

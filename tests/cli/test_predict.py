@@ -165,7 +165,8 @@ def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
     ("words", "part"),
     [
         (["--device", "mars", "--batch", "1"], "no bundle 'mars'; devices: cpu"),
-        (["--device", "cpuu", "--batch", "1"], "no bundle 'cpuu' (did you mean cpu?); devices: "),
+        (["--device", "cpuu", "--batch", "1"], "no bundle 'cpuu'; did you mean cpu? See: "),
+        (["--framework", "onnxruntme"], "'onnxruntme' (did you mean onnxruntime?); devices: cpu"),
         (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
         (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
     ],
