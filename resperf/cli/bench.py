@@ -281,8 +281,9 @@ def find_campaign(name: str) -> Path:
     shipped = {p.stem: p for folder in campaign_folders() for p in sorted(folder.glob("*.toml"))}
     if name in shipped:
         return shipped[name]
+    known = ", ".join(sorted(shipped)) or "none"
     raise CampaignError(
-        f"no campaign {name!r}{did_you_mean(name, shipped)}: neither a file nor one of {', '.join(sorted(shipped)) or 'none'}"
+        f"no campaign {name!r}{did_you_mean(name, shipped)}: neither a file nor one of {known}"
     )
 
 

@@ -199,9 +199,8 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    chosen = answering(Asked(device, framework, bundle, precision, compiled))
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    found = replace(chosen, bundle=_for_threads(chosen.bundle, threads))
+    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
     networks = read_batches(network, batch, shapes)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us)
     return predictions if _is_several(batch) else predictions[0]
@@ -251,9 +250,8 @@ def predict_many(
     >>> found = resperf.predict_many(candidates, device="cpu")  # doctest: +SKIP
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
-    chosen = answering(Asked(device, framework, bundle, precision, compiled))
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    found = replace(chosen, bundle=_for_threads(chosen.bundle, threads))
+    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
     read = []
     for place, network in enumerate(networks):
         try:
@@ -274,6 +272,11 @@ def _predictions(
         networks, found.bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us
     )
     return [replace(each, notes=found.notes) for each in predictions]
+
+
+def _answering(asked: Asked, threads: int | None) -> Answering:
+    chosen = answering(asked)
+    return replace(chosen, bundle=_for_threads(chosen.bundle, threads))
 
 
 def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:

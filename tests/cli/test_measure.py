@@ -128,3 +128,14 @@ def test_a_setting_that_a_framework_lacks_is_one_line(perceptron, cli):
     assert cli.run(*words, code=2).err.strip() == (
         "resperf: error: framework onnxruntime on cpu has no setting 'layout'; it has: threads"
     )
+
+
+def test_several_batches_end_in_one_table(cli):
+    words = ["measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK]
+    last = cli.text(*words).split("\n\n")[-1].splitlines()
+    assert last[0] == "all batch sizes"
+    assert " ".join(last[1].split()) == "batch total ms ms per image images/s"
+    for batch, line in zip((1, 2), last[3:], strict=True):
+        cells = [float(cell) for cell in line.split()]
+        assert cells[0] == batch
+        assert cells[2] * batch == pytest.approx(cells[1], rel=0.01)
