@@ -72,6 +72,7 @@ def command(
     """
     from resperf.backends import backend
     from resperf.bundle import named_target
+    from resperf.network.files import network_file
     from resperf.prediction import layers_alone
     from resperf.prediction.api import read_batches
     from resperf.prediction.asking import chosen_bundle
@@ -87,6 +88,7 @@ def command(
     if output is not None:
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
+    network = network_file(network)
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None if against is None else chosen_bundle(None, target.framework, against)

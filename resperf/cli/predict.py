@@ -37,7 +37,8 @@ EVERY_DEVICE = "all"
 
 @click.command(
     cls=BatchCommand,
-    epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
+    "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"

@@ -18,6 +18,7 @@ from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, NetworkError, ResperfError, ShapeError
 from resperf.network import NETWORKS_CACHED, Network, read_given_network, read_network_once
+from resperf.network.files import network_file
 from resperf.prediction.asking import (
     Answering,
     Asked,
@@ -92,7 +93,7 @@ def read_batches(
     batches = [None if each is None else _integer(each, "batch") for each in given]
     shapes = _integers(shapes)
     if isinstance(network, str | os.PathLike):
-        return _read_file(Path(network), batches, shapes)
+        return _read_file(network_file(Path(network)), batches, shapes)
     if isinstance(network, bytearray | memoryview):
         network = bytes(network)
     return [read_given_network(network, batch=each, shapes=shapes) for each in batches]
@@ -152,7 +153,8 @@ def predict(
     Parameters
     ----------
     network : str, path, bytes or onnx.ModelProto
-        ONNX file, its content, or a model in memory; weights may be missing.
+        ONNX file or the name of a shipped network, a file's content, or a model in memory; weights
+        may be missing.
     device : str, optional
         Device or name of a bundle, as ``resperf devices`` lists them, or a TOML file with the
         facts of a card; by default that of `bundle`, else ``"cpu"``. A card without a bundle is

@@ -63,6 +63,17 @@ def test_a_network_is_read_once_until_its_file_changes(tmp_path: Path) -> None:
         read_batches(path, 1)
 
 
+def test_a_shipped_network_is_found_by_its_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_batches("lenet5", 1)[0].nodes == read_batches(LENET, 1)[0].nodes
+    shutil.copy(NETWORKS / "alexnet.onnx", tmp_path / "lenet5")
+    assert read_batches("lenet5", 1)[0].nodes == read_batches(NETWORKS / "alexnet.onnx", 1)[0].nodes
+    with pytest.raises(NetworkError, match=r"no file resnet5 \(did you mean resnet50"):
+        read_batches("resnet5", 1)
+    with pytest.raises(NetworkError, match=r"no file here/lenet5; give the path of an ONNX file$"):
+        read_batches("here/lenet5", 1)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_file_its_content_and_a_model_are_the_same_network(width: int, tmp_path: Path) -> None:
     model, path = network(width), tmp_path / f"of_{width}.onnx"
