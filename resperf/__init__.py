@@ -5,21 +5,56 @@ The public names are those of `__all__`; importing the package loads no framewor
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from resperf._version import __version__
-from resperf.errors import ResperfError
+from resperf.errors import (
+    BundleError,
+    CampaignError,
+    DatasetError,
+    DeviceError,
+    DeviceLostError,
+    LayerError,
+    MeasurementError,
+    MissingExtraError,
+    NetworkError,
+    OutputError,
+    ResperfError,
+    ShapeError,
+    TrainingError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from resperf.prediction.api import predict as predict
+    from resperf.prediction.api import predict_many as predict_many
+    from resperf.prediction.known import KnownDevice as KnownDevice
+    from resperf.prediction.known import list_devices as list_devices
+    from resperf.prediction.result import Prediction as Prediction
 
-__all__ = ["ResperfError", "__version__", "predict"]
+__all__ = [
+    "BundleError", "CampaignError", "DatasetError", "DeviceError", "DeviceLostError",
+    "KnownDevice", "LayerError", "MeasurementError", "MissingExtraError", "NetworkError",
+    "OutputError", "Prediction", "ResperfError", "ShapeError", "TrainingError",
+    "UnsupportedError", "__version__", "list_devices", "predict", "predict_many",
+]  # fmt: skip
+
+_PLACES = {
+    "KnownDevice": "resperf.prediction.known",
+    "Prediction": "resperf.prediction.result",
+    "list_devices": "resperf.prediction.known",
+    "predict": "resperf.prediction.api",
+    "predict_many": "resperf.prediction.api",
+}
+"""Public names that are loaded on first use, so that `import resperf` stays light -> modules."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load `predict` on first use, so that `import resperf` stays light."""
-    if name == "predict":
-        from resperf.prediction.api import predict
-
-        return predict
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'resperf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -90,6 +90,19 @@ def first_line(error: BaseException) -> str:
     """Return the first line of a foreign error's message, cut to 300 characters."""
     words = str(error).strip().splitlines() or [type(error).__name__]
     return words[0][:300]
+
+
+def words_like(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known words that are spelt like a word, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(word, known)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean conv or cast?)"``; empty if no known word is spelt alike."""
+    near = words_like(word, known)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def printable(text: str) -> str:

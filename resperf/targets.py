@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
-from resperf.errors import MissingExtraError, ResperfError, first_line, silent_stderr
+from resperf.errors import (
+    MissingExtraError,
+    ResperfError,
+    did_you_mean,
+    first_line,
+    silent_stderr,
+)
 
 UNKNOWN = "unknown"
 """Class of a device that is in no table."""
@@ -346,7 +352,8 @@ def _rows_of(framework: str | None) -> list[Target]:
     rows = [row for row in targets() if framework in (None, row.framework)]
     if not rows:
         raise ResperfError(
-            f"no framework {framework!r}; known frameworks: {', '.join(frameworks())}"
+            f"no framework {framework!r}{did_you_mean(str(framework), frameworks())}; known "
+            f"frameworks: {', '.join(frameworks())}"
         )
     return rows
 

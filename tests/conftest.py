@@ -83,6 +83,11 @@ class CommandLine:
         """Return the JSON of a command that succeeds."""
         return json.loads(self.text(*words, "--json"))
 
+    def document(self, *words: object) -> Any:
+        """Return the only document of the JSON list that a command prints."""
+        [found] = self.json(*words)
+        return found
+
     def error(self, *words: object) -> str:
         """Return the error of a command that is refused: one line, or click's lines on usage."""
         shown = self.run(*words, code=2)

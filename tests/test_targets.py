@@ -148,12 +148,12 @@ def test_a_target_of_another_package_goes_through_every_command(
     trained = cli.json("train", result["dataset"], "--method", "baseline")
     assert Path(trained["path"]) == tmp_path / "home" / "bundles" / "toy9000-toyrt"
     for word in ("toy9000", "toy9000-toyrt", trained["path"]):
-        predicted = cli.json("predict", network, "--device", word, "--batch", 2)
+        predicted = cli.document("predict", network, "--device", word, "--batch", 2)
         assert (predicted["device"], predicted["framework"]) == ("toy9000", "toyrt")
         assert {layer["kind"] for layer in predicted["layers"]} == {"dense"}
     ways = ("--device toygpu", "--framework toyrt", "--device toy9000-toyrt", "--device toy9000")
     for words in map(str.split, ways):
-        measured = cli.json(
+        measured = cli.document(
             "measure", network, *words, "--batch", 2, "--seconds", 0.01,
             "--against", "toy9000",
         )  # fmt: skip
@@ -177,7 +177,7 @@ def test_a_target_of_another_package_goes_through_every_command(
     assert (runs["networks"], runs["statuses"]) == (24, {"ok": 24})
     monkeypatch.setitem(METHODS, "toy-peak-memory", "toy_peak_memory:ToyPeakMemory")
     cli.json("train", "runs.h5", "--method", "toy-peak-memory", "-o", "peak")
-    found = cli.json("predict", network, "--bundle", "peak", "--batch", 4)
+    found = cli.document("predict", network, "--bundle", "peak", "--batch", 4)
     # Two bytes for each of the largest activation: 4 x 900 values of four bytes.
     peak = found["quantities"]["peak_memory_bytes"]["value"]
     assert peak == pytest.approx(2 * 4 * 4 * 900)

@@ -11,7 +11,7 @@ from pathlib import Path
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
-from resperf.errors import BundleError, DeviceError
+from resperf.errors import BundleError, DeviceError, did_you_mean, words_like
 from resperf.platform import Platform, distance
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
@@ -183,12 +183,14 @@ def find_bundle(
         return of_device(found.checked, device)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
-    if device_facts(str(device)) is None and (near := names_like(str(device))):
+    if near := _spelt_alike(str(device), parts):
         raise DeviceError(
             f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices{problem}"
         )
+    known = {each.framework for each in parts}
+    hint = did_you_mean(framework, known) if framework and framework not in known else ""
     raise DeviceError(
-        f"no bundle {wanted}; {_known(parts)}{problem}; make one with: resperf train "
+        f"no bundle {wanted}{hint}; {_known(parts)}{problem}; make one with: resperf train "
         "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 
@@ -292,8 +294,21 @@ def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
     known = (f"{name} ({each.framework})" for each in parts for name in devices_of(each))
     devices = ", ".join(dict.fromkeys(known))
-    names = ", ".join(dict.fromkeys(each.path.name for each in parts))
+    names = ", ".join(_names(parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
+
+
+def _spelt_alike(device: str, parts: Sequence[Bundle]) -> list[str]:
+    """Return names of cards, else of bundles and their devices, that are spelt like a new name."""
+    known = dict.fromkeys((*(name for each in parts for name in devices_of(each)), *_names(parts)))
+    if device in known or device_facts(device) is not None:
+        return []
+    return names_like(device) or words_like(device, known)
+
+
+def _names(parts: Sequence[Bundle]) -> tuple[str, ...]:
+    """Return the names of bundles."""
+    return tuple(dict.fromkeys(each.path.name for each in parts))
 
 
 def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Progress bar of a campaign on stderr: rows done, rate, remaining time, failures."""
+"""Progress of a campaign on stderr: rows done, rate, remaining time, failures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 from typing import Any
 
 from resperf.errors import require
+from resperf.heartbeat import Heartbeat
 
 
 class Progress:
-    """A progress bar if stderr is a terminal, else nothing.
+    """A progress bar if stderr is a terminal, else a line now and then.
 
     Parameters
     ----------
@@ -18,11 +19,12 @@ class Progress:
     done : int
         Measurements of earlier starts.
     show : bool
-        False hides the bar.
+        False hides both.
     """
 
     def __init__(self, total: int, done: int, *, show: bool) -> None:
         self._bar: Any = None
+        self._heartbeat = Heartbeat("measuring") if show and not sys.stderr.isatty() else None
         if show and sys.stderr.isatty():
             tqdm = require("tqdm", "bench")
             self._bar = tqdm.tqdm(
@@ -37,11 +39,13 @@ class Progress:
         self, *, done: int, total: int, rate: float, remaining_s: float, failures: int, again: int
     ) -> None:
         """Show the state after a measurement."""
-        if self._bar is None:
-            return
         words = [f"{rate:.1f} rows/s", f"{format_duration(remaining_s)} remaining"]
         words += [f"{failures} failed"] if failures else []
         words += [f"{again} measured again"] if again else []
+        if self._heartbeat is not None:
+            self._heartbeat.beat(f"{done} of {total} rows, {', '.join(words)}")
+        if self._bar is None:
+            return
         # tqdm would put a comma in front of a postfix given to set_postfix.
         self._bar.postfix = ", ".join(words)
         self._bar.total = total

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from resperf.errors import require
+from resperf.heartbeat import Heartbeat
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import is_at_hand
 from resperf.units import MS_PER_S, US_PER_MS
@@ -310,11 +311,12 @@ def seconds(default: float, text: str) -> Decorator:
     )
 
 
-def show_json(value: Any) -> None:
-    """Print a value as JSON."""
-    from resperf.report.documents import json_text
+def show_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Print a document, or a list of them, as JSON; each begins with the version of its keys."""
+    from resperf.report.documents import json_text, versioned
 
-    print(json_text(value))
+    documents = versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)]
+    print(json_text(documents))
 
 
 def show_notes(notes: Sequence[str]) -> None:
@@ -324,10 +326,14 @@ def show_notes(notes: Sequence[str]) -> None:
 
 
 @contextmanager
-def bar_of_steps(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Give a callback (done, total, name) that updates a bar on stderr; None without a terminal."""
+def bar_of_steps(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Give a callback (done, total, name) that updates a bar on stderr, or writes a line a minute.
+
+    The line if stderr is no terminal.
+    """
     if not sys.stderr.isatty():
-        yield None
+        heartbeat = Heartbeat("measuring")
+        yield lambda done, count, name: heartbeat.beat(f"{done} of {count} {what}, {name}")
         return
     bar = require("tqdm", "bench").tqdm(desc=what, unit=what.removesuffix("s"), leave=False)
 

@@ -25,7 +25,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
-from resperf.errors import CampaignError
+from resperf.errors import CampaignError, did_you_mean
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
@@ -281,8 +281,9 @@ def find_campaign(name: str) -> Path:
     shipped = {p.stem: p for folder in campaign_folders() for p in sorted(folder.glob("*.toml"))}
     if name in shipped:
         return shipped[name]
+    known = ", ".join(sorted(shipped)) or "none"
     raise CampaignError(
-        f"no campaign {name!r}: neither a file nor one of {', '.join(sorted(shipped)) or 'none'}"
+        f"no campaign {name!r}{did_you_mean(name, shipped)}: neither a file nor one of {known}"
     )
 
 

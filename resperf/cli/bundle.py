@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from resperf.cli._groups import Group
 from resperf.cli._options import PATH, output
 
 
-@click.group(epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
+@click.group(cls=Group, epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
 def command() -> None:
     """Merge bundles."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from resperf.cli._groups import Group
 from resperf.cli._options import JSON, PATH, output, show_json
 from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
@@ -23,7 +24,7 @@ FILES = click.argument("files", type=PATH, nargs=-1, required=True)
 FORCE = click.option("--force", is_flag=True, help="Replace an output that exists.")
 
 
-@click.group(epilog="Example: resperf dataset info datasets/demo.h5")
+@click.group(cls=Group, epilog="Example: resperf dataset info datasets/demo.h5")
 def command() -> None:
     """Inspect, import, check, export or merge datasets."""
 

@@ -54,7 +54,7 @@ def command(device: str | None, conformance: str | None, as_json: bool, **how: A
     campaigns = [path for folder in campaign_folders() for path in sorted(folder.glob("*.toml"))]
     found = examine(device, campaigns=campaigns)
     if as_json:
-        show_json(found)
+        show_json(found.to_json())
     else:
         print(doctor_text(found))
 

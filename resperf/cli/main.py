@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from resperf._version import __version__
+from resperf.cli._groups import Group
 from resperf.errors import ResperfError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -53,7 +54,7 @@ _GC_THRESHOLD = 50_000
 """New objects between two runs of Python's garbage collector."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from resperf.cli._options import (
     show_json,
 )
 from resperf.errors import require
+
+if TYPE_CHECKING:
+    from resperf.workflows.measure import MeasuredNetwork
 
 
 @click.command(
@@ -69,11 +72,12 @@ def command(
     """
     from resperf.backends import backend
     from resperf.bundle import named_target
+    from resperf.network.files import network_file
     from resperf.prediction import layers_alone
     from resperf.prediction.adapting import as_adapted
     from resperf.prediction.api import read_batches
     from resperf.prediction.asking import chosen_bundle
-    from resperf.report.network import network_text
+    from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (
         append_runs,
@@ -85,6 +89,7 @@ def command(
     if output is not None:
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
+    network = network_file(network)
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None
@@ -99,6 +104,7 @@ def command(
         for each in networks
     ]
     documents: list[dict[str, Any]] = []
+    done: list[MeasuredNetwork] = []
     try:
         for each, prediction in zip(networks, predictions, strict=True):
             with (
@@ -128,7 +134,10 @@ def command(
             if not as_json:
                 print("\n" * bool(documents) + text, flush=True)
             documents.append(document)
+            done.append(measured)
+        if len(done) > 1 and not as_json:
+            print(f"\n{batches_text(done)}")
     finally:
         # Batches that were measured are printed even if another one fails.
         if as_json and documents:
-            show_json(documents if len(batches) > 1 else documents[0])
+            show_json(documents)

@@ -39,7 +39,8 @@ EVERY_DEVICE = "all"
 
 @click.command(
     cls=BatchCommand,
-    epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
+    "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
@@ -107,7 +108,7 @@ def command(
     estimated from the data sheet; the text says how much of the time is which.
     """
     from resperf.prediction import predict
-    from resperf.report.network import lowering_text, network_text
+    from resperf.report.network import batches_text, lowering_text, network_text
 
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
@@ -133,8 +134,7 @@ def command(
     for line in dict.fromkeys(filter(None, (each.advice for each in predictions))):
         click.echo(f"resperf: {line}", err=True)
     if as_json:
-        documents = [prediction.to_json() for prediction in predictions]
-        show_json(documents if isinstance(answer, list) else documents[0])
+        show_json([prediction.to_json() for prediction in predictions])
         return
     texts = [network_text(prediction, every=every) for prediction in predictions]
     if show_lowering:
@@ -142,6 +142,8 @@ def command(
             f"{text}\n\n{lowering_text(p, every=every)}"
             for text, p in zip(texts, predictions, strict=True)
         ]
+    if len(predictions) > 1:
+        texts.append(batches_text(predictions))
     print("\n\n".join(texts))
 
 
@@ -163,7 +165,7 @@ def _beside(
     (network,) = read_batches(path, question["batch"], question["shapes"], question["assume"])
     found = compare_with_engine(prediction, network, run)
     if as_json:
-        show_json({**prediction.to_json(), "against": found.to_json()})
+        show_json([{**prediction.to_json(), "against": found.to_json()}])
     else:
         print(engine_comparison_text(found, every=every))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from resperf.errors import LayerError
+from resperf.errors import LayerError, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
@@ -125,7 +125,9 @@ def kind_of(kind: str) -> type[Layer]:
     try:
         return KINDS[kind]
     except KeyError as error:
-        raise LayerError(f"no layer kind {kind!r}; known kinds: {', '.join(KINDS)}") from error
+        raise LayerError(
+            f"no layer kind {kind!r}{did_you_mean(kind, KINDS)}; known kinds: {', '.join(KINDS)}"
+        ) from error
 
 
 def inter_layer_bytes(layers: Sequence[Layer]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
-from resperf.errors import LayerError
+from resperf.errors import LayerError, did_you_mean
 
 FieldValue = int | bool | str
 T = TypeVar("T")
@@ -92,7 +92,10 @@ class Fields(ABC):
         own, (specs, defaults) = vars(self), self._described()
         given = {**defaults, **values}
         if len(given) > len(specs):
-            unknown = ", ".join(sorted(given.keys() - specs.keys()))
+            words = (*specs, *self.aliases)
+            unknown = ", ".join(
+                f"{each}{did_you_mean(each, words)}" for each in sorted(given.keys() - specs.keys())
+            )
             raise LayerError(f"{self.kind} has no field {unknown}; it has {', '.join(specs)}")
         for field_name, spec in specs.items():
             if given[field_name] is MISSING:

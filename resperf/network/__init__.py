@@ -13,6 +13,7 @@ from resperf.network._base import (
 )
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
+from resperf.network.given import read_given_network
 from resperf.network.model import stripped_model
 from resperf.network.parameters import graph_parameters
 from resperf.network.reader import networks_at, read_network
@@ -31,6 +32,7 @@ __all__ = [
     "graph_parameters",
     "materialise",
     "networks_at",
+    "read_given_network",
     "read_graph",
     "read_network",
     "read_network_once",

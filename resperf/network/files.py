@@ -1,4 +1,4 @@
-"""Find network files and name the networks in them."""
+"""Find network files, shipped ones by their names, and name the networks in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from resperf.errors import NetworkError
+from resperf.errors import NetworkError, did_you_mean
+
+
+def network_file(path: Path) -> Path:
+    """Return a network's file, or that of the shipped network of this name: ``resnet50``.
+
+    A file in the current folder comes first.
+
+    Raises
+    ------
+    NetworkError
+        If a name without folder is neither; names the shipped ones that are spelt alike.
+    """
+    if path.exists() or path.parent != Path():
+        return path
+    package = Path(__file__).parents[1]
+    # A checkout has the shipped networks beside the package, an installed wheel inside it.
+    places = (package / "data" / "models" / "networks", package.parent / "models" / "networks")
+    shipped = {file.stem: file for place in places for file in sorted(place.glob("*.onnx"))}
+    if path.name in shipped:
+        return shipped[path.name]
+    raise NetworkError(
+        f"no file {path}{did_you_mean(path.stem, shipped)}; give the path of an ONNX file, or the "
+        f"name of a shipped network: {', '.join(sorted(shipped))}"
+    )
 
 
 def network_files(paths: Sequence[Path]) -> list[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from resperf.prediction.api import Failure, predict, predict_everywhere
+from resperf.prediction.api import Failure, predict, predict_everywhere, predict_many
+from resperf.prediction.known import KnownDevice, list_devices
 from resperf.prediction.layers import predict_layers
-from resperf.prediction.network import layers_alone, predict_network
+from resperf.prediction.network import layers_alone, predict_network, predict_networks
 from resperf.prediction.result import (
     WHOLE_NETWORK,
     LayerPrediction,
@@ -16,7 +17,7 @@ from resperf.prediction.result import (
 from resperf.prediction.sum_of_layers import SumOfLayers
 
 __all__ = [
-    "WHOLE_NETWORK", "Failure", "LayerPrediction", "PhaseTimes", "Prediction",
-    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "predict",
-    "predict_everywhere", "predict_layers", "predict_network",
+    "WHOLE_NETWORK", "Failure", "KnownDevice", "LayerPrediction", "PhaseTimes", "Prediction",
+    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "list_devices", "predict",
+    "predict_everywhere", "predict_layers", "predict_many", "predict_network", "predict_networks",
 ]  # fmt: skip

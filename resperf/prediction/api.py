@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
-from resperf.errors import DeviceError, ResperfError
-from resperf.network import NETWORKS_CACHED, Network, read_network_once
+from resperf.errors import DeviceError, NetworkError, ResperfError, ShapeError
+from resperf.network import NETWORKS_CACHED, Network, read_given_network, read_network_once
 from resperf.network.assumed import Assumed, checked
+from resperf.network.files import network_file
 from resperf.prediction.adapting import advice, as_adapted
 from resperf.prediction.asking import (
     Answering,
@@ -22,28 +29,91 @@ from resperf.prediction.asking import (
     inference_notes,
     lacked_type,
 )
-from resperf.prediction.network import Strict, predict_network
+from resperf.prediction.network import Strict, predict_networks
 from resperf.prediction.result import Prediction
 
-Batches = int | Sequence[int] | None
-Shapes = Mapping[str, Sequence[int]] | None
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Given = str | os.PathLike[str] | bytes | bytearray | memoryview
+"""A network: a file's path, or a file's content. An `onnx.ModelProto` is one too."""
+Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
+Batch = int | np.integer[Any] | None
+Batches = Batch | Integers
+Shapes = Mapping[str, Integers] | None
+
+
+class Options(TypedDict, total=False):
+    """What `predict` takes besides a network and batch sizes."""
+
+    device: str | None
+    framework: str | None
+    shapes: Shapes
+    bundle: str | Path | None
+    threads: int | None
+    strict: Strict
+    precision: str | None
+    compiled: bool
+    host_dispatch_us: float
+    assume: Assumed | None
+    custom_ms: Mapping[str, float] | None
+
+
+def _integer(value: Any, what: str, refused: type[ResperfError] = ShapeError) -> int:
+    """Return an integer of Python or NumPy as Python's; raise `refused` if it is none."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise refused(f"{what} {value!r} is not an integer; give one such as 1") from error
+
+
+def _integers(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(_integer(dim, f"a dimension of {name!r},") for dim in shape)
+        for name, shape in (shapes or {}).items()
+    }
+
+
+def _is_several(batch: Any) -> bool:
+    """Whether batch sizes are given as a sequence or an array."""
+    return isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0
 
 
 def read_batches(
-    path: Path, batch: Batches, shapes: Shapes = None, assume: Assumed | None = None
+    network: Given | ModelProto,
+    batch: Batches,
+    shapes: Shapes = None,
+    assume: Assumed | None = None,
 ) -> list[Network]:
-    """Read a network once per batch size; None means the file's own.
+    """Read a network once per batch size; None means the network's own.
 
     Networks are cached until the file changes.
 
     Raises
     ------
     NetworkError
-        If the file cannot be read as a network.
+        If it cannot be read as a network.
     ShapeError
         If a dimension is not known or does not fit.
     """
-    batches = list(batch) if isinstance(batch, Sequence) else [batch]
+    given = [*batch] if isinstance(batch, Iterable) and _is_several(batch) else [batch]
+    batches = [None if each is None else _integer(each, "batch") for each in given]
+    shapes = _integers(shapes)
+    if isinstance(network, str | os.PathLike):
+        return _read_file(network_file(Path(network)), batches, shapes, assume)
+    if isinstance(network, bytearray | memoryview):
+        network = bytes(network)
+    return [
+        read_given_network(network, batch=each, shapes=shapes, assume=assume) for each in batches
+    ]
+
+
+def _read_file(
+    path: Path,
+    batches: Sequence[int | None],
+    shapes: Mapping[str, tuple[int, ...]],
+    assume: Assumed | None,
+) -> list[Network]:
     try:
         state = path.stat()
     except OSError:
@@ -51,7 +121,7 @@ def read_batches(
         return [
             read_network_once(path, batch=each, shapes=shapes, assume=assume) for each in batches
         ]
-    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
+    given = tuple(sorted(shapes.items()))
     seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
     assumed = tuple(sorted(checked(assume).items()))
     return [_read(path, seen, each, given, assumed) for each in batches]
@@ -68,8 +138,20 @@ def _read(
     return read_network_once(path, batch=batch, shapes=dict(shapes), assume=dict(assumed))
 
 
+@overload
 def predict(
-    path: str | Path,
+    network: Given | ModelProto, *, batch: Batch = None, **options: Unpack[Options]
+) -> Prediction: ...
+
+
+@overload
+def predict(
+    network: Given | ModelProto, *, batch: Integers, **options: Unpack[Options]
+) -> list[Prediction]: ...
+
+
+def predict(
+    network: Given | ModelProto,
     *,
     device: str | None = None,
     framework: str | None = None,
@@ -88,15 +170,16 @@ def predict(
 
     Parameters
     ----------
-    path : str or Path
-        ONNX file; its weights may be missing.
+    network : str, path, bytes or onnx.ModelProto
+        ONNX file or the name of a shipped network, a file's content, or a model in memory; weights
+        may be missing.
     device : str, optional
         Device or name of a bundle, as ``resperf devices`` lists them, or a TOML file with the
         facts of a card; by default that of `bundle`, else ``"cpu"``. A card without a bundle is
         answered by one whose predictors serve any card, else from its data sheet.
     framework : str, optional
         Framework of the bundle, if the device has several.
-    batch : int or sequence of int, optional
+    batch : int, or sequence or array of int, optional
         First dimension of the network's inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``.
@@ -124,7 +207,7 @@ def predict(
     Returns
     -------
     Prediction or list of Prediction
-        A list if `batch` is a sequence.
+        A list if `batch` is a sequence or an array.
 
     Raises
     ------
@@ -142,11 +225,69 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    chosen = answering(Asked(device, framework, bundle, precision, compiled))
-    found = replace(chosen, bundle=_for_threads(chosen.bundle, threads))
-    networks = read_batches(Path(path), batch, shapes, assume)
+    threads = None if threads is None else _integer(threads, "threads", ResperfError)
+    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
+    networks = read_batches(network, batch, shapes, assume)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
-    return predictions if isinstance(batch, Sequence) else predictions[0]
+    return predictions if _is_several(batch) else predictions[0]
+
+
+def predict_many(
+    networks: Iterable[Given | ModelProto],
+    *,
+    device: str | None = None,
+    framework: str | None = None,
+    batch: Batch = None,
+    shapes: Shapes = None,
+    bundle: str | Path | None = None,
+    threads: int | None = None,
+    strict: Strict = False,
+    precision: str | None = None,
+    compiled: bool = False,
+    host_dispatch_us: float = math.nan,
+    assume: Assumed | None = None,
+    custom_ms: Mapping[str, float] | None = None,
+) -> list[Prediction]:
+    """Predict many networks on one device, such as the candidates of a search.
+
+    Each prediction is that of `predict`; the predictors are asked once for the layers of all
+    networks, which is several times as fast.
+
+    Parameters
+    ----------
+    networks : iterable of str, path, bytes or onnx.ModelProto
+    batch : int, optional
+        First dimension of the inputs of all networks; their own by default.
+    device, framework, shapes, bundle, threads, strict, precision, compiled, \
+    host_dispatch_us, assume, custom_ms
+        As in `predict`.
+
+    Returns
+    -------
+    list of Prediction
+        In the order of the networks.
+
+    Raises
+    ------
+    NetworkError
+        If a network cannot be read; the message begins with its place among the networks, from 0.
+    ShapeError, DeviceError, BundleError, UnsupportedError
+        As `predict`.
+
+    Examples
+    --------
+    >>> found = resperf.predict_many(candidates, device="cpu")  # doctest: +SKIP
+    >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
+    """
+    threads = None if threads is None else _integer(threads, "threads", ResperfError)
+    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
+    read = []
+    for place, network in enumerate(networks):
+        try:
+            read += read_batches(network, batch, shapes, assume)
+        except NetworkError as error:
+            raise type(error)(f"network {place}: {error}") from error
+    return _predictions(read, found, strict, threads, host_dispatch_us, custom_ms)
 
 
 def _predictions(
@@ -159,21 +300,16 @@ def _predictions(
 ) -> list[Prediction]:
     bundle = as_adapted(found.bundle)
     said = advice(bundle)
-    return [
-        replace(
-            predict_network(
-                network,
-                bundle,
-                strict=strict,
-                threads=threads,
-                host_dispatch_us=host_dispatch_us,
-                custom_ms=custom_ms,
-            ),
-            notes=found.notes,
-            advice=said,
-        )
-        for network in networks
-    ]
+    predictions = predict_networks(
+        networks, bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,
+        custom_ms=custom_ms,
+    )  # fmt: skip
+    return [replace(each, notes=found.notes, advice=said) for each in predictions]
+
+
+def _answering(asked: Asked, threads: int | None) -> Answering:
+    chosen = answering(asked)
+    return replace(chosen, bundle=_for_threads(chosen.bundle, threads))
 
 
 def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
@@ -209,7 +345,7 @@ class Failure:
 
 
 def predict_everywhere(
-    path: str | Path,
+    network: Given | ModelProto,
     *,
     framework: str | None = None,
     batch: Batches = None,
@@ -226,9 +362,10 @@ def predict_everywhere(
 
     Parameters
     ----------
-    path, framework, batch, shapes, bundle, threads, strict, precision, compiled, \
-    host_dispatch_us, assume
-        As in `predict`; `framework`, `precision` and `compiled` restrict the bundles.
+    network, batch, shapes, bundle, threads, strict, host_dispatch_us, assume
+        As in `predict`.
+    framework, precision, compiled
+        As in `predict`; they restrict the bundles.
 
     Returns
     -------
@@ -246,7 +383,7 @@ def predict_everywhere(
     DeviceError
         If there is no bundle for `framework`.
     """
-    networks = read_batches(Path(path), batch, shapes, assume)
+    networks = read_batches(network, batch, shapes, assume)
     predictions: list[Prediction] = []
     found, damaged = find_bundles(bundle_place(bundle, framework))
     wanted = [each for each in found if framework is None or each.framework == framework]

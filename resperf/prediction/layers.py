@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from resperf.bundle import Bundle
@@ -61,6 +61,18 @@ def layer_times(
     rows = map(Time, *columns, times.reason)
     by_key = dict(zip(unique, rows, strict=True))
     return [by_key[key] for key in keys]
+
+
+Known = Mapping[str, tuple[Time, float]]
+"""Key of a lowered layer -> its execution, and the share of it in which the device works."""
+
+
+def known_layers(bundle: Bundle, layers: Sequence[Layer]) -> Known:
+    """Predict the execution of lowered layers of one or many networks, each distinct one once."""
+    distinct = {layer.key: layer for layer in layers}
+    chosen = [*distinct.values()]
+    shares = bundle.device_shares(chosen).tolist()
+    return dict(zip(distinct, zip(layer_times(bundle, chosen), shares, strict=True), strict=True))
 
 
 def priced(time: Time, layer: Layer, facts: DeviceFacts | None) -> Time:

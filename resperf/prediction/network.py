@@ -17,7 +17,14 @@ from resperf.prediction.composition import composable, composed
 from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
-from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
+from resperf.prediction.layers import (
+    Known,
+    Time,
+    known_layers,
+    layer_prediction,
+    layer_times,
+    priced,
+)
 from resperf.prediction.result import (
     DISPATCH_GIVEN,
     DISPATCH_OF_LAYERS,
@@ -91,6 +98,75 @@ def predict_network(
         no lowering, if the bundle predicts whole calls, which do not add up, or if a time of
         `custom_ms` is of nothing that needs one.
     """
+    return _of_lowered(
+        network, None, bundle, None, lowering=lowering, strict=strict, threads=threads,
+        whole=whole, in_session=in_session, host_dispatch_us=host_dispatch_us,
+        custom_ms=custom_ms,
+    )  # fmt: skip
+
+
+def predict_networks(
+    networks: Sequence[Network],
+    bundle: Bundle,
+    *,
+    strict: Strict = False,
+    threads: int | None = None,
+    host_dispatch_us: float = math.nan,
+    custom_ms: Mapping[str, float] | None = None,
+) -> list[Prediction]:
+    """Predict many networks as `predict_network` does, but the layers of all of them at once.
+
+    Parameters
+    ----------
+    networks : sequence of Network
+    bundle, strict, threads, host_dispatch_us, custom_ms
+        As in `predict_network`.
+
+    Returns
+    -------
+    list of Prediction
+        In the order of the networks.
+
+    Raises
+    ------
+    UnsupportedError
+        As `predict_network`.
+    """
+    lowered: list[LoweredNetwork | None] = [None] * len(networks)
+    known = None
+    if bundle.kinds:
+        # The bundle's own setting may name a session, as in `predict_network`.
+        bundle_of_user = bundle.without_session()
+        setting, platform = bundle_of_user.setting, bundle_of_user.platform
+        lowered = [lower(each, setting, platform) for each in networks]
+        nodes = (node for each in lowered if each is not None for node in each.nodes)
+        layers = [node.layer for node in nodes if node.layer is not None]
+        known = known_layers(bundle_of_user, layers)
+    return [
+        _of_lowered(
+            network, each, bundle, known,
+            strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,
+            custom_ms=custom_ms,
+        )
+        for network, each in zip(networks, lowered, strict=True)
+    ]  # fmt: skip
+
+
+def _of_lowered(
+    network: Network,
+    lowered: LoweredNetwork | None,
+    bundle: Bundle,
+    known: Known | None,
+    *,
+    lowering: str = "auto",
+    strict: Strict,
+    threads: int | None,
+    whole: bool = True,
+    in_session: bool = False,
+    host_dispatch_us: float,
+    custom_ms: Mapping[str, float] | None = None,
+) -> Prediction:
+    """Predict a network; `lowered` and `known` are made if they are None."""
     found = of_whole_network(network, bundle) if whole else {}
     if not in_session:
         bundle = bundle.without_session()
@@ -116,9 +192,10 @@ def predict_network(
             "between host and device, which a network pays once and not per layer; predict single "
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
-    lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
+    if lowered is None:
+        lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
     prediction = _prediction(
-        network, lowered, bundle, strict=strict, threads=threads, custom=custom
+        network, lowered, bundle, known, strict=strict, threads=threads, custom=custom
     )
     custom.refuse_unused()
     prediction = _with_host(prediction, bundle, host_dispatch_us)
@@ -211,21 +288,28 @@ def _prediction(
     network: Network,
     lowered: LoweredNetwork,
     bundle: Bundle,
+    known: Known | None = None,
     *,
     strict: Strict = False,
     threads: int | None = None,
     alone: bool = False,
     custom: CustomTimes | None = None,
 ) -> Prediction:
-    """Add up the known times of a lowered network; `alone` uses times of isolated layers."""
+    """Add up the known times of a lowered network; `alone` uses times of isolated layers.
+
+    Layers are predicted unless they are `known`.
+    """
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
     # The published rules use times of isolated layers.
     alone = alone or bundle.method in RULE_OF_METHOD
     facts = None if strict else sheet_facts(bundle)
     bundle = completed(bundle, facts)
+    if known is None:
+        chosen = [node.layer for node in lowered.nodes if node.layer is not None]
+        known = known_layers(bundle, chosen)
     custom = custom or CustomTimes(network, None)
     layers, times_ms, skipped = _predict_nodes(
-        network, lowered, bundle, facts, alone=alone, custom=custom
+        network, lowered, bundle, known, facts, alone=alone, custom=custom
     )
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
@@ -316,6 +400,7 @@ def _predict_nodes(
     network: Network,
     lowered: LoweredNetwork,
     bundle: Bundle,
+    known: Known,
     facts: DeviceFacts | None,
     *,
     alone: bool,
@@ -325,10 +410,10 @@ def _predict_nodes(
 
     With `facts`, nodes without a predictor are estimated, and only those of unknown work skipped.
     """
-    chosen = [node.layer for node in lowered.nodes if node.layer is not None]
-    found = layer_times(bundle, chosen)
+    chosen = [known[node.layer.key] for node in lowered.nodes if node.layer is not None]
+    found = [time for time, _ in chosen]
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
-    shares = [1.0] * len(found) if alone else bundle.device_shares(chosen).tolist()
+    shares = [1.0 if alone else share for _, share in chosen]
     predicted = iter(zip(found, moved, shares, strict=True))
     layers: list[LayerPrediction] = []
     times_ms: list[float] = []

@@ -6,14 +6,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resperf.bundle import Adaptation
+from resperf.errors import require
 from resperf.lowering import LoweredNode
 from resperf.quantities import EXECUTION, WHOLE_CALL, quantity
 from resperf.records import Record
 from resperf.settings import Mode
-from resperf.units import US_PER_MS, json_values
+from resperf.units import US_PER_MS, format_ms, json_values
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
@@ -341,6 +345,44 @@ class Prediction:
     adapted: Adaptation | None = None
     advice: str = ""
     assumed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line: what was predicted, the total in ms, and its 90% interval if it is known."""
+        if math.isnan(self.total_ms):
+            found = "total unknown"
+        else:
+            found = f"{format_ms(self.total_ms)} ms"
+            if not math.isnan(self.low_ms):
+                found += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
+        left_out = "" if self.complete else ", incomplete"
+        return f"{self.title}: {found}{left_out}"
+
+    @property
+    def title(self) -> str:
+        """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
+        return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
+
+    def to_dataframe(self) -> DataFrame:
+        """Return the layers as a table, in the order they run.
+
+        Returns
+        -------
+        pandas.DataFrame (layers, columns)
+            The attributes of `LayerPrediction`, times in ms. No rows if the network was predicted
+            as a whole (`groups`).
+
+        Raises
+        ------
+        MissingExtraError
+            If pandas is not installed.
+        """
+        pandas = require("pandas", "pandas")
+        names = [each.name for each in dataclasses.fields(LayerPrediction)]
+        rows = [[getattr(layer, name) for name in names] for layer in self.layers]
+        table: DataFrame = pandas.DataFrame(rows, columns=names)
+        return table
 
     @property
     def total_ms(self) -> float:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from resperf.units import json_values
+
+SCHEMA_VERSION = 1
+"""Version of the keys of JSON output (docs/json.md): raised if one is removed or changes its
+meaning, not if one is added."""
+
+
+def versioned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document that begins with the version of its keys."""
+    return {"schema_version": SCHEMA_VERSION, **document}
 
 
 def json_text(value: Any) -> str:

@@ -22,7 +22,7 @@ from resperf.prediction.result import DISPATCH_OF_LAYERS
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, table
 from resperf.settings import Mode
-from resperf.units import format_bytes
+from resperf.units import MS_PER_S, format_bytes
 
 if TYPE_CHECKING:
     # Only for its type: a prediction is shown without loading what measures.
@@ -76,11 +76,10 @@ def notes_text(notes: Sequence[str]) -> str:
 
 def heading(result: Prediction | MeasuredNetwork) -> str:
     """Name a network, its batch, and where it runs."""
-    batch = "" if result.batch is None else f", batch {result.batch}"
-    how = ""
     if isinstance(result, Prediction):
-        how = "".join(f", {word}" for word in (result.precision, result.compiled) if word)
-    return f"{result.network}{batch}, on {result.device} with {result.framework}{how}"
+        return result.title
+    batch = "" if result.batch is None else f", batch {result.batch}"
+    return f"{result.network}{batch}, on {result.device} with {result.framework}"
 
 
 def quantity_line(found: QuantityPrediction) -> str:
@@ -466,6 +465,35 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         warnings_text(_said(warnings)),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
+    """Compare batch sizes of one network: total, time of each image of a batch, images a second.
+
+    Parameters
+    ----------
+    results : sequence of Prediction or MeasuredNetwork
+        An image is one entry of a batch, whatever the network reads.
+    """
+    rows = []
+    for each in results:
+        batch = math.nan if each.batch is None else each.batch
+        predicted = each if isinstance(each, Prediction) else None
+        rows.append(
+            [UNKNOWN_BATCH if each.batch is None else str(each.batch),
+             INCOMPLETE if predicted and not predicted.complete else "",
+             ms_cell(each.total_ms), interval_cell(predicted) if predicted else "",
+             ms_cell(each.total_ms / batch), _rate_cell(batch / each.total_ms * MS_PER_S)]
+        )  # fmt: skip
+    headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
+    return "all batch sizes\n" + table(headings, rows, text=TEXT_HEADINGS)
+
+
+def _rate_cell(per_s: float) -> str:
+    """Write a rate with at least three digits, and no more than it has before the point."""
+    if math.isnan(per_s):
+        return ms_cell(per_s)
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def layers_text(layers: Sequence[LayerPrediction]) -> str:

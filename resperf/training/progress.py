@@ -1,4 +1,4 @@
-"""Progress bars of training."""
+"""Progress of training: bars on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from resperf.errors import require
+from resperf.heartbeat import Heartbeat
 
 TrainingProgress = Callable[[str, str, int, int, float], None]
 """Called with (kind, phase, epochs done, total epochs, validation MAPE as a fraction)."""
@@ -14,7 +15,10 @@ TrainingProgress = Callable[[str, str, int, int, float], None]
 
 @contextmanager
 def progress_bar() -> Iterator[TrainingProgress]:
-    """Yield a callback that draws one bar per predictor on stderr, if that is a terminal."""
+    """Yield a callback that draws one bar per predictor on stderr, or writes lines to a file."""
+    if not sys.stderr.isatty():
+        yield _lines(Heartbeat("training"))
+        return
     tqdm = require("tqdm", "train").tqdm
     bars: dict[tuple[str, str], object] = {}
 
@@ -24,9 +28,8 @@ def progress_bar() -> Iterator[TrainingProgress]:
             for each in bars.values():
                 each.close()  # type: ignore[attr-defined]
             bar = bars[kind, phase] = tqdm(
-                total=epochs, desc=f"{kind} {phase}", unit="epoch", file=sys.stderr,
-                disable=not sys.stderr.isatty(), leave=False,
-            )  # fmt: skip
+                total=epochs, desc=f"{kind} {phase}", unit="epoch", file=sys.stderr, leave=False
+            )
         bar.set_postfix_str(f"validation {error:.1%}", refresh=False)  # type: ignore[attr-defined]
         bar.update(done - bar.n)  # type: ignore[attr-defined]
 
@@ -35,3 +38,10 @@ def progress_bar() -> Iterator[TrainingProgress]:
     finally:
         for bar in bars.values():
             bar.close()  # type: ignore[attr-defined]
+
+
+def _lines(heartbeat: Heartbeat) -> TrainingProgress:
+    def report(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
+        heartbeat.beat(f"{kind} {phase}, epoch {done} of {epochs}, validation {error:.1%}")
+
+    return report

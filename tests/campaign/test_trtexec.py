@@ -379,7 +379,7 @@ def test_from_campaign_to_prediction(
     assert "next: resperf train mine.h5" in printed
     cli.text("train", "mine.h5", "-o", "bundle", "--method", "baseline")
     network = perceptron("net.onnx", 300, 200, 100)
-    found = cli.json(
+    found = cli.document(
         "predict", network, "--batch", "1", "--bundle", "bundle", "--framework", "tensorrt"
     )
     # 300 + 200 and 200 + 100 values.

@@ -66,7 +66,7 @@ def runs(tmp_path, cli):
 
 
 def total_ms(cli, network, *words) -> float:
-    return cli.json("predict", network, "--batch", str(BATCH), *words)["total_ms"]
+    return cli.document("predict", network, "--batch", str(BATCH), *words)["total_ms"]
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def sheet(home) -> Bundle:
 def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, home, tmp_path, cli):
     judged, *known = networks
     file = runs(known, sheet, device="h100", framework="torch")
-    before = cli.json("predict", judged, "--batch", str(BATCH), "--device", "h100")
+    before = cli.document("predict", judged, "--batch", str(BATCH), "--device", "h100")
     document = cli.json("calibrate", "--device", "h100", "--runs", file)
     folder = Path(document["path"])
     assert folder == home / "bundles" / "h100-torch"
     assert (document["networks"], document["quantity"], document["notes"]) == (11, "latency_ms", [])
     # It answers for the card from now on, by its name and by its folder.
     for words in (["--device", "h100"], ["--bundle", folder]):
-        after = cli.json("predict", judged, "--batch", str(BATCH), *words)
+        after = cli.document("predict", judged, "--batch", str(BATCH), *words)
         assert after["calibrated_with"] == 11
         measured_ms = before["total_ms"] + (SLOWER - 1) * before["phases"]["execution_ms"]
         assert after["total_ms"] == pytest.approx(measured_ms, rel=0.02)
@@ -100,9 +100,10 @@ def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, hom
     assert "calibrated for h100 with 11 networks of runs.h5" in change["reason"]
     # Other precisions and cards are answered as before.
     words = ["--device", "h100", "--precision", "amp"]
-    assert cli.json("predict", judged, "--batch", str(BATCH), *words)["calibrated_with"] == 0
+    assert cli.document("predict", judged, "--batch", str(BATCH), *words)["calibrated_with"] == 0
     assert (
-        cli.json("predict", judged, "--batch", str(BATCH), "--device", "t4")["calibrated_with"] == 0
+        cli.document("predict", judged, "--batch", str(BATCH), "--device", "t4")["calibrated_with"]
+        == 0
     )
     # What is there is replaced only if its folder is named.
     assert "choose a folder with -o" in cli.error("calibrate", "h100", "--runs", file)
@@ -120,7 +121,7 @@ def test_a_card_of_ones_own_needs_its_file(my_card, networks, runs, tmp_path, cl
     document = cli.json("calibrate", "--device", my_card(), "--runs", file, "-o", made)
     assert document["device"] == "mycard"
     words = ["--bundle", made, "--device", my_card()]
-    assert cli.json("predict", networks[3], "--batch", "8", *words)["calibrated_with"] == 2
+    assert cli.document("predict", networks[3], "--batch", "8", *words)["calibrated_with"] == 2
     # As a process does that was not told of the card.
     devices._added.clear()
     for cached in (devices.devices, devices.device_facts, devices._names):
@@ -139,7 +140,7 @@ def test_few_networks_move_totals_a_part_of_the_way(sheet, networks, runs, tmp_p
         file = runs(known[:count], sheet, device="h100", name=f"runs{count}")
         words = ["--runs", file, "-o", tmp_path / f"made{count}"]
         document = cli.json("calibrate", "--device", "h100", *words)
-        found = cli.json("predict", judged, "--batch", str(BATCH), "--bundle", document["path"])
+        found = cli.document("predict", judged, "--batch", str(BATCH), "--bundle", document["path"])
         assert before < found["total_ms"] < aim
         errors.append(abs(found["total_ms"] / aim - 1))
         widths.append(found["high_ms"] / found["low_ms"])
@@ -212,7 +213,7 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
 
     def predicted(bundle: str, *more: str) -> dict:
         words = ["--batch", "65536", "--bundle", tmp_path / bundle, *more]
-        return cli.json("predict", chosen[0], *words)["quantities"]["execution_ms"]
+        return cli.document("predict", chosen[0], *words)["quantities"]["execution_ms"]
 
     # Without a setting, that of the runs is meant; compiled, networks take what they did.
     after, compiled = predicted("made"), predicted("made", "--precision", "amp", "--compiled")
@@ -223,7 +224,7 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
     # What is smaller than all that was measured is as uncertain as without the runs.
     words = ["predict", chosen[0], "--batch", "64", "--precision", "amp", "--bundle"]
     for name in ("costs", "made"):
-        document = cli.json(*words, tmp_path / name)
+        document = cli.document(*words, tmp_path / name)
         assert document["extrapolated"].startswith("the smallest batch size")
         found = document["quantities"]["execution_ms"]
         assert found["low"] <= found["value"] / 2

@@ -26,7 +26,7 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
     card_bundle, network, cli
 ):
     card_bundle("mine", "v100")
-    document = cli.json("predict", network, "--device", "v100")
+    document = cli.document("predict", network, "--device", "v100")
     layers = by_name(document)
     assert not layers["fc"]["estimated"]
     # 16 x 128 values in and out: 16,384 bytes at 900 GB/s, 1.4 times, and a launch of 5 us.
@@ -50,7 +50,7 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
 
 
 def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cli):
-    document = cli.json("predict", network, "--device", "NVIDIA H100 SXM")
+    document = cli.document("predict", network, "--device", "NVIDIA H100 SXM")
     assert (document["device"], document["framework"], document["precision"]) == (
         "h100", "torch", "fp32",
     )  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
                        "--device", "h100")  # fmt: skip
     assert layer["execution_ms"] == pytest.approx(document["layers"][0]["execution_ms"])
     # TensorRT, if it is asked for, computes the product and its activation in one layer.
-    engine = cli.json("predict", network, "--device", "h100", "--framework", "tensorrt")
+    engine = cli.document("predict", network, "--device", "h100", "--framework", "tensorrt")
     assert (engine["framework"], len(engine["layers"])) == ("tensorrt", 1)
 
 
@@ -84,11 +84,11 @@ def test_devices_names_the_cards_that_have_no_bundle(card_bundle, cli):
 
 
 def test_a_card_of_ones_own_is_a_file(my_card, card_bundle, network, cli):
-    mine = by_name(cli.json("predict", network, "--device", my_card()))
-    same = by_name(cli.json("predict", network, "--device", "v100"))
+    mine = by_name(cli.document("predict", network, "--device", my_card()))
+    same = by_name(cli.document("predict", network, "--device", "v100"))
     assert mine["fc"]["execution_ms"] == pytest.approx(same["fc"]["execution_ms"], rel=1e-2)
     # Twice the bandwidth takes half of what is not the launch.
-    faster = by_name(cli.json("predict", network, "--device", my_card(bandwidth_gb_s="1800.0")))
+    faster = by_name(cli.document("predict", network, "--device", my_card(bandwidth_gb_s="1800.0")))
     assert faster["act"]["execution_ms"] - 0.005 == pytest.approx(
         (mine["act"]["execution_ms"] - 0.005) / 2
     )
@@ -100,14 +100,14 @@ def test_a_bundle_whose_predictors_serve_any_card_answers_before_the_data_sheet(
     monkeypatch.setitem(METHODS, "toy-of-any-card", "tests.toy_card_method:ToyOfAnyCard")
     card_bundle("one", "v100", method="toy-of-any-card", date="2025-01-01")
     # Rows of one card do not say how cards differ.
-    assert cli.json("predict", network, "--device", "h100")["origins"]["inferred"] == 0
+    assert cli.document("predict", network, "--device", "h100")["origins"]["inferred"] == 0
     card_bundle("any", "v100", "t4", method="toy-of-any-card")
-    own = cli.json("predict", network, "--device", "v100")
+    own = cli.document("predict", network, "--device", "v100")
     assert own["origins"]["inferred"] == 0
     # The bundle has rows of the T4, but not of this kind of layers.
-    other = cli.json("predict", network, "--device", "t4")
+    other = cli.document("predict", network, "--device", "t4")
     assert other["origins"]["inferred_ms"] == by_name(other)["fc"]["execution_ms"]
-    document = cli.json("predict", network, "--device", "h100")
+    document = cli.document("predict", network, "--device", "h100")
     fc, act = document["layers"]
     assert (fc["inferred"], act["inferred"], act["estimated"]) == (True, False, True)
     ratio = 15.7 / 66.9
@@ -118,15 +118,15 @@ def test_a_bundle_whose_predictors_serve_any_card_answers_before_the_data_sheet(
     ]
     assert other["notes"] == document["notes"]
     half = my_card(peak_tflops="{ fp32 = 7.85 }")
-    slower = cli.json("predict", network, "--device", half)["layers"][0]
+    slower = cli.document("predict", network, "--device", half)["layers"][0]
     assert slower["execution_ms"] == pytest.approx(2 * own["layers"][0]["execution_ms"], rel=1e-3)
     # Its rows are of another class of devices than AMD's.
-    assert cli.json("predict", network, "--device", "mi210")["origins"]["inferred"] == 0
+    assert cli.document("predict", network, "--device", "mi210")["origins"]["inferred"] == 0
 
 
 def test_measured_cards_of_the_same_series_are_named_and_do_not_answer(card_bundle, network, cli):
     card_bundle("mine", "v100-pcie", "h100")
-    document = cli.json("predict", network, "--device", "v100")
+    document = cli.document("predict", network, "--device", "v100")
     assert document["device"] == "v100"
     assert document["origins"]["measured"] == pytest.approx(0, abs=1e-9)
     assert document["notes"][-1] == (
@@ -134,11 +134,11 @@ def test_measured_cards_of_the_same_series_are_named_and_do_not_answer(card_bund
         "--device"
     )
     # Nothing was measured in this precision.
-    half = cli.json("predict", network, "--device", "v100", "--precision", "fp16")
+    half = cli.document("predict", network, "--device", "v100", "--precision", "fp16")
     assert not any("measured are also" in note for note in half["notes"])
     # The bundle that answers knows both, or there is no other of the series.
     for card in ("v100-pcie", "h100"):
-        assert cli.json("predict", network, "--device", card)["notes"] == []
+        assert cli.document("predict", network, "--device", card)["notes"] == []
     everywhere = cli.json("predict", network, "--device", "all")
     assert not any("measured are also" in note for each in everywhere for note in each["notes"])
 
@@ -155,7 +155,7 @@ def test_all_devices_are_asked_as_each_alone(card_bundle, network, cli):
 def test_a_bundle_of_several_cards_is_found_by_each(card_bundle, network, cli):
     card_bundle("both", "v100", "h100")
     for card in ("v100", "h100"):
-        document = cli.json("predict", network, "--device", card)
+        document = cli.document("predict", network, "--device", card)
         assert (document["device"], document["layers"][0]["estimated"]) == (card, False)
     devices = [each["device"] for each in cli.json("predict", network, "--device", "all")]
     assert devices.count("h100") == devices.count("v100") == 1
@@ -167,13 +167,13 @@ def test_of_several_bundles_one_answers_by_a_stated_rule_and_the_others_are_name
     card_bundle("older", "h100")
     card_bundle("half", "h100", date="2026-03-01", precision="amp")
     newer = card_bundle("newer", "h100", date="2026-02-01")
-    document = cli.json("predict", network, "--device", "h100")
+    document = cli.document("predict", network, "--device", "h100")
     assert document["bundle"] == str(newer)
     [note] = document["notes"]
     assert note.startswith("newer (torch) answers: ")
     assert "there is also half (torch, amp); older (torch)" in note
-    assert cli.json("predict", network, "--device", "h100", "--bundle", "older")["notes"] == []
-    amp = cli.json("predict", network, "--device", "h100", "--precision", "amp")
+    assert cli.document("predict", network, "--device", "h100", "--bundle", "older")["notes"] == []
+    amp = cli.document("predict", network, "--device", "h100", "--precision", "amp")
     assert (Path(amp["bundle"]).name, amp["precision"]) == ("half", "amp")
 
 
@@ -184,7 +184,7 @@ def test_a_bundle_that_is_named_answers_under_its_own_setting_or_not_at_all(
     card_bundle("half", "v100", "t4", method="toy-of-any-card", precision="amp")
     words = ["predict", network, "--bundle", "half", "--device"]
     # Also for a card that it has no rows of.
-    assert [cli.json(*words, card)["precision"] for card in ("v100", "h100")] == ["amp", "amp"]
+    assert [cli.document(*words, card)["precision"] for card in ("v100", "h100")] == ["amp", "amp"]
     line = cli.error(*words, "v100", "--precision", "fp32", "--compiled")
     assert (
         "has no times of v100 with precision fp32, compiled; leave out --precision fp32 and" in line
@@ -195,7 +195,7 @@ def test_a_bundle_that_is_named_answers_under_its_own_setting_or_not_at_all(
 def test_threads_of_the_host_change_nothing_on_a_card(card_bundle, network, cli):
     card_bundle("mine", "v100", "h100")
     words = ["predict", network, "--device", "h100"]
-    alone, asked = cli.json(*words), cli.json(*words, "--threads", "4")
+    alone, asked = cli.document(*words), cli.document(*words, "--threads", "4")
     assert (asked["device"], asked["total_ms"]) == ("h100", alone["total_ms"])
 
 
@@ -207,8 +207,8 @@ def test_copies_of_a_card_without_a_bus_are_unknown_and_the_text_says_why(my_car
 def test_precision_and_compiled_are_the_setting(card_bundle, network, cli):
     card_bundle("mine", "h100")
     words = ["predict", network, "--device", "h100"]
-    assert cli.json(*words, "--precision", "fp32")["origins"]["measured"] > 0
-    half = cli.json(*words, "--precision", "fp16", "--compiled")
+    assert cli.document(*words, "--precision", "fp32")["origins"]["measured"] > 0
+    half = cli.document(*words, "--precision", "fp16", "--compiled")
     assert (half["precision"], half["compiled"]) == ("fp16", "dynamo")
     assert all("dtype=float16" in layer["key"] for layer in half["layers"])
     assert half["origins"]["measured"] == pytest.approx(0, abs=1e-9)
@@ -220,12 +220,12 @@ def test_precision_and_compiled_are_the_setting(card_bundle, network, cli):
 def test_execution_takes_at_least_as_long_as_the_host_dispatches(card_bundle, network, cli):
     card_bundle("mine", "v100")
     words = ["predict", network, "--device", "v100"]
-    free = cli.json(*words)
-    slow = cli.json(*words, "--host-dispatch-us", "5000")
+    free = cli.document(*words)
+    slow = cli.document(*words, "--host-dispatch-us", "5000")
     assert (slow["kernels"], slow["phases"]["execution_ms"]) == (2, pytest.approx(10))
     assert slow["waiting_ms"] == pytest.approx(10 - free["phases"]["execution_ms"])
     assert slow["low_ms"] == pytest.approx(slow["total_ms"])
-    fast = cli.json(*words, "--host-dispatch-us", "0.001")
+    fast = cli.document(*words, "--host-dispatch-us", "0.001")
     assert (fast["total_ms"], fast["waiting_ms"]) == (pytest.approx(free["total_ms"]), 0)
     text = cli.text(*words, "--host-dispatch-us", "5000")
     assert "the larger of host dispatch, 5000 us x 2 kernels = 10.00 ms, and device time, " in text
@@ -238,7 +238,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
     monkeypatch.setitem(METHODS, "toy-with-dispatch", "tests.toy_card_method:ToyWithDispatch")
     card_bundle("mine", "v100", method="toy-with-dispatch", options={"session": "first"})
     words = ["predict", network, "--device", "v100"]
-    learnt = cli.json(*words)
+    learnt = cli.document(*words)
     layer = ["predict-layer", "dense", "batch=16", "features_in=256", "features_out=128"]
     alone = cli.json(*layer, "--device", "v100")[0]["execution_ms"]
     fc, act = learnt["layers"]
@@ -255,7 +255,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
     assert learnt["high_ms"] == pytest.approx(copies_ms + 4 * DISPATCH_MS)
     text = cli.text(*words)
     assert "host dispatch, 500 us (of the hosts that measured; yours: --host-dispatch-us) x" in text
-    own = cli.json(*words, "--host-dispatch-us", "0.001")
+    own = cli.document(*words, "--host-dispatch-us", "0.001")
     assert (own["host_dispatch_source"], own["waiting_ms"]) == ("given", 0)
     assert own["phases"]["execution_ms"] == pytest.approx(device_ms)
 
@@ -309,6 +309,6 @@ def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(
     assert "has no times of cpu with precision amp" in line
     node, ends = make_node("Softmax", ["x"], ["y"], "s"), ({"x": [2, 3]}, {"y": [2, 3]})
     path = network_file("s.onnx", [node], *ends)
-    document = cli.json("predict", path, "--bundle", bundle)
+    document = cli.document("predict", path, "--bundle", bundle)
     assert document["origins"]["estimated"] == 0
     assert [each["name"] for each in document["skipped"]] == ["s"]

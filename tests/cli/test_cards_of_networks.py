@@ -136,7 +136,7 @@ def amp(network: Path, device: str | Path, *words: str, batch: int = 4096) -> li
 
 
 def test_a_whole_network_is_a_full_answer(bundle, network, cli):
-    document = cli.json(*amp(network, "rtx4090"))
+    document = cli.document(*amp(network, "rtx4090"))
     assert (document["precision"], document["compiled"]) == ("amp", "eager")
     value, phases = document["quantities"]["execution_ms"]["value"], document["phases"]
     assert phases["execution_ms"] == pytest.approx(value)
@@ -165,17 +165,17 @@ def test_a_whole_network_is_a_full_answer(bundle, network, cli):
 
 
 def test_compiled_networks_have_no_groups_and_cards_without_them_are_inferred(bundle, network, cli):
-    eager = cli.json(*amp(network, "rtx4090"))
-    own = cli.json(*amp(network, "rtx4090", "--compiled"))
+    eager = cli.document(*amp(network, "rtx4090"))
+    own = cli.document(*amp(network, "rtx4090", "--compiled"))
     assert (own["compiled"], own["groups"], own["classes"]) == ("dynamo", [], [])
     assert own["phases"]["execution_ms"] < eager["phases"]["execution_ms"]
-    other = cli.json(*amp(network, "rtx3090", "--compiled"))
+    other = cli.document(*amp(network, "rtx3090", "--compiled"))
     assert other["inferred_from"] == "whole networks on other devices"
     assert any("inferred from rtx4090, rtx5090 and data sheets" in w for w in other["warnings"])
 
 
 def test_a_card_that_nobody_measured_is_inferred_from_the_others(bundle, network, cli):
-    document = cli.json(*amp(network, "h100"))
+    document = cli.document(*amp(network, "h100"))
     assert document["device"] == "h100"
     [note] = document["notes"]
     assert note.startswith("no bundle has times of this card: networks infers them from those of")
@@ -186,7 +186,7 @@ def test_a_card_that_nobody_measured_is_inferred_from_the_others(bundle, network
 
 
 def test_without_a_precision_float32_is_meant(bundle, network, cli):
-    document = cli.json("predict", network, "--device", "rtx4090", "--batch", "8")
+    document = cli.document("predict", network, "--device", "rtx4090", "--batch", "8")
     assert document["precision"] == "fp32"
     assert document["origins"]["estimated"] == pytest.approx(1)
     [note] = document["notes"]
@@ -194,28 +194,30 @@ def test_without_a_precision_float32_is_meant(bundle, network, cli):
     assert "(for its measurements: --precision amp): every time is estimated" in note
     line = cli.error("predict", network, "--device", "cpu", "--batch", "8", "--framework", "torch")
     assert "no bundle 'cpu' with framework 'torch'" in line
-    named = cli.json("predict", network, "--device", "rtx4090", "--bundle", bundle, "--batch", "8")
+    named = cli.document(
+        "predict", network, "--device", "rtx4090", "--bundle", bundle, "--batch", "8"
+    )
     assert named["precision"] == "amp"
 
 
 def test_half_precision_is_answered_by_rows_of_autocast(bundle, network, cli):
     for precision in ("fp16", "bf16"):
-        document = cli.json(*amp(network, "rtx4090", "--precision", precision))
+        document = cli.document(*amp(network, "rtx4090", "--precision", precision))
         assert document["precision"] == precision
         assert any(f"no network was measured in {precision}" in w for w in document["warnings"])
         # No casts of weights and of the input.
-        under_amp = cli.json(*amp(network, "rtx4090"))
+        under_amp = cli.document(*amp(network, "rtx4090"))
         assert document["phases"]["execution_ms"] < under_amp["phases"]["execution_ms"]
 
 
 def test_a_training_step_is_shown_beside_what_runs_in_the_same_way_only(bundle, network, cli):
-    under_amp = cli.json(*amp(network, "rtx3090"))["quantities"]
+    under_amp = cli.document(*amp(network, "rtx3090"))["quantities"]
     assert under_amp["step_ms"]["mode"] == "training"
     assert under_amp["step_ms"]["value"] > 2 * under_amp["execution_ms"]["value"]
-    half = cli.json(*amp(network, "rtx3090", "--precision", "fp16"))["quantities"]
+    half = cli.document(*amp(network, "rtx3090", "--precision", "fp16"))["quantities"]
     assert half["step_ms"]["value"] < under_amp["step_ms"]["value"]
     for device, *words in (("rtx3090", "--compiled"), ("rtx4090",)):
-        assert list(cli.json(*amp(network, device, *words))["quantities"]) == ["execution_ms"]
+        assert list(cli.document(*amp(network, device, *words))["quantities"]) == ["execution_ms"]
 
 
 def test_networks_with_graphs_teach_inference_and_steps_and_judge_both(
@@ -259,7 +261,7 @@ def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, 
     ]
     weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
     path = network_file("odd.onnx", nodes, {"x": ["n", 256]}, {"y": ["n", 128]}, weights)
-    document = cli.json(*amp(path, "rtx4090"))
+    document = cli.document(*amp(path, "rtx4090"))
     [why] = {each["reason"] for each in document["skipped"] if each["op"] == "operator"}
     assert why == "com.example.sparkle 'odd': the shape of its output is not known"
     assert not document["complete"]
@@ -271,16 +273,16 @@ def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, 
 
 
 def test_above_the_largest_batch_the_time_is_extrapolated(bundle, network, cli):
-    document = cli.json(*amp(network, "rtx4090", batch=8192))
+    document = cli.document(*amp(network, "rtx4090", batch=8192))
     assert document["extrapolated"] == "the largest batch size of the data is 4096"
-    inside = cli.json(*amp(network, "rtx4090"))
+    inside = cli.document(*amp(network, "rtx4090"))
     widths = [math.log(each["high_ms"] / each["low_ms"]) for each in (document, inside)]
     assert widths[0] > 1.5 * widths[1]
 
 
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
     words = amp(network, "rtx4090", batch=1)
-    document = cli.json(*words)
+    document = cli.document(*words)
     assert document["extrapolated"] == "the smallest batch size of the data is 64"
     assert document["coverage"]["out_of_range_ms"] == document["phases"]["execution_ms"]
     operators = run_network(_read(network), EAGER).operators
@@ -289,7 +291,7 @@ def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
     high = document["quantities"]["execution_ms"]["high"]
     assert high == pytest.approx(0.02 * len(operators))
     assert "extrapolated: the smallest batch size" in cli.text(*words)
-    slow = cli.json(*words, "--host-dispatch-us", "50")
+    slow = cli.document(*words, "--host-dispatch-us", "50")
     assert slow["phases"]["execution_ms"] == pytest.approx(0.05 * len(operators))
     assert slow["origins"]["host"] > 0.5
     assert not any("--host-dispatch-us" in each for each in slow["warnings"])
@@ -310,7 +312,7 @@ def test_of_two_bundles_of_cards_the_setting_decides_which_one_answers(
     card_bundle("layers", "v100", "t4", method="toy-of-any-card")
 
     def asked(device: str, *words: str) -> tuple[str, str, float]:
-        document = cli.json("predict", network, "--device", device, "--batch", "64", *words)
+        document = cli.document("predict", network, "--device", device, "--batch", "64", *words)
         origins = document["origins"]
         found = "measured" if origins["measured"] > 1e-6 else "inferred"
         return Path(document["bundle"]).name, found, origins[found]
@@ -327,12 +329,12 @@ def test_of_two_bundles_of_cards_the_setting_decides_which_one_answers(
         assert answer[:2] == (name, found)
         assert answer[2] > 0
     words = ["predict", network, "--device", "t4", "--batch", "64"]
-    of_t4 = cli.json(*words)
+    of_t4 = cli.document(*words)
     assert of_t4["device"] == "t4"
     # Threads of the host do not make it another card.
-    threaded = cli.json(*words, "--threads", "4")
+    threaded = cli.document(*words, "--threads", "4")
     assert (threaded["device"], threaded["total_ms"]) == ("t4", of_t4["total_ms"])
-    [note] = cli.json("predict", network, "--device", "rtx4090", "--batch", "64")["notes"]
+    [note] = cli.document("predict", network, "--device", "rtx4090", "--batch", "64")["notes"]
     assert "only networks (torch" in note
     assert "(for its measurements: --precision amp): layers infers them from" in note
 

@@ -45,13 +45,13 @@ def test_a_device_names_its_part_of_a_merged_bundle(known, cli):
     shutil.rmtree(known)
     words = (["--bundle", "v100"], ["--device", "v100"], ["--bundle", "both", "--device", "v100"])
     for each in words:
-        assert cli.json("predict", LENET, "--batch", "1", *each)["device"] == "v100"
-    assert cli.json("predict", LENET, "--batch", "1", "--bundle", "cpu")["device"] == "cpu"
+        assert cli.document("predict", LENET, "--batch", "1", *each)["device"] == "v100"
+    assert cli.document("predict", LENET, "--batch", "1", "--bundle", "cpu")["device"] == "cpu"
 
 
 @pytest.mark.parametrize("words", [["--against", "mine"], ["--against", "cpu", "--device", "mine"]])
 def test_measuring_takes_them_too(known, words, cli):
-    document = cli.json("measure", LENET, *QUICK, *words)
+    document = cli.document("measure", LENET, *QUICK, *words)
     assert document["device"] == document["predicted"]["device"] == "cpu"
 
 

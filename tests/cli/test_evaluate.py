@@ -41,7 +41,7 @@ def test_the_same_as_json(toy_dataset: Path, cli) -> None:
     rows = cli.json("evaluate", toy_dataset, "--methods", "baseline", "--folds", 3)
     assert [row["kind"] for row in rows] == ["conv", "dense", "pool"]
     for row in rows:
-        assert set(row) == ANSWERS
+        assert set(row) == {"schema_version", *ANSWERS}
         assert 0 <= row["mape"] < 0.2  # a fraction, not a percentage
         assert len(row["fold_mapes"]) == 3
         assert sum(each["rows"] for each in row["bins"]) == row["rows"]

@@ -43,7 +43,7 @@ def test_help_lists_every_command_and_loads_none_of_them():
         "heavy = {'numpy', 'onnx', 'onnxruntime', 'rich', 'h5py', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "loaded = [n for n in sys.modules if n.startswith('resperf.cli.')]\n"
-        "assert loaded == ['resperf.cli.main'], loaded\n"
+        "assert sorted(loaded) == ['resperf.cli._groups', 'resperf.cli.main'], loaded\n"
     )
     done = fresh_python("-c", script)
     assert done.returncode == 0, done.stderr
@@ -120,3 +120,18 @@ def test_a_reader_that_has_gone_is_no_error():
         shell=True, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["predct", "net.onnx"], "'predct' (did you mean predict or predict-layer?)"),
+        (["mesure"], "'mesure' (did you mean measure?)"),
+        (["dataset", "imprt"], "'imprt' (did you mean import?)"),
+        (["bundle", "mrge"], "'mrge' (did you mean merge?)"),
+        (["quux"], "'quux'."),
+    ],
+)
+def test_a_misspelt_command_names_the_one_that_was_meant(words, meant, capsys):
+    assert entry.main(words) == 2
+    assert f"No such command {meant}" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def test_json_has_the_form_of_a_prediction_and_percentiles(cli):
 
 def test_against_a_bundle_both_are_given_per_layer(bundle, cli):
     words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
-    document = cli.json(*words)
+    document = cli.document(*words)
     measured = {layer["name"]: layer for layer in document["layers"]}
     predicted = {layer["name"]: layer for layer in document["predicted"]["layers"]}
     assert predicted
@@ -49,7 +49,7 @@ def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
     node = make_node("MatMul", ["x", "table"], ["y"])
     path = network_file("two.onnx", [node], {"x": [1, 4], "table": [4, 3]}, {"y": None})
     words = ["measure", path, "--batch", "8", *QUICK]
-    document = cli.json(*words, "--against", bundle)
+    document = cli.document(*words, "--against", bundle)
     assert document["batch"] == document["predicted"]["batch"] == 8
     [measured] = document["layers"]
     assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
@@ -66,7 +66,8 @@ def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--framework", "nonsense"], "no framework 'nonsense'"),
+        (["--framework", "nonsense"], "no framework 'nonsense'; known"),
+        (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow or"),
         (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
         (["--against", "mars"], "no bundle 'mars'"),
     ],
@@ -110,7 +111,7 @@ def test_a_training_step_in_pytorch_is_shown_in_its_parts(perceptron, cli):
     path = perceptron("two.onnx", 64, 32, 10)
     words = ["measure", path, "--framework", "torch", "--training", "sgd", "--batch", "1"]
     words += QUICK
-    document = cli.json(*words)
+    document = cli.document(*words)
     assert document["phases"]["execution_ms"] is None
     assert list(document["quantities"]) == [
         "forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes",
@@ -127,3 +128,14 @@ def test_a_setting_that_a_framework_lacks_is_one_line(perceptron, cli):
     assert cli.run(*words, code=2).err.strip() == (
         "resperf: error: framework onnxruntime on cpu has no setting 'layout'; it has: threads"
     )
+
+
+def test_several_batches_end_in_one_table(cli):
+    words = ["measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK]
+    last = cli.text(*words).split("\n\n")[-1].splitlines()
+    assert last[0] == "all batch sizes"
+    assert " ".join(last[1].split()) == "batch total ms ms per image images/s"
+    for batch, line in zip((1, 2), last[3:], strict=True):
+        cells = [float(cell) for cell in line.split()]
+        assert cells[0] == batch
+        assert cells[2] * batch == pytest.approx(cells[1], rel=0.01)

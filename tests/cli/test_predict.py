@@ -24,9 +24,9 @@ LENET = str(NETWORKS / "lenet5.onnx")
 PROMISED = ["network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped"]
 
 
-def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, cli):
-    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
-    assert list(document)[:8] == PROMISED
+def test_json_of_one_batch_is_a_list_of_one_whose_parts_add_up(bundle, cli):
+    document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "4")
+    assert list(document)[:9] == ["schema_version", *PROMISED]
     assert (document["network"], document["device"], document["batch"]) == ("lenet5", "cpu", 4)
     phases = document["phases"]
     assert document["total_ms"] == pytest.approx(sum(phases.values()))
@@ -40,7 +40,7 @@ def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, cli):
 
 
 def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, cli):
-    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
+    document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "4")
     dense = [layer for layer in document["layers"] if layer["kind"] == "dense"]
     assert len(dense) == 3
     for layer in dense:
@@ -49,7 +49,7 @@ def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, cli):
 
 
 def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, cli):
-    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "1")
+    document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "1")
     for skipped in document["skipped"]:
         assert skipped["reason"] == "the bundle has no predictor for reorder"
     text = cli.text("predict", LENET, "--bundle", bundle, "--batch", "1")
@@ -57,7 +57,7 @@ def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, cli)
 
 
 def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, cli):
-    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
+    document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "4")
     layers = document["layers"]
     for layer in layers:
         assert layer["low_ms"] < layer["execution_ms"] < layer["high_ms"]
@@ -92,13 +92,33 @@ def test_lowering_is_shown_on_request_node_by_node(bundle, cli):
 
 
 def test_several_batches_make_a_list(bundle, cli):
-    documents = cli.json("predict", "--bundle", bundle, "--batch", "1", "8", LENET)
+    words = ["predict", "--bundle", bundle, LENET, "--batch"]
+    documents = cli.json(*words, "1", "8")
     assert [each["batch"] for each in documents] == [1, 8]
     assert documents[0]["total_ms"] < documents[1]["total_ms"]
+    assert [each["schema_version"] for each in documents] == [1, 1]
+    assert [each["batch"] for each in cli.json(*words, "8")] == [8]
+    assert [next(iter(each)) for each in cli.json(*words, "8")] == ["schema_version"]
+
+
+def test_several_batches_end_in_one_table(bundle, cli):
+    words = ["predict", "--bundle", bundle, LENET, "--batch"]
+    last = cli.text(*words, "1", "8").split("\n\n")[-1].splitlines()
+    assert last[0] == "all batch sizes"
+    assert " ".join(last[1].split()) == "batch total ms 90% interval ms per image images/s"
+    for line, document in zip(last[3:], cli.json(*words, "1", "8"), strict=True):
+        # The bundle of this test does not know what lies between the layers.
+        batch, mark, total_ms, _, ms_per_image, images_per_s = line.split()
+        assert mark == "INCOMPLETE"
+        assert int(batch) == document["batch"]
+        assert float(total_ms) == pytest.approx(document["total_ms"], rel=0.01)
+        assert float(ms_per_image) * int(batch) == pytest.approx(float(total_ms), rel=0.01)
+        assert float(images_per_s) == pytest.approx(1000 / float(ms_per_image), rel=0.01)
+    assert "all batch sizes" not in cli.text(*words, "8")
 
 
 def test_the_python_api_says_the_same(bundle, cli):
-    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
+    document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "4")
     prediction = resperf.predict(LENET, device="cpu", batch=4, bundle=bundle)
     assert prediction.total_ms == pytest.approx(document["total_ms"])
     assert [each.batch for each in resperf.predict(LENET, batch=[1, 2], bundle=bundle)] == [1, 2]
@@ -106,7 +126,7 @@ def test_the_python_api_says_the_same(bundle, cli):
 
 def test_other_threads_than_the_bundles_are_a_warning(bundle, cli):
     words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
-    document = cli.json(*words, "--threads", "7")
+    document = cli.document(*words, "--threads", "7")
     assert any("1 threads, not 7" in warning for warning in document["warnings"])
 
 
@@ -137,7 +157,7 @@ def test_what_no_bundle_predicts_is_said_and_is_no_success(bundle, network_file,
 def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
     node, text = make_node("Identity", ["x"], ["y"], "same"), TensorProto.STRING
     path = network_file("texts.onnx", [node], {"x": [2, 3]}, {"y": [2, 3]}, dtype=text)
-    document = cli.json("predict", path, "--bundle", bundle)
+    document = cli.document("predict", path, "--bundle", bundle)
     assert [each["op"] for each in document["skipped"]] == ["transfer", "transfer"]
 
 
@@ -145,6 +165,8 @@ def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
     ("words", "part"),
     [
         (["--device", "mars", "--batch", "1"], "no bundle 'mars'; devices: cpu"),
+        (["--device", "cpuu", "--batch", "1"], "no bundle 'cpuu'; did you mean cpu? See: "),
+        (["--framework", "onnxruntme"], "'onnxruntme' (did you mean onnxruntime?); devices: cpu"),
         (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
         (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
     ],
@@ -186,7 +208,7 @@ def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, networ
     ]  # fmt: skip
     double = TensorProto.DOUBLE
     path = network_file("double.onnx", nodes, {"x": shape}, {"y": shape}, weights, double)
-    document = cli.json("predict", path, "--bundle", bundle)
+    document = cli.document("predict", path, "--bundle", bundle)
     assert document["complete"] is False
     assert document["coverage"]["macs"] == 0
     conv = next(each for each in document["skipped"] if each["op"] == "Conv")
@@ -199,7 +221,7 @@ def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, networ
 def test_an_output_that_cannot_be_reached_is_unknown(bundle, network_file, cli):
     node, places = make_node("NonZero", ["x"], ["y"], "places"), (TensorProto.INT64, None)
     path = network_file("places.onnx", [node], {"x": [1, 3, 8, 8]}, {"y": places})
-    document = cli.json("predict", path, "--bundle", bundle)
+    document = cli.document("predict", path, "--bundle", bundle)
     assert document["phases"]["postprocess_ms"] is None
     assert [(each["name"], each["op"]) for each in document["skipped"]] == [
         ("places", "NonZero"), ("y", "transfer"),
@@ -212,7 +234,7 @@ def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, network_fi
     ends = {"x": [4096, 300]}, {"y": [4096, 2000]}
     path = network_file("wide.onnx", [node], *ends, {"w": weights})
     words = ["predict", path, "--bundle", bundle]
-    [layer] = cli.json(*words, "--strict")["layers"]
+    [layer] = cli.document(*words, "--strict")["layers"]
     assert layer["in_range"] is False
     line = cli.error(*words, "--strict-range")
     assert "fc: batch=4096 above 16, features_out=2000 above 1" in line

@@ -84,7 +84,7 @@ def test_prediction_beside_an_engine(
     network: Callable[..., Path], engine: Path, cli, prefix: str, found_by: str
 ) -> None:
     question = ("predict", network(prefix), *CARD, "--against", engine)
-    document = cli.json(*question)
+    document = cli.document(*question)
     # The engine's batch size is predicted.
     assert document["batch"] == 2
     beside = document["against"]
@@ -119,7 +119,7 @@ def test_unmeasured_copies_leave_the_total_open(
     times = tmp_path / "t.json"
     times.write_text('[{"h2dMs": 0, "computeMs": 0.5, "d2hMs": 0}]')
     cli.text(*IMPORT, GRAPH, times, LOG, "-o", tmp_path / "a.h5")
-    document = cli.json("predict", network(), *CARD, "--against", tmp_path / "a.h5")
+    document = cli.document("predict", network(), *CARD, "--against", tmp_path / "a.h5")
     phases = {"preprocess_ms": None, "execution_ms": 0.5, "postprocess_ms": None}
     assert document["against"]["phases"] == phases
     # Without a profile, no layer has a time.

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 
 from resperf.errors import LayerError
@@ -176,6 +177,11 @@ def test_layers_are_frozen_and_picklable() -> None:
     assert dense.batch == 4
     with pytest.raises(LayerError, match="dense needs a value for features_out"):
         Dense(batch=4, features_in=10)  # type: ignore[call-arg]
+    numpys = Dense(batch=np.int64(4), features_in=np.uint8(10), features_out=np.int32(3))
+    plain = Dense(batch=4, features_in=10, features_out=3)
+    assert numpys == plain
+    assert {type(value) for value in numpys.fields().values()} == {int, bool, str}
+    assert numpys.key == plain.key
     with pytest.raises(LayerError, match="dense has no field colour; it has batch"):
         Dense(batch=4, features_in=10, features_out=3, colour=1)  # type: ignore[call-arg]
 
@@ -194,3 +200,14 @@ def test_int8_convolutions_in_groups_by_hand() -> None:
     tiles = [128 * 288 * 64, 512 * 72 * 16, 0, 2048 * 20 * 16, 4096 * 12 * 16]
     assert q["flops_tile"].tolist() == [2 * each for each in tiles]
     assert q["dtype=int8"].tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("chanels_in", "channels_in"), ("kernal", "kernel"), ("bach", "batch")],
+)
+def test_a_misspelt_field_names_the_one_that_was_meant(word: str, meant: str) -> None:
+    with pytest.raises(LayerError, match=rf"conv has no field {word} \(did you mean {meant}.*\?\)"):
+        conv(**{word: "3"})
+    with pytest.raises(LayerError, match=r"no layer kind 'cnv' \(did you mean conv"):
+        kind_of("cnv")

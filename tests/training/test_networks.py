@@ -112,7 +112,7 @@ def test_a_network_predictor_goes_all_the_way(
     assert "peak_memory   23." in shown
     assert "KiB  (90% interval 2" in shown
     assert main([*words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    [document] = json.loads(capsys.readouterr().out)
     assert document["quantities"]["peak_memory_bytes"]["value"] == pytest.approx(found.value)
     assert document["total_ms"] is None
     assert main(["evaluate", str(dataset), "--bundle", str(target), "--json"]) == 0
@@ -242,7 +242,8 @@ def test_quantities_of_training_are_shown_beside_the_inference_of_layers(
         file.write_bytes(graph(300))
         words = ("predict", str(file), "--bundle", str(both), "--device", "toy", "--batch", "2")
         assert main([*words, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["quantities"].values()
+        [document] = json.loads(capsys.readouterr().out)
+        found = document["quantities"].values()
         assert [each["mode"] for each in found] == shown
         assert main([*words]) == 0
         assert capsys.readouterr().out.count("(training, ") == len(shown)

@@ -1,0 +1,105 @@
+"""Networks given in memory, as bytes or as `onnx.ModelProto`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resperf.errors import NetworkError, printable
+from resperf.network._base import NETWORKS_CACHED, Network
+from resperf.network.assumed import Assumed, checked
+from resperf.network.model import parse, strip_file
+from resperf.network.reader import resolve
+from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
+_GIVEN = Path("the given network")
+"""Stands for a file's path in messages."""
+_UNNAMED = "network"
+
+
+def read_given_network(
+    model: bytes | ModelProto,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    assume: Assumed | None = None,
+) -> Network:
+    """Read a network's structure and shapes as `read_network` does; its name is the graph's.
+
+    The last networks are cached, by their content without weights.
+
+    Raises
+    ------
+    NetworkError
+        If the bytes are not an ONNX model, or the value is neither bytes nor a model.
+    ShapeError
+        If a dimension is unknown or does not fit.
+    """
+    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
+    content = model if isinstance(model, bytes) else _structure(model)
+    assumed = tuple(sorted(checked(assume).items()))
+    return _read(strip_file(_GIVEN, content).model, batch, given, assumed)
+
+
+@lru_cache(maxsize=NETWORKS_CACHED)
+def _read(
+    stripped: bytes,
+    batch: int | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    assumed: tuple[tuple[str, int], ...],
+) -> Network:
+    model = parse(_GIVEN, Stripped(stripped))
+    name = printable(model.graph.name) or _UNNAMED
+    network = resolve(_GIVEN, model, batch=batch, shapes=dict(shapes), assume=dict(assumed))
+    return replace(network, name=name)
+
+
+def _structure(model: ModelProto) -> bytes:
+    """Serialise a model without its large initializers, which need not be copied then.
+
+    Raises
+    ------
+    NetworkError
+        If it is not a model.
+    """
+    from onnx import ModelProto
+
+    if not isinstance(model, ModelProto):
+        raise NetworkError(
+            f"a network is a path, bytes or an onnx.ModelProto, not {type(model).__name__}; "
+            "export it first"
+        )
+    light = ModelProto()
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy(light, field.name, value)
+    if model.HasField("graph"):
+        light.graph.SetInParent()
+        _copy_structure(model.graph, light.graph)
+    content: bytes = light.SerializeToString()
+    return content
+
+
+def _copy_structure(graph: GraphProto, light: GraphProto) -> None:
+    for field, value in graph.ListFields():
+        if field.name != "initializer":
+            _copy(light, field.name, value)
+    for tensor in graph.initializer:
+        if tensor.ByteSize() <= COPIED_INTEGER_BYTES:
+            light.initializer.append(tensor)
+        else:
+            light.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
+def _copy(target: ModelProto | GraphProto, name: str, value: object) -> None:
+    """Copy a field of a message: a list, a message or a plain value."""
+    if isinstance(value, str | bytes | int | float):
+        setattr(target, name, value)
+    else:
+        getattr(target, name).MergeFrom(value)
