@@ -119,7 +119,31 @@ def optimised_graph(
         return onnx.shape_inference.infer_shapes(model_made).graph
 
 
-def without_custom(network: Network) -> Network:
+def ask(
+    network: Network, block: int, *, threads: int, without: Sequence[str] = ()
+) -> list[LoweredNode]:
+    """Return what ONNX Runtime makes of a network, with custom operators as unknown ones.
+
+    Parameters
+    ----------
+    network : Network
+    block : int
+        Channels per block of this machine's layout; 0 where it has none.
+    threads : int
+    without : sequence of str
+        Names of its optimisers that are left out.
+
+    Raises
+    ------
+    UnsupportedError
+        If it refuses the network.
+    """
+    model = skeleton(_without_custom(network))
+    graph = optimised_graph(model, threads=threads, without=without)
+    return _with_custom(network, read_optimised(network, graph, block))
+
+
+def _without_custom(network: Network) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
@@ -152,7 +176,7 @@ def _is_custom(network: Network, node: Node) -> bool:
     return node.domain not in _DOMAINS and all(name in network.tensors for name in ends)
 
 
-def with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
+def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
     """Put custom operators back, as operators without a layer, in the order of the network.
 
     ONNX Runtime orders the parts around them as it likes.
@@ -255,7 +279,7 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         further[len(lowered) - 1] = others
         produced.append(original.removeprefix(PRECISE))
     # Nothing behind a custom operator was made of what is before it.
-    parts = without_custom(network)
+    parts = _without_custom(network)
     named = _with_sources(parts, _with_edges(network, lowered, protos), produced)
     # Further parts of a node take the name of the first, which has the sources.
     return [

@@ -12,7 +12,7 @@ from resperf.lowering import _cache, _ort_graph, _ort_rules
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._ort_half_precision import NOTE as HALF_PRECISION_NOTE
 from resperf.lowering._ort_half_precision import has_half_precision
-from resperf.lowering._proto import embedded_weight_bytes, shared_weights, skeleton
+from resperf.lowering._proto import embedded_weight_bytes, shared_weights
 from resperf.network import Network
 from resperf.platform import Platform, instruction_set
 from resperf.settings import Setting
@@ -80,13 +80,9 @@ def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
     shared = sorted(shared_weights(network).items())
     also = (str(shared),) if shared else ()
     identity = (*_machine(), setting.provider, str(setting.threads), str(block), *also)
-
-    def nodes() -> list[LoweredNode]:
-        known = _ort_graph.without_custom(network)
-        graph = _ort_graph.optimised_graph(skeleton(known), threads=setting.threads)
-        return _ort_graph.with_custom(network, _ort_graph.read_optimised(network, graph, block))
-
-    return _cache.once(network, identity, nodes)
+    return _cache.once(
+        network, identity, lambda: _ort_graph.ask(network, block, threads=setting.threads)
+    )
 
 
 def too_large(network: Network) -> str:

@@ -20,7 +20,6 @@ from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._ort_half_precision import has_half_precision
-from resperf.lowering._proto import skeleton
 from resperf.lowering.onnxruntime import installed, too_large
 from resperf.network import Network
 from resperf.platform import Platform
@@ -106,9 +105,8 @@ def _difference(network: Network, setting: Setting) -> str:
 
 def _ask(network: Network) -> list[LoweredNode]:
     """Return ONNX Runtime's own lowering without what only CPUs have, through the cache."""
-
-    def read() -> list[LoweredNode]:
-        graph = _ort_graph.optimised_graph(skeleton(network), threads=1, without=CPU_ONLY)
-        return _ort_graph.read_optimised(network, graph, 0)
-
-    return _cache.once(network, (installed(), PROVIDER), read)
+    return _cache.once(
+        network,
+        (installed(), PROVIDER),
+        lambda: _ort_graph.ask(network, 0, threads=1, without=CPU_ONLY),
+    )
