@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import UnsupportedError
-from resperf.layers.columns import bytes_each
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, any_external, names_read
+from resperf.units import DTYPE_BYTES
 
 if TYPE_CHECKING:
     import onnx
@@ -202,7 +202,7 @@ def embedded_weight_bytes(network: Network) -> int:
     """Bytes of the weights that a framework needs as initializers: all but large matrices."""
     left_out = _free_matrices(network) | _made(network)
     return sum(
-        bytes_each(tensor.dtype) * math.prod(tensor.shape)
+        DTYPE_BYTES.get(tensor.dtype, 4) * math.prod(tensor.shape)
         for tensor in network.tensors.values()
         if tensor.is_weight and tensor.name not in left_out
     )

@@ -65,16 +65,16 @@ def test_predictions_say_what_it_costs_not_to_adapt(bundle, elsewhere, cli):
     [line] = shown.err.splitlines()
     assert line.startswith("resperf: theirs was measured on another machine (another, ")
     assert "a minute of `resperf adapt`" in line
-    assert cli.json("predict", LENET, "--bundle", elsewhere)["adapted"] is None
+    assert cli.document("predict", LENET, "--bundle", elsewhere)["adapted"] is None
     # A bundle of this machine needs nothing.
     assert cli.run("predict", LENET, "--bundle", bundle).err == ""
 
 
 def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(elsewhere, cli):
     words = ["predict", LENET, "--bundle", str(elsewhere), "--batch", "4"]
-    before = cli.json(*words)
+    before = cli.document(*words)
     path = kept(elsewhere, 2.0)
-    after = cli.json(*words)
+    after = cli.document(*words)
     assert cli.run(*words).err == ""
     for one, other in zip(before["layers"], after["layers"], strict=True):
         assert other["execution_ms"] == pytest.approx(2 * one["execution_ms"])
@@ -88,11 +88,12 @@ def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(else
     assert "adapted to this machine by 21 probes on 2026-02-03: compute 2.00 (within a" in text
     layer = ["predict-layer", "dense", "batch=4", "features_in=100", "features_out=50"]
     adapted_ms = cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"]
-    assert cli.json("adapt", elsewhere, "--forget") == {"path": str(path), "forgotten": True}
+    found = cli.json("adapt", elsewhere, "--forget")
+    assert (found["path"], found["forgotten"]) == (str(path), True)
     assert cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"] == pytest.approx(
         adapted_ms / 2
     )
-    assert cli.json(*words) == before
+    assert cli.document(*words) == before
     assert "was not adapted" in cli.text("adapt", elsewhere, "--forget")
 
 
@@ -103,10 +104,10 @@ def test_disturbances_are_said_in_every_prediction(elsewhere, cli):
 
 def test_an_adaptation_is_of_one_bundle_and_one_machine(bundle, elsewhere, cli, monkeypatch):
     path = kept(elsewhere, 2.0)
-    assert cli.json("predict", LENET, "--bundle", bundle)["adapted"] is None
+    assert cli.document("predict", LENET, "--bundle", bundle)["adapted"] is None
     with monkeypatch.context() as patched:
         patched.setattr("resperf.platform._processor", lambda: "a third one")
-        assert cli.json("predict", LENET, "--bundle", elsewhere)["adapted"] is None
+        assert cli.document("predict", LENET, "--bundle", elsewhere)["adapted"] is None
     path.write_text("{}")
     error = cli.error("predict", LENET, "--bundle", elsewhere)
     assert "no valid adaptation" in error
@@ -126,7 +127,7 @@ def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
     assert found["stood_in"]
     assert set(found["doubts"]) == set(GROUPS)
     assert all(factor > 0 for factor in found["factors"].values())
-    document = cli.json("predict", LENET, "--bundle", elsewhere)
+    document = cli.document("predict", LENET, "--bundle", elsewhere)
     assert document["adapted"]["at"] == found["at"]
     assert f"by {found['probes']} probes on" in cli.text("predict", LENET, "--bundle", elsewhere)
 
