@@ -40,19 +40,13 @@ def warped(network_file) -> Path:
     return network_file("warped.onnx", nodes, {"x": [4, 64]}, {"y": None}, weights)
 
 
-def predicted(cli, *words):
-    """Return the only document of a prediction."""
-    found = cli.json(*words)
-    return found[0] if isinstance(found, list) else found
-
-
 def names(document, key: str = "layers") -> list[str]:
     return [each["name"] for each in document[key]]
 
 
 def test_what_depends_on_the_data_is_named_with_what_to_give(detector, bundle, cli):
     words = ("predict", detector, "--bundle", bundle)
-    document = predicted(cli, *words)
+    document = cli.document(*words)
     assert {"nms", "head"} <= set(names(document, "skipped"))
     assert document["assumed"] == []
     text = cli.text(*words)
@@ -63,7 +57,7 @@ def test_what_depends_on_the_data_is_named_with_what_to_give(detector, bundle, c
 
 def test_an_assumption_predicts_what_is_behind_it_and_is_stated(detector, bundle, cli):
     words = ("predict", detector, "--bundle", bundle, "--assume", "boxes=20")
-    document = predicted(cli, *words)
+    document = cli.document(*words)
     assert "head" in names(document)
     assert "nms" in names(document, "skipped")
     stated = "NonMaxSuppression returns 20 boxes (--assume boxes=20)"
@@ -73,7 +67,7 @@ def test_an_assumption_predicts_what_is_behind_it_and_is_stated(detector, bundle
         "predict", detector, "--device", "all", "--bundle", bundle, "--assume", "boxes=20"
     )
     assert everywhere.count(f"assumed: {stated}") == 1
-    more = predicted(cli, *words[:-1], "boxes=60")
+    more = cli.document(*words[:-1], "boxes=60")
     head_ms, longer_ms = (
         next(x["execution_ms"] for x in each["layers"] if x["name"] == "head")
         for each in (document, more)
@@ -83,10 +77,10 @@ def test_an_assumption_predicts_what_is_behind_it_and_is_stated(detector, bundle
 
 def test_a_stated_time_counts_as_it_is_and_is_stated(warped, bundle, cli):
     words = ("predict", warped, "--bundle", bundle)
-    without = predicted(cli, *words)
+    without = cli.document(*words)
     assert sorted(names(without, "skipped"))[:2] == ["w1", "w2"]
     words = (*words, "--custom", "my.ops.Warp=500us")
-    document = predicted(cli, *words)
+    document = cli.document(*words)
     assert document["total_ms"] == pytest.approx(without["total_ms"] + 1.0, rel=1e-6)
     # Twice 0.5 ms, without a doubt of their own.
     for bound in ("low_ms", "high_ms"):
@@ -107,9 +101,7 @@ def test_a_stated_time_counts_as_it_is_and_is_stated(warped, bundle, cli):
 @pytest.mark.parametrize("framework", ["torch", "tensorrt"])
 def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
     words = ("predict", warped, "--device", "h100", "--framework", framework)
-    document = predicted(
-        cli, *words, "--custom", "my.ops.Warp=0.5ms", "--host-dispatch-us", "0.001"
-    )
+    document = cli.document(*words, "--custom", "my.ops.Warp=0.5ms", "--host-dispatch-us", "0.001")
     assert document["origins"]["given_ms"] == pytest.approx(1.0)
     assert document["complete"] or document["skipped"][0]["op"] == "transfer"
 
@@ -121,7 +113,7 @@ def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(
 
 def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli):
     stated = ("--assume", "boxes=20", "--custom", "NonMaxSuppression=2ms")
-    document = predicted(cli, "predict", detector, "--bundle", bundle, *stated)
+    document = cli.document("predict", detector, "--bundle", bundle, *stated)
     assert "nms" in names(document)
     assert "nms" not in names(document, "skipped")
     assert len(document["assumed"]) == 2
@@ -169,6 +161,6 @@ def test_shapes_by_pattern_and_with_x_between_numbers(network_file, bundle, cli)
     inputs = {"p.a": ["n", 64], "p.b": ["m", 64]}
     path = network_file("two.onnx", nodes, inputs, {"y": None})
     words = ("predict", path, "--bundle", bundle)
-    assert predicted(cli, *words, "--shape", "p.*=2x64") == predicted(
-        cli, *words, "--shape", "p.a=2,64", "--shape", "p.b=2,64"
+    assert cli.document(*words, "--shape", "p.*=2x64") == cli.document(
+        *words, "--shape", "p.a=2,64", "--shape", "p.b=2,64"
     )
