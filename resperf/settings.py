@@ -118,3 +118,17 @@ class Setting(Record):
             elif mine != theirs:
                 phrases.append(f"{f.name}: {mine} here, {theirs} there")
         return phrases
+
+
+def same_way(setting: Setting) -> dict[str, str]:
+    """Return what must agree between runs and what a bundle answers, in words."""
+    plain_layouts, plain_modes = ("", "nchw"), ("", "eager", "graph")
+    return {
+        "framework": setting.framework,
+        "mode": setting.mode.value,
+        "precision": PLAIN_PRECISIONS[1]
+        if setting.precision in PLAIN_PRECISIONS
+        else setting.precision,
+        "layout": "" if setting.layout in plain_layouts else setting.layout,
+        "compiled": "" if setting.compiled in plain_modes else setting.compiled,
+    }

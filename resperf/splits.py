@@ -14,6 +14,8 @@ SPLIT_SEED = 0
 """Fixed, so that predictors of different training seeds are evaluated on the same rows."""
 
 _TRAIN, _VALIDATION = 0.8, 0.9
+FOLDS = 4
+"""Parts that groups are divided into unless more are asked for."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -97,3 +99,10 @@ def was_packed(keys: Sequence[str], packed: str) -> Mask:
 
 def _short(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+
+
+def folds_of(groups: Sequence[str], folds: int = FOLDS) -> list[str]:
+    """Return a fold of each group, about equally many groups in each."""
+    names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
+    place = {name: str(number % folds) for number, name in enumerate(names)}
+    return [place[name] for name in groups]

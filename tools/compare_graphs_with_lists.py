@@ -24,13 +24,13 @@ from resperf.predictors._class_fit import (
     FEWEST_NETWORKS,
     columns_of,
     costs_of,
-    folds_of,
     relative_to,
 )
 from resperf.predictors.class_costs import terms_of
 from resperf.predictors.operator_classes import Terms
 from resperf.report.tables import table
 from resperf.settings import SESSION
+from resperf.splits import folds_of
 from resperf.training.rows import network_examples
 
 QUANTITY = "execution_ms"

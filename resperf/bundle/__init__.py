@@ -14,7 +14,6 @@ from resperf.bundle._correction import (
     Correction,
     TransferredCalibration,
     group_of,
-    same_way,
 )
 from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
@@ -50,5 +49,5 @@ __all__ = [
     "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
     "golden_layers", "golden_networks", "group_of", "is_shipped", "keep_adaptation",
     "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device", "provenance",
-    "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
+    "ranges_of", "replaced_folder", "user_folder", "write_manifest",
 ]  # fmt: skip

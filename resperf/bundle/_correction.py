@@ -10,7 +10,7 @@ from typing import Any, Self
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.records import Record
-from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.settings import Setting, same_way
 
 
 def group_of(layer: Layer) -> str:
@@ -114,17 +114,3 @@ class Calibration(Record):
     def is_of(self, device: str, setting: Setting) -> bool:
         """Say whether the runs are of such a device and setting."""
         return self.device == device and same_way(self.setting) == same_way(setting)
-
-
-def same_way(setting: Setting) -> dict[str, str]:
-    """Return what must agree between runs and what a bundle answers, in words."""
-    plain_layouts, plain_modes = ("", "nchw"), ("", "eager", "graph")
-    return {
-        "framework": setting.framework,
-        "mode": setting.mode.value,
-        "precision": PLAIN_PRECISIONS[1]
-        if setting.precision in PLAIN_PRECISIONS
-        else setting.precision,
-        "layout": "" if setting.layout in plain_layouts else setting.layout,
-        "compiled": "" if setting.compiled in plain_modes else setting.compiled,
-    }

@@ -73,17 +73,19 @@ def spread_numbers(words: Sequence[str], option: str) -> list[str]:
 class BatchCommand(click.Command):
     """A command whose ``--batch`` takes one or several numbers."""
 
-    spread_option = "--batch"
+    spread_options: tuple[str, ...] = ("--batch",)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the numbers after the option, then parse as usual."""
-        return super().parse_args(ctx, spread_numbers(args, self.spread_option))
+        """Spread the numbers after the options, then parse as usual."""
+        for option in self.spread_options:
+            args = spread_numbers(args, option)
+        return super().parse_args(ctx, args)
 
 
 class RowsCommand(BatchCommand):
     """A command whose ``--rows`` takes one or several numbers."""
 
-    spread_option = "--rows"
+    spread_options = ("--rows",)
 
 
 def positive_integers(

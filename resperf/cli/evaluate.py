@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 from click.core import ParameterSource
@@ -32,12 +32,17 @@ if TYPE_CHECKING:
     from resperf.training.evaluate import Part
 
 _ONLY_WITH_BUNDLE = ("split",)
-_ONLY_WITH_METHODS = ("test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot")
+_ONLY_WITH_METHODS = (
+    "test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot", "by",
+)  # fmt: skip
+_NOT_OF_NETWORKS = ("test", "rows", "kinds", "epochs", "plot")
+"""Options that say nothing about networks that are left out."""
 _EXAMPLES = """\b
 Examples:
   resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
   resperf evaluate datasets/demo.h5 --device cpu
   resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000 --plot plots
+  resperf evaluate runs.h5 --methods convmeter,operator-totals --leave-out network
 """
 
 
@@ -86,6 +91,13 @@ def _names(
     metavar="K",
     help="Cross-validate in K folds over the rows outside the test split, which is not read.",
 )
+@click.option(
+    "--leave-out",
+    "by",
+    type=click.Choice(["network", "family"]),
+    help="Judge --methods for whole networks: each network, or family of them, by a fit without "
+    "it. With --folds K, K parts of them are left out.",
+)
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind (repeatable).")
 @click.option(
     "--phase",
@@ -113,6 +125,7 @@ def command(
     test: Path | None,
     rows: tuple[int, ...],
     folds: int | None,
+    by: Literal["network", "family"] | None,
     kinds: tuple[str, ...],
     phases: tuple[str, ...],
     seed: int,
@@ -141,6 +154,10 @@ def command(
     if of_bundle:
         _evaluate(file, _judged(device, framework, bundle), cast("Part", split), as_json)
         return
+    if by is not None:
+        _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
+        _leave_out(file, methods, by, folds, phases, seed, as_json)
+        return
     from resperf.predictors import methods_of
     from resperf.quantities import Level, quantity_name
     from resperf.training import ComparisonSettings
@@ -152,12 +169,12 @@ def command(
     _compare(file, settings, test, plot, as_json)
 
 
-def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
+def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
     """Refuse options that would have no effect."""
+    needed = needed or ("--methods" if names is _ONLY_WITH_METHODS else "--bundle")
     for param in ctx.command.params:
         given = ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
         if param.name in names and given:
-            needed = "--methods" if names is _ONLY_WITH_METHODS else "--bundle"
             raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
 
 
@@ -209,6 +226,28 @@ def _compare(
     if plot is not None:
         for path in write_plots(comparison.rows, plot):
             print(f"plot: {path}", file=sys.stderr)
+
+
+def _leave_out(
+    file: Path, methods: tuple[str, ...], by: Literal["network", "family"], folds: int | None,
+    phases: tuple[str, ...], seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    from resperf.predictors import methods_of
+    from resperf.quantities import Level, quantity_name
+    from resperf.report.methods import left_out_text
+    from resperf.training import leave_out
+
+    every = methods_of(Level.NETWORK) if methods == ("all",) else methods
+    notes: list[str] = []
+    names = tuple(map(quantity_name, phases))
+    found = leave_out(
+        file, every, by=by, folds=folds, quantities=names, seed=seed, notes=notes
+    )  # fmt: skip
+    if as_json:
+        show_json([each.to_json() for each in found])
+    else:
+        print(left_out_text(found))
+    show_notes(list(dict.fromkeys(notes)))
 
 
 def _show(found: Sequence[Compared], as_json: bool) -> None:

@@ -40,6 +40,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Run a network and measure what `predict` predicts.",
     ),
     "bundle": ("resperf.cli.bundle:command", "Merge bundles into one."),
+    "fit-run": (
+        "resperf.cli.fit_run:command",
+        "Predict long runs from your own log of short ones.",
+    ),
     "doctor": (
         "resperf.cli.doctor:command",
         "Say what this machine can measure, and what is missing.",

@@ -11,7 +11,7 @@ from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
-from resperf.lowering._work import Work, tensor_bytes, work_of
+from resperf.lowering._work import Work, macs_of, tensor_bytes, work_of
 from resperf.network import NETWORKS_CACHED, Network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -24,6 +24,7 @@ __all__ = [
     "Work",
     "lower",
     "lower_layers",
+    "macs_of",
     "skeleton",
     "tensor_bytes",
     "work_of",

@@ -65,11 +65,11 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
         tensor_bytes(network.tensors[name]) if name in network.tensors else math.nan
         for name in (*read, *written)
     ]
-    return Work(sum(_macs(network, node) for node in nodes), sum(moved_bytes))
+    return Work(sum(macs_of(network, node) for node in nodes), sum(moved_bytes))
 
 
-def _macs(network: Network, node: Node) -> float:
-    """Count the multiply-adds of one node, from its shapes or by its layer kind."""
+def macs_of(network: Network, node: Node) -> float:
+    """Count the multiply-adds of one node, from its shapes or by its layer kind; NaN if unknown."""
     tensors = [network.tensors.get(name) if name else None for name in node.inputs]
     result = network.tensors.get(next((name for name in node.outputs if name), ""))
     known = all(

@@ -16,12 +16,11 @@ from resperf.bundle import (
     bundles_of,
     find_bundle,
     of_device,
-    same_way,
 )
 from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
 from resperf.errors import DeviceError, UnsupportedError
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import PLAIN_PRECISIONS, Mode, Setting
+from resperf.settings import PLAIN_PRECISIONS, Mode, Setting, same_way
 from resperf.targets import DEFAULT, Target, targets
 
 _DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16"}

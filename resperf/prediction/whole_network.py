@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from resperf.bundle import NETWORK, Bundle, same_way
+from resperf.bundle import NETWORK, Bundle
 from resperf.devices import device_class
 from resperf.errors import BundleError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS
@@ -23,7 +23,7 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import three_phase
 from resperf.quantities import EXECUTION, STEP
-from resperf.settings import Mode, Setting
+from resperf.settings import Mode, Setting, same_way
 from resperf.targets import DEFAULT
 from resperf.units import US_PER_MS
 

@@ -38,6 +38,10 @@ METHODS: dict[str, str] = {
     "xgboost": "resperf.predictors.xgboost:XGBoost",
     "xgboost-log": "resperf.predictors.xgboost:XGBoostLog",
     "class-costs": "resperf.predictors.class_costs:ClassCosts",
+    "convmeter": "resperf.predictors.convmeter:ConvMeter",
+    "convmeter-relative": "resperf.predictors.convmeter:ConvMeterRelative",
+    "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",
+    "operator-totals": "resperf.predictors.convmeter:OperatorTotals",
 }
 """Method -> module:class. Help texts list the methods in this order."""
 

@@ -105,6 +105,23 @@ class Examples:
             groups=chosen(self.groups) if self.groups else (),
         )
 
+    def per_row(self) -> list[tuple[Setting, Platform]]:
+        """Return the setting and the platform of each row.
+
+        Raises
+        ------
+        TrainingError
+            If they are not known.
+        """
+        if not (self.settings and self.platforms):
+            raise TrainingError(f"{self.quantity}: rows without setting and platform")
+        rows = len(self)
+        how, where = (
+            list(each) if len(each) == rows else list(each) * rows
+            for each in (self.settings, self.platforms)
+        )
+        return list(zip(how, where, strict=True))
+
     def by_setting(self) -> Iterator[tuple[Setting, Platform, npt.NDArray[np.intp]]]:
         """Yield each setting and platform with the places of its rows.
 
@@ -113,16 +130,12 @@ class Examples:
         TrainingError
             If settings or platforms are not known.
         """
-        if not (self.settings and self.platforms):
-            raise TrainingError(f"{self.quantity}: rows without setting and platform")
-        rows = len(self)
+        rows = self.per_row()
         places: dict[tuple[int, int], list[int]] = {}
-        how = self.settings if len(self.settings) > 1 else [self.settings[0]] * rows
-        where = self.platforms if len(self.platforms) > 1 else [self.platforms[0]] * rows
-        for row, pair in enumerate(zip(map(id, how), map(id, where), strict=True)):
-            places.setdefault(pair, []).append(row)
+        for row, (setting, platform) in enumerate(rows):
+            places.setdefault((id(setting), id(platform)), []).append(row)
         for found in places.values():
-            yield how[found[0]], where[found[0]], np.array(found, dtype=np.intp)
+            yield *rows[found[0]], np.array(found, dtype=np.intp)
 
     def check(self, label: str, *, at_least: int) -> None:
         """Refuse rows that are unusable as training data.
@@ -348,6 +361,13 @@ class Predictor(ABC):
             Type of the layer's values, such as ``"float16"``, of which rows must be; any if empty.
         """
         return True
+
+    def prepared(self, networks: Sequence[Any]) -> Sequence[Any]:
+        """Return what stands for networks in `Examples` and `predict`, for many fits and questions.
+
+        By default the networks themselves.
+        """
+        return networks
 
     def network_shares(
         self,

@@ -8,7 +8,6 @@ terms that the networks do not tell apart. Classes are drawn to the coefficients
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +19,12 @@ import numpy as np
 from resperf.errors import require
 from resperf.features import Array
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
+from resperf.splits import folds_of
 
 REST = "other"
 """Class that rare classes are pooled in."""
 FEWEST_NETWORKS = 25
 """Networks that have a class of operators; with fewer it is pooled."""
-FOLDS = 4
 DRAWS = 20
 """Fits to families drawn with replacement, for the bands of attributed times."""
 _RECIPE, _SIZE = re.compile(r"\.[^-]*"), re.compile(r"(-reparameterised)?([-_]\d{3})*$")
@@ -237,13 +236,6 @@ def _non_negative(gram: Array, right: Array, expected: Array, shrinkage: float) 
     triangle = np.linalg.cholesky(drawn).T
     aim = np.linalg.solve(triangle.T, right + shrinkage**2 * expected)
     return np.asarray(nnls(triangle, aim, maxiter=100 * len(right))[0])
-
-
-def folds_of(groups: Sequence[str], folds: int = FOLDS) -> list[str]:
-    """Return a fold of each group, about equally many groups in each."""
-    names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
-    place = {name: str(number % folds) for number, name in enumerate(names)}
-    return [place[name] for name in groups]
 
 
 def costs_of(

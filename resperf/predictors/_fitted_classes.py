@@ -15,19 +15,18 @@ from resperf.features import Array
 from resperf.predictors._base import Band, Estimate, stored
 from resperf.predictors._class_fit import (
     FEWEST_NETWORKS,
-    FOLDS,
     REST,
     Identified,
     Shrinkage,
     columns_of,
     costs_of,
     expected_of,
-    folds_of,
     relative_to,
 )
 from resperf.predictors._nearness import Nearness
 from resperf.predictors.intervals import ASSUMED, Intervals, assumed
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
+from resperf.splits import FOLDS, folds_of
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "convolutions with normalisation and activation": (

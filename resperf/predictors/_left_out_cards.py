@@ -10,11 +10,12 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._class_fit import columns_of, folds_of, relative_to
+from resperf.predictors._class_fit import columns_of, relative_to
 from resperf.predictors._fitted_classes import ClassFit
 from resperf.predictors.intervals import SHARE
 from resperf.predictors.operator_classes import Terms
 from resperf.records import Record
+from resperf.splits import folds_of
 
 
 class CardRows(NamedTuple):

@@ -30,7 +30,6 @@ from resperf.predictors._base import (
     Account,
     Band,
     Estimate,
-    Examples,
     Predicted,
     Predictor,
     Task,
@@ -123,11 +122,7 @@ class ClassCosts(Predictor):
 
     def _learn(self, task: Task) -> None:
         examples = task.examples
-        if not (examples.settings and examples.platforms):
-            raise TrainingError(
-                f"{self.method} needs to know the device and the setting of each network"
-            )
-        settings, platforms = _per_row(examples)
+        settings, platforms = zip(*examples.per_row(), strict=True)
         rows: dict[str, list[int]] = {}
         kinds: dict[str, dict[str, str]] = {}
         for row, (setting, platform) in enumerate(zip(settings, platforms, strict=True)):
@@ -377,16 +372,6 @@ def _facts(platform: Platform) -> DeviceFacts:
             "docs/importing.md"
         )
     return facts
-
-
-def _per_row(examples: Examples) -> tuple[Sequence[Setting], Sequence[Platform]]:
-    """Return one setting and one platform per row."""
-    rows = len(examples)
-    settings, platforms = examples.settings, examples.platforms
-    return (
-        settings if len(settings) == rows else list(settings) * rows,
-        platforms if len(platforms) == rows else list(platforms) * rows,
-    )
 
 
 def _geometric_mean(values: Sequence[Array]) -> Array:

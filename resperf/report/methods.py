@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from resperf.quantities import QUANTITIES
 from resperf.report.tables import ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.predictors.metrics import TimeBin
-    from resperf.training import Compared
+    from resperf.training import Compared, LeftOut
 
+_WORST = 12
+"""Networks or families that are shown of one method."""
 PLACE = ("kind", "quantity", "method")
 """Headings of the columns that say what a row of figures is about."""
 
@@ -31,6 +34,42 @@ def methods_text(rows: Sequence[Compared]) -> str:
         for (kind, quantity), group in by_kind_and_quantity(rows)
     ]
     return "\n\n".join(parts)
+
+
+def left_out_text(rows: Sequence[LeftOut]) -> str:
+    """Show the errors of methods on networks or families left out, and on which they are largest.
+
+    Errors in a quantity's own unit are in its JSON as well.
+    """
+    place = ("quantity", "device", "setting", "method")
+    headings = (
+        *place, "rows", "fits", "MAPE", "median", "R2", "NRMSE", "in 90% interval", "width",
+        "fit s",
+    )  # fmt: skip
+    cells = [
+        [
+            row.quantity, row.device, row.setting, row.method, str(row.errors.rows), str(row.fits),
+            percent_cell(row.errors.mape), percent_cell(row.errors.median_ape), f"{row.r2:.3f}",
+            f"{row.nrmse:.3f}", percent_cell(row.in_interval), percent_cell(row.width),
+            f"{row.fit_s:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return "\n\n".join([table(headings, cells, text=place), *map(_worst, rows)])
+
+
+def _worst(row: LeftOut) -> str:
+    groups = sorted(row.groups, key=lambda each: -each.mape)
+    cells = [
+        [each.name, str(each.rows), percent_cell(each.mape), f"{each.rmse:.4g}",
+         "" if math.isnan(each.nrmse) else f"{each.nrmse:.3f}"]
+        for each in groups[:_WORST]
+    ]  # fmt: skip
+    rest = f", the worst {_WORST} of {len(groups)}" if len(groups) > _WORST else ""
+    title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {row.by}{rest}"
+    unit = QUANTITIES[row.quantity].unit
+    headings = (row.by, "rows", "MAPE", f"RMSE {unit}", "NRMSE")
+    return f"{title}\n{table(headings, cells, text=(row.by,))}"
 
 
 def by_kind_and_quantity(

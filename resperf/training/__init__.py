@@ -7,9 +7,11 @@ from resperf.training.comparison import Compared, Comparison, ComparisonSettings
 from resperf.training.evaluate import Evaluated, Evaluation, evaluate
 from resperf.training.exclude import keys_of_networks
 from resperf.training.fit import train
+from resperf.training.left_out import LeftOut, leave_out
 from resperf.training.progress import TrainingProgress, progress_bar
 
 __all__ = [
-    "Compared", "Comparison", "ComparisonSettings", "Evaluated", "Evaluation", "TrainingProgress",
-    "compare", "evaluate", "keys_of_networks", "progress_bar", "train",
+    "Compared", "Comparison", "ComparisonSettings", "Evaluated", "Evaluation", "LeftOut",
+    "TrainingProgress", "compare", "evaluate", "keys_of_networks", "leave_out", "progress_bar",
+    "train",
 ]  # fmt: skip

@@ -16,7 +16,6 @@ from resperf.bundle import (
     Calibration,
     provenance,
     replaced_folder,
-    same_way,
     write_manifest,
 )
 from resperf.dataset import checksum, read_info, read_networks
@@ -31,7 +30,7 @@ from resperf.prediction.data_sheet import METHOD
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
-from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.settings import PLAIN_PRECISIONS, Setting, same_way
 from resperf.training.correction import Placed, fit_correction, priors_of_runs
 from resperf.training.manifest import described_dataset
 from resperf.training.rows import network_examples, network_quantities

@@ -15,7 +15,7 @@ from resperf.features import Array
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.predictors import Examples
-from resperf.predictors._class_fit import Relative, Shrinkage, alike, folds_of
+from resperf.predictors._class_fit import Relative, Shrinkage, alike
 from resperf.predictors._fitted_classes import ClassFit, group_of
 from resperf.predictors.class_costs import ClassCosts, described
 from resperf.predictors.operator_classes import (
@@ -28,6 +28,7 @@ from resperf.predictors.operator_classes import (
     run_network,
 )
 from resperf.settings import Mode, Setting
+from resperf.splits import folds_of
 
 pytest.importorskip("scipy")
 

@@ -1,0 +1,246 @@
+"""ConvMeter: times of whole networks as linear forms of few totals of their graphs.
+
+Beringer, Stock, Mazaheri and Wolf, "Dissecting Convolutional Neural Networks for Runtime and
+Scalability Prediction" (ICPP 2024). One set of coefficients for each device, setting and quantity,
+found by linear regression (section 3.4).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from resperf.errors import UnsupportedError
+from resperf.features import Array, Columns
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.predictors._base import (
+    Account,
+    Predicted,
+    Predictor,
+    Task,
+    stored,
+)
+from resperf.predictors._linear_fit import LinearFit
+from resperf.predictors.network_totals import (
+    BATCHED,
+    CONVOLUTION,
+    GROUPED,
+    OTHER,
+    PRODUCT,
+    Counted,
+    counted,
+)
+from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
+from resperf.settings import Setting, same_way
+
+_FORWARD = frozenset({EXECUTION, "latency_ms", WHOLE_CALL, "forward_ms"})
+_UPDATING = frozenset({"update_ms", STEP})
+"""Quantities that hold the update of the weights."""
+_INFERRED_FROM = "whole networks on this device"
+_CONSTANT = "constant"
+_DEVICES = "devices"
+
+
+class LinearInTotals(Predictor):
+    """Base of methods that are linear in totals of a network.
+
+    Attributes
+    ----------
+    fits_ : list of LinearFit
+        One for each device and setting.
+    """
+
+    level = Level.NETWORK
+    quantities = frozenset({*_FORWARD, *_UPDATING, "backward_ms"})
+    fewest = 4
+    reads_lists = True
+    relative: ClassVar[bool] = True
+    """Whether relative errors are minimised, not those in ms."""
+    non_negative: ClassVar[bool] = True
+    """Whether no coefficient is below zero."""
+
+    @abstractmethod
+    def columns(self, network: Counted, devices: int) -> dict[str, float]:
+        """Return what the quantity is linear in: name -> value."""
+
+    def prepared(self, networks: Sequence[Any]) -> list[Counted]:
+        """Count what networks compute, which fits and predictions read instead of their graphs."""
+        return [each if isinstance(each, Counted) else counted(each) for each in networks]
+
+    def remarks(self, network: Counted) -> Sequence[str]:  # noqa: ARG002
+        """Return what users should know about the totals of a network."""
+        return ()
+
+    def _learn(self, task: Task) -> None:
+        examples = task.examples
+        how = examples.per_row()
+        networks = self.prepared(examples.networks)
+        rows = [
+            self.columns(network, platform.devices)
+            for network, (_, platform) in zip(networks, how, strict=True)
+        ]
+        names = np.array(examples.groups or [each.name for each in networks])
+        places: dict[tuple[str, Setting], list[int]] = {}
+        for place, (setting, platform) in enumerate(how):
+            places.setdefault((platform.device, setting.without_batch()), []).append(place)
+        self.fits_ = [
+            LinearFit.fit(
+                device, setting, [rows[place] for place in own], examples.values[own],
+                names[own], relative=self.relative, non_negative=self.non_negative,
+            )
+            for (device, setting), own in places.items()
+        ]  # fmt: skip
+        self.notes_ = tuple(note for fit in self.fits_ for note in fit.notes)
+
+    def fit_for(self, setting: Setting, platform: Platform) -> LinearFit:
+        """Return the fit of a device and setting, or the one with the fewest other differences.
+
+        Raises
+        ------
+        UnsupportedError
+            If no network was measured so on this device.
+        """
+        way = same_way(setting)
+        alike = [
+            fit
+            for fit in self.fits_
+            if fit.device == platform.device and same_way(fit.setting) == way
+        ]
+        if not alike:
+            known = sorted({fit.described for fit in self.fits_})
+            raise UnsupportedError(
+                f"{self.method} learnt from networks on {'; '.join(known)}: measure some on "
+                f"{platform.device} ({', '.join(filter(None, way.values()))})"
+            )
+        asked = setting.without_batch()
+        return min(
+            alike,
+            key=lambda fit: (
+                fit.setting.optimizer != asked.optimizer,
+                fit.setting.threads != asked.threads,
+                fit.setting.framework_version != asked.framework_version,
+            ),
+        )
+
+    def predict(
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
+    ) -> Predicted:
+        """Predict whole networks."""
+        networks = self.prepared(cast("Sequence[Network]", subjects))
+        rows = [self.columns(each, platform.devices) for each in networks]
+        return {self.quantity_: self.fit_for(setting, platform).predict(rows)}
+
+    def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
+        """Say what the time of a network was inferred from, and whether it is extrapolated."""
+        fit = self.fit_for(setting, platform)
+        (found,) = self.prepared([network])
+        row = self.columns(found, platform.devices)
+        notes = (*self.remarks(found), *fit.remarks([row]))
+        return Account(_INFERRED_FROM, {}, {}, fit.outside(row), found.left_out, notes)
+
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return the coefficients; there is no network to write."""
+        return {"fits": [fit.to_json() for fit in self.fits_]}
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+        """Read the coefficients."""
+        self.fits_ = [LinearFit.from_json(each) for each in stored(values, "fits")]
+
+
+class ConvMeter(LinearInTotals):
+    """ConvMeter as published: ordinary least squares.
+
+    A forward pass, an inference or a backward pass is c1 FLOPs + c2 Inputs + c3 Outputs + c4
+    (equations 2 and 3, section 3.2; the totals are those of the batch of one device). The gradient
+    update is c1 L on one device and c1 L + c2 W + c3 N on N of them (section 3.3; L layers, W
+    weights). A training step is the sum (equation 1); sums of least squares are the least squares
+    of the sum, so that it has the seven coefficients of the combined backward pass and update.
+
+    For networks without convolutions, of which the paper says nothing, Inputs and Outputs are those
+    of the products with weights.
+    """
+
+    method = "convmeter"
+    relative = False
+    non_negative = False
+
+    def columns(self, network: Counted, devices: int) -> dict[str, float]:
+        """Return the metrics of section 3 that the quantity needs."""
+        totals = network.totals
+        found: dict[str, float] = {}
+        if self.quantity_ != "update_ms":
+            found |= {
+                "flops": totals.flops,
+                _CONSTANT: 1.0,
+                "outputs": totals.outputs,
+                "inputs": totals.inputs,
+            }
+        if self.quantity_ in _UPDATING:
+            several = float(devices > 1)
+            found |= {
+                "layers": totals.layers,
+                "weights": totals.weights * several,
+                _DEVICES: devices * several,
+            }
+        return found
+
+    def remarks(self, network: Counted) -> Sequence[str]:
+        """Say what was summed of a network without convolutions."""
+        totals = network.totals
+        if totals.summed == "convolutions":
+            return ()
+        return (
+            f"{network.name} has no convolutions: inputs and outputs of its products with weights "
+            f"are summed, and {self.method} is made for convolutional networks",
+        )
+
+
+class ConvMeterRelative(ConvMeter):
+    """ConvMeter's form, by least squares of relative errors: short times count as long ones do."""
+
+    method = "convmeter-relative"
+    relative = True
+
+
+class ConvMeterNonNegative(ConvMeterRelative):
+    """The same without negative coefficients, so that no network is predicted below zero."""
+
+    method = "convmeter-non-negative"
+    non_negative = True
+
+
+class OperatorTotals(LinearInTotals):
+    """Ours, not ConvMeter's: totals by sort of operator, relative errors, no negative coefficient.
+
+    Multiply-adds of convolutions, of those in groups, of products with weights and of others; values
+    that each sort reads and writes; the number of operators; a constant. A training step also has
+    the weights, the operators with weights, and on several devices the exchange of gradients.
+    """
+
+    method = "operator-totals"
+
+    def columns(self, network: Counted, devices: int) -> dict[str, float]:
+        """Return the totals that the quantity needs."""
+        found = network.operations
+        columns: dict[str, float] = {_CONSTANT: 1.0}
+        if self.quantity_ != "update_ms":
+            for sort in (CONVOLUTION, GROUPED, PRODUCT, BATCHED):
+                own = [each for each in found if each.sort == sort]
+                columns[f"multiply-adds of {sort}s"] = sum(each.macs for each in own)
+                columns[f"values of {sort}s"] = sum(each.data + each.weights for each in own)
+            others = [each for each in found if each.sort == OTHER]
+            columns["values of other operators"] = sum(each.data + each.weights for each in others)
+            columns["operators"] = float(sum(each.count for each in found))
+        if self.quantity_ in _UPDATING:
+            weights, several = network.weights, float(devices > 1)
+            columns["weights"] = weights
+            columns["layers"] = float(sum(each.count for each in found if each.weights))
+            # A ring exchanges twice all gradients but a device's own share.
+            columns["exchanged weights"] = several * weights * (devices - 1) / devices
+            columns[_DEVICES] = devices * several
+        return columns

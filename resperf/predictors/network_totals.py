@@ -1,0 +1,223 @@
+"""Totals over the operators of a network, counted from its graph alone: what linear methods read.
+
+A network is its ONNX graph, or the list of operators that PyTorch ran (`RunNetwork`). Values of a
+batch are those of the batch size that the network was read at; all but weights and numbers of
+layers are in proportion to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from resperf.lowering import macs_of
+from resperf.network import Network, Tensor
+from resperf.predictors.operator_classes import RunNetwork, RunOperator
+
+CONVOLUTION, GROUPED, PRODUCT = "convolution", "grouped convolution", "product"
+BATCHED, OTHER = "batched product", "other"
+SORTS = (CONVOLUTION, GROUPED, PRODUCT, BATCHED, OTHER)
+"""Sorts of operators; a product is of weights, a batched one of two results."""
+_CONVOLUTIONS = frozenset({"Conv", "FusedConv", "ConvTranspose", "ConvInteger", "QLinearConv"})
+_PRODUCTS = frozenset({
+    "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger", "QLinearMatMul", "QGemm",
+    "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+})  # fmt: skip
+_VIEWS = frozenset({
+    "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size",
+    "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Operators that move no values."""
+_SHAPES = frozenset({"int64", "bool"})
+"""Types of constants that are not learnt."""
+
+
+class Operation(NamedTuple):
+    """One operator, or several equal ones.
+
+    Attributes
+    ----------
+    sort : str
+        One of `SORTS`.
+    macs : float
+        Multiply-adds of all.
+    inputs, outputs : float
+        Values of the first input (of a product the one that is no weight) and first output of all.
+    data : float
+        Values that all read and write, without weights.
+    weights : float
+        Values of the weights that all read.
+    count : int
+        How many there are.
+    """
+
+    sort: str
+    macs: float
+    inputs: float
+    outputs: float
+    data: float
+    weights: float
+    count: int
+
+
+class Totals(NamedTuple):
+    """The metrics of ConvMeter, section 3.
+
+    Attributes
+    ----------
+    flops : float
+        Of all operators, two for each multiply-add.
+    inputs, outputs : float
+        Values that convolutions read and write; see `summed`.
+    weights : float
+        Learnt values.
+    layers : float
+        Operators with weights.
+    summed : str
+        ``"convolutions"``, or ``"products"`` if there is none.
+    """
+
+    flops: float
+    inputs: float
+    outputs: float
+    weights: float
+    layers: float
+    summed: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A network as what it computes; operators that only change shapes, or weights, are left out.
+
+    Attributes
+    ----------
+    name : str
+    operations : tuple of Operation
+    weights : float
+        Learnt values.
+    left_out : tuple of str
+        Why operators are not counted.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    weights: float
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def totals(self) -> Totals:
+        """The metrics at the batch size of the network."""
+        main = [each for each in self.operations if each.sort in (CONVOLUTION, GROUPED)]
+        summed = "convolutions" if main else "products"
+        main = main or [each for each in self.operations if each.sort == PRODUCT]
+        return Totals(
+            2 * sum(each.macs for each in self.operations),
+            sum(each.inputs for each in main),
+            sum(each.outputs for each in main),
+            self.weights,
+            float(sum(each.count for each in self.operations if each.weights)),
+            summed,
+        )
+
+    def scaled(self, factor: float) -> Counted:
+        """Return the network at so many times its batch size (equation 3)."""
+        return replace(
+            self,
+            operations=tuple(
+                each._replace(
+                    macs=each.macs * factor,
+                    inputs=each.inputs * factor,
+                    outputs=each.outputs * factor,
+                    data=each.data * factor,
+                )
+                for each in self.operations
+            ),
+        )
+
+
+def counted(network: Network | RunNetwork) -> Counted:
+    """Count what a network computes."""
+    if isinstance(network, RunNetwork):
+        weights, found = network.parameters, _listed(network)
+        return Counted(network.name, tuple(found), weights, network.left_out)
+    weights = float(
+        sum(_size(each) for each in network.tensors.values() if _is_learnt(each))
+        if network.parameters is None
+        else network.parameters
+    )
+    return Counted(network.name, tuple(_of_graph(network)), weights)
+
+
+def _of_graph(network: Network) -> Iterator[Operation]:
+    for node in network.nodes:
+        if node.op in _VIEWS:
+            continue
+        given = [network.tensors[name] for name in node.inputs if name in network.tensors]
+        made = [network.tensors[name] for name in node.outputs if name in network.tensors]
+        data = [each for each in given if not each.is_weight]
+        weights = [each for each in given if _is_learnt(each)]
+        if not (data and made):
+            continue
+        macs = macs_of(network, node)
+        yield Operation(
+            _sort(node.op, int(node.attributes.get("group", 1)), len(weights)),
+            0.0 if math.isnan(macs) else macs,
+            _size(data[0]),
+            _size(made[0]),
+            sum(map(_size, (*data, *made))),
+            sum(map(_size, weights)),
+            1,
+        )
+
+
+def _sort(op: str, groups: int, weights: int) -> str:
+    if op in _CONVOLUTIONS:
+        return GROUPED if groups > 1 else CONVOLUTION
+    if op in _PRODUCTS:
+        return PRODUCT if weights else BATCHED
+    return OTHER
+
+
+def _is_learnt(tensor: Tensor) -> bool:
+    """Whether a constant is a weight: neither a shape nor a single number such as an epsilon."""
+    return tensor.is_weight and tensor.dtype not in _SHAPES and _size(tensor) > 1
+
+
+def _size(tensor: Tensor) -> float:
+    return float(math.prod(tensor.shape))
+
+
+def _listed(network: RunNetwork) -> Iterator[Operation]:
+    for each in network.operators:
+        if each.of_weights or not each.outputs:
+            continue
+        sort, data, macs = _work(each)
+        weights = sum(one.values for one in each.inputs if one.is_weight)
+        values = sum(one.values for one in (*each.inputs, *each.outputs[:1]) if not one.is_weight)
+        grown = network.scale * each.count
+        yield Operation(
+            sort, macs * grown, data * grown, each.outputs[0].values * grown, values * grown,
+            weights * each.count, each.count,
+        )  # fmt: skip
+
+
+def _work(operator: RunOperator) -> tuple[str, float, float]:
+    """Return the sort of an operator of PyTorch, the values it reads, and its multiply-adds."""
+    made, inputs = operator.outputs[0].values, operator.inputs
+    if operator.op == "convolution":
+        filters = inputs[1]
+        sort = GROUPED if operator.groups > 1 else CONVOLUTION
+        return sort, inputs[0].values, made * filters.values / max(filters.shape[0], 1)
+    if operator.op in ("addmm", "mm"):
+        data, _ = (each for each in inputs[-2:])
+        return PRODUCT, data.values, made * data.shape[-1]
+    if operator.op in ("bmm", "baddbmm"):
+        data = inputs[-2]
+        return BATCHED, data.values, made * data.shape[-1]
+    if operator.op == "sdpa":
+        query, key = inputs[:2]
+        return BATCHED, query.values, 2 * query.values * key.shape[-2]
+    return OTHER, inputs[0].values if inputs else 0.0, 0.0

@@ -1,0 +1,217 @@
+"""Methods for whole networks judged on networks, or families of them, that they did not see."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from resperf.errors import TrainingError
+from resperf.features import Array
+from resperf.predictors import Examples, predictor_class
+from resperf.predictors.metrics import Errors, errors, r_squared
+from resperf.quantities import Level
+from resperf.records import Record
+from resperf.splits import folds_of
+from resperf.training.rows import network_examples, network_quantities
+
+By = Literal["network", "family"]
+
+
+@dataclass(frozen=True)
+class LeftOutGroup(Record):
+    """Errors on one network, or family, by a fit without it.
+
+    Attributes
+    ----------
+    name : str
+    rows : int
+    mape : float
+        A fraction.
+    rmse : float
+        In the quantity's unit.
+    nrmse : float
+        `rmse` over the range of this group's measured values (ConvMeter, section 4); NaN for one
+        value.
+    """
+
+    name: str
+    rows: int
+    mape: float
+    rmse: float
+    nrmse: float
+
+
+@dataclass(frozen=True)
+class LeftOut(Record):
+    """One method on one quantity, device and setting, each group left out of the fit once.
+
+    Attributes
+    ----------
+    quantity, method : str
+    device, setting : str
+        In words.
+    by : str
+        ``"network"`` or ``"family"``.
+    fits : int
+        How many were made: one for each group, or for each fold of them.
+    errors : Errors
+        Of all rows.
+    r2, nrmse : float
+        Over all rows.
+    in_interval : float
+        Share of the rows inside their 90% intervals; NaN without intervals.
+    width : float
+        Median of (high - low) / predicted; NaN without intervals.
+    fit_s : float
+        Mean seconds of a fit.
+    groups : tuple of LeftOutGroup
+    """
+
+    quantity: str
+    method: str
+    device: str
+    setting: str
+    by: str
+    fits: int
+    errors: Errors
+    r2: float
+    nrmse: float
+    in_interval: float
+    width: float
+    fit_s: float
+    groups: tuple[LeftOutGroup, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        values = super().to_json()
+        return {**values, **values.pop("errors")}
+
+
+def leave_out(
+    dataset: Path,
+    methods: Sequence[str],
+    *,
+    by: By = "network",
+    folds: int | None = None,
+    quantities: Sequence[str] = (),
+    seed: int = 0,
+    notes: list[str] | None = None,
+) -> list[LeftOut]:
+    """Judge methods for networks by leaving networks or families out.
+
+    Each quantity, device and setting of the dataset is judged by itself.
+
+    Parameters
+    ----------
+    dataset : Path
+    methods : sequence of str
+    by : str
+        What is left out: one network at all its batch and image sizes, or one family.
+    folds : int, optional
+        Leave out so many parts of about equally many groups, not each group by itself.
+    quantities : sequence of str
+        Those to judge; all that a method can learn by default.
+    seed : int
+    notes : list of str, optional
+        Gets what was left out, and why.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    TrainingError
+        If a method is for layers, or the dataset has too few networks.
+    """
+    remarks = [] if notes is None else notes
+    found = []
+    for method in methods:
+        cls = predictor_class(method)
+        if cls.level is not Level.NETWORK:
+            raise TrainingError(f"{method} is for layers, which cannot be left out as networks")
+        for name in network_quantities(dataset):
+            if (quantities and name not in quantities) or name not in (cls.quantities or {name}):
+                continue
+            examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
+            for setting, platform, rows in _by_way(examples):
+                groups = rows.groups if by == "family" else [each.name for each in rows.networks]
+                if len(set(groups)) < 2:
+                    remarks.append(f"{platform}: a single {by} cannot be left out")
+                    continue
+                found.append(_judged(method, rows, groups, by, folds, seed, platform, setting))
+    if not found:
+        raise TrainingError(
+            f"{dataset} has no networks that {', '.join(methods)} can learn from; measure some "
+            "with: resperf bench networks-cpu"
+        )
+    return found
+
+
+def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
+    """Split rows by setting and device, named in words."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, (setting, platform) in enumerate(examples.per_row()):
+        how = setting.without_batch()
+        words = (how.framework, how.framework_version, how.mode.value, how.precision, how.layout,
+                 how.compiled, how.optimizer, *how.options.values())  # fmt: skip
+        threads = f"{how.threads} threads" if how.threads else ""
+        key = (", ".join(filter(None, (*words, threads))), platform.device)
+        places.setdefault(key, []).append(place)
+    return [(*key, examples.select(np.array(rows))) for key, rows in places.items()]
+
+
+def _judged(
+    method: str, rows: Examples, groups: Sequence[str], by: str, folds: int | None, seed: int,
+    device: str, setting: str,
+) -> LeftOut:  # fmt: skip
+    names = np.array(groups)
+    parts = names if folds is None else np.array(folds_of(list(groups), folds))
+    networks = predictor_class(method)("network").prepared(rows.networks)
+    ready = replace(rows, subjects=networks, groups=rows.groups or tuple(groups))
+    values, low, high = (np.zeros(len(rows)) for _ in range(3))
+    seconds = []
+    for part in np.unique(parts):
+        own = np.flatnonzero(parts == part)
+        learnt = ready.select(np.flatnonzero(parts != part))
+        started = time.perf_counter()
+        fitted = predictor_class(method)("network").fit(learnt, validation=learnt, seed=seed)
+        seconds.append(time.perf_counter() - started)
+        for place in own:
+            how, where = ready.select(np.array([place])).per_row()[0]
+            estimate = fitted.predict([networks[place]], how.without_batch(), where)[rows.quantity]
+            values[place], low[place], high[place] = (
+                each[0] for each in (estimate.values, estimate.low, estimate.high)
+            )
+    measured = rows.values
+    bounded = np.isfinite(low) & np.isfinite(high)
+    inside = ((low <= measured) & (measured <= high))[bounded]
+    wide = ((high - low) / np.maximum(values, 1e-12))[bounded]
+    return LeftOut(
+        rows.quantity, method, device, setting, by, len(seconds), errors(measured, values),
+        r_squared(measured, values), _nrmse(measured, values),
+        float(inside.mean()) if len(inside) else math.nan,
+        float(np.median(wide)) if len(wide) else math.nan,
+        float(np.mean(seconds)),
+        tuple(
+            _group(str(name), measured[names == name], values[names == name])
+            for name in np.unique(names)
+        ),
+    )  # fmt: skip
+
+
+def _group(name: str, measured: Array, predicted: Array) -> LeftOutGroup:
+    found = errors(measured, predicted)
+    return LeftOutGroup(
+        name, found.rows, found.mape, found.rmse_ms, _nrmse(measured, predicted)
+    )  # fmt: skip
+
+
+def _nrmse(measured: Array, predicted: Array) -> float:
+    """Return the root mean square error over the range of the measured values."""
+    spread = float(np.ptp(measured))
+    return errors(measured, predicted).rmse_ms / spread if spread else math.nan

@@ -1,0 +1,214 @@
+"""The time of a whole run from its batch size and iterations, fitted to a user's own log.
+
+Gianniti, Zhang and Ardagna, "Performance Prediction of GPU-based Deep Learning Applications"
+(2019), section 3: for one network on one machine the time is affine in the batch size and in the
+number of iterations, so that by Theorem 3.1 it is b1 n i + b2 i + b3 n + b0.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resperf.errors import DatasetError, TrainingError, UnsupportedError, did_you_mean
+from resperf.features import Array
+from resperf.predictors.least_squares import independent, solve_squares
+
+COLUMNS = ("batch", "iterations", "seconds")
+IMAGES, ITERATIONS, BATCH, CONSTANT = "batch x iterations", "iterations", "batch", "constant"
+_NOTABLE = 0.01
+"""Share of the longest run that a negative coefficient must take away to be named."""
+
+
+class Run(NamedTuple):
+    """One run: so many iterations at one batch size."""
+
+    batch: float
+    iterations: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunFit:
+    """Coefficients, in seconds for one more of each.
+
+    Attributes
+    ----------
+    coefficients : mapping of str to float
+        All four, or two of them where all runs have one batch size or number of iterations.
+    runs : tuple of Run
+        Those that it was fitted to.
+    """
+
+    coefficients: Mapping[str, float]
+    runs: tuple[Run, ...]
+
+    def seconds(self, batch: float, iterations: float) -> float:
+        """Predict a run; never below zero.
+
+        Raises
+        ------
+        UnsupportedError
+            If it has another batch size, or number of iterations, than all runs of the log, where
+            these have only one.
+        """
+        if IMAGES not in self.coefficients:
+            # All runs have one batch size, or one number of iterations.
+            name = "batch" if ITERATIONS in self.coefficients else "iterations"
+            known, asked = getattr(self.runs[0], name), batch if name == "batch" else iterations
+            if asked != known:
+                raise UnsupportedError(
+                    f"all runs that were fitted have {name} {known:g}, which says nothing about "
+                    f"{asked:g}; add runs with another value to the log"
+                )
+        terms = _terms(batch, iterations)
+        return max(sum(cost * terms[name] for name, cost in self.coefficients.items()), 0.0)
+
+    def beyond(self, batch: float, iterations: float) -> float:
+        """Return how many times as much work a run is as the largest that was fitted."""
+        return batch * iterations / max(run.batch * run.iterations for run in self.runs)
+
+    @property
+    def negative(self) -> tuple[str, ...]:
+        """Names of what makes runs shorter by more than rounding: noise, or too few runs."""
+        largest = {
+            name: max(_terms(run.batch, run.iterations)[name] for run in self.runs)
+            for name in self.coefficients
+        }
+        longest_s = max(run.seconds for run in self.runs)
+        return tuple(
+            name
+            for name, cost in self.coefficients.items()
+            if name != CONSTANT and cost * largest[name] < -_NOTABLE * longest_s
+        )
+
+
+@dataclass(frozen=True)
+class JudgedRuns:
+    """Runs beside what a fit says of them.
+
+    Attributes
+    ----------
+    runs : tuple of Run
+    predicted_s : tuple of float
+    in_proportion_s : tuple of float
+        What the same runs teach if time is in proportion to batch x iterations.
+    """
+
+    runs: tuple[Run, ...]
+    predicted_s: tuple[float, ...]
+    in_proportion_s: tuple[float, ...]
+
+    def errors(self) -> Array:
+        """Return the signed relative errors (equation 1): below zero where the run took longer."""
+        return self._off(self.predicted_s)
+
+    def errors_in_proportion(self) -> Array:
+        """Return those of time in proportion to batch x iterations."""
+        return self._off(self.in_proportion_s)
+
+    def _off(self, predicted_s: Sequence[float]) -> Array:
+        measured_s = np.array([run.seconds for run in self.runs])
+        return np.asarray(np.array(predicted_s) / measured_s - 1)
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Read a log: a CSV file with the columns batch, iterations, seconds.
+
+    Raises
+    ------
+    DatasetError
+        If it is no such file, or a number is missing or not above zero.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            names = [(name or "").strip() for name in reader.fieldnames or ()]
+            for wanted in COLUMNS:
+                if wanted not in names:
+                    raise DatasetError(
+                        f"{path} has no column {wanted}{did_you_mean(wanted, names)}; its first "
+                        f"line must name {', '.join(COLUMNS)}"
+                    )
+            reader.fieldnames = names
+            runs = [_run(path, reader.line_num, row) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(f"{path} is not a CSV file in UTF-8: {error}") from error
+    if not runs:
+        raise DatasetError(f"{path} holds no runs; write one row for each")
+    return runs
+
+
+def _run(path: Path, line: int, row: Mapping[str, Any]) -> Run:
+    values = []
+    for name in COLUMNS:
+        text = (row[name] or "").strip()
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise DatasetError(f"{path}, line {line}: {name} is {text!r}, not a number above 0")
+        values.append(value)
+    return Run(*values)
+
+
+def fit_run(runs: Sequence[Run], *, relative: bool = False) -> RunFit:
+    """Fit the form by least squares.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    relative : bool
+        Whether relative errors are minimised, not those in seconds as in the paper.
+
+    Raises
+    ------
+    TrainingError
+        If there are fewer runs than coefficients, or they do not tell these apart.
+    """
+    batches, iterations = {run.batch for run in runs}, {run.iterations for run in runs}
+    names = [IMAGES, ITERATIONS, BATCH, CONSTANT]
+    if len(batches) == 1:
+        names = [ITERATIONS, CONSTANT]
+    elif len(iterations) == 1:
+        names = [BATCH, CONSTANT]
+    if len(runs) < len(names):
+        raise TrainingError(
+            f"{len(runs)} runs do not determine {len(names)} coefficients ({', '.join(names)}); "
+            "add runs to the log, or fit to larger ones as well"
+        )
+    terms = [_terms(run.batch, run.iterations) for run in runs]
+    matrix = np.array([[each[name] for name in names] for each in terms], dtype=float)
+    if len(independent(matrix)) < len(names):
+        raise TrainingError(
+            f"the runs do not tell {', '.join(names)} apart: batch size and iterations change "
+            "together, or hardly; add runs in which only one of them changes"
+        )
+    seconds = np.array([run.seconds for run in runs])
+    found = solve_squares(matrix, seconds, relative=relative, non_negative=False)
+    return RunFit({n: float(c) for n, c in zip(names, found, strict=True)}, tuple(runs))
+
+
+def judge_runs(fit: RunFit, runs: Sequence[Run]) -> JudgedRuns:
+    """Predict runs, by a fit and in proportion to batch x iterations."""
+    work = np.array([[run.batch * run.iterations] for run in fit.runs])
+    seconds = np.array([run.seconds for run in fit.runs])
+    (cost,) = solve_squares(work, seconds, relative=False, non_negative=False)
+    return JudgedRuns(
+        tuple(runs),
+        tuple(fit.seconds(run.batch, run.iterations) for run in runs),
+        tuple(float(cost) * run.batch * run.iterations for run in runs),
+    )
+
+
+def _terms(batch: float, iterations: float) -> dict[str, float]:
+    return {
+        IMAGES: batch * iterations, ITERATIONS: iterations, BATCH: batch, CONSTANT: 1.0
+    }  # fmt: skip
