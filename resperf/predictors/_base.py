@@ -391,6 +391,10 @@ class Predictor(ABC):
         """Say more about the prediction of a network; None if there is no more to say."""
         return None
 
+    def most_devices(self, setting: Setting, platform: Platform) -> int:  # noqa: ARG002
+        """Return how many devices shared one run at most, of those that it learnt from."""
+        return 1
+
     def dispatch_ms(self, setting: Setting, platform: Platform) -> float:  # noqa: ARG002
         """Return the time that the host needs to start one kernel; NaN if that was not learnt."""
         return math.nan

@@ -135,6 +135,11 @@ class LinearInTotals(Predictor):
         rows = [self.columns(each, platform.devices) for each in networks]
         return {self.quantity_: self.fit_for(setting, platform).predict(rows)}
 
+    def most_devices(self, setting: Setting, platform: Platform) -> int:
+        """Return how many devices shared one run at most, of those that it learnt from."""
+        _, most = self.fit_for(setting, platform).ranges.get(_DEVICES, (1, 1))
+        return int(most)
+
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say what the time of a network was inferred from, and whether it is extrapolated."""
         fit = self.fit_for(setting, platform)
