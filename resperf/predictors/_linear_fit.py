@@ -158,9 +158,10 @@ class LinearFit:
         """Say why a network is extrapolated; empty if it is like those that were measured."""
         for name, value in row.items():
             least, largest = self.ranges.get(name, (0.0, 0.0))
+            if value > 0 == largest:
+                return f"{name}: no network that was measured has any"
             if value > _FAR * largest:
-                factor = f"{value / largest:.3g} times as many" if largest else "some, and none"
-                return f"{name}: {factor} as in any network that was measured"
+                return f"{name}: {value / largest:.3g} times as many as in any that was measured"
             if value < least / _FAR:
                 return f"{name}: {value / least:.2g} times as many as in any that was measured"
         return ""

@@ -152,12 +152,8 @@ def test_a_training_step_has_the_seven_coefficients_of_its_parts():
             found["step_ms"],
             found["forward_ms"] + found["backward_ms"] + found["update_ms"], rtol=1e-6,
         )  # fmt: skip
-    account = predictors["step_ms"].account(small_step(), TRAINING, Platform("cpu", devices=64))
-    assert "devices: 8 times as many as in any network that was measured" in account.extrapolated
-
-
-def small_step() -> Counted:
-    return NETWORKS[0]
+    account = predictors["step_ms"].account(NETWORKS[0], TRAINING, Platform("cpu", devices=64))
+    assert "devices: 8 times as many as in any that was measured" in account.extrapolated
 
 
 def test_sorts_of_operators_tell_networks_apart_that_convmeter_cannot():
