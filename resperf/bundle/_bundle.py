@@ -546,6 +546,10 @@ class Bundle:
         """Say more about the prediction of a network, if the predictor of the quantity can."""
         return self._predictors[NETWORK, quantity].account(network, setting, platform)
 
+    def most_devices(self, quantity: str, setting: Setting, platform: Platform) -> int:
+        """Return how many devices shared one run at most, of those that taught a quantity."""
+        return self._predictors[NETWORK, quantity].most_devices(setting, platform)
+
     def predict(
         self,
         layers: Sequence[Layer],

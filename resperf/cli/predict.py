@@ -16,6 +16,7 @@ from resperf.cli._options import (
     BATCH,
     BUNDLE,
     CUSTOM,
+    COUNT,
     DEVICE,
     FRAMEWORK,
     JSON,
@@ -26,6 +27,7 @@ from resperf.cli._options import (
     SHAPE,
     BatchCommand,
     one_or_several,
+    positive_integers,
     show_json,
     threads,
 )
@@ -37,8 +39,14 @@ if TYPE_CHECKING:
 EVERY_DEVICE = "all"
 
 
+class PredictCommand(BatchCommand):
+    """A command that also takes several ``--devices``."""
+
+    spread_options = ("--batch", "--devices")
+
+
 @click.command(
-    cls=BatchCommand,
+    cls=PredictCommand,
     epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
@@ -46,6 +54,7 @@ EVERY_DEVICE = "all"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
     "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
     "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
+    "  resperf predict resnet50.onnx --bundle runs-convmeter --train --batch 32 --devices 1 2 4 8\n"
     "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
 @NETWORK
@@ -75,6 +84,47 @@ EVERY_DEVICE = "all"
     "that `resperf dataset import --format trtexec` made. Its batch size is predicted by default.",
 )
 @ALL
+@click.option(
+    "--method",
+    metavar="M",
+    help="Predict by a bundle that was trained by this method, such as convmeter.",
+)
+@click.option(
+    "--train", "training", is_flag=True, help="Predict training steps, if the bundle learnt them."
+)
+@click.option(
+    "--devices",
+    multiple=True,
+    callback=positive_integers,
+    metavar="N...",
+    help="Numbers of devices that share a run: prints times and throughput for each, with --batch "
+    "samples on every device.",
+)
+@click.option(
+    "--strong", is_flag=True, help="With --devices: they share each batch (strong scaling)."
+)
+@click.option(
+    "--images",
+    type=COUNT,
+    metavar="N",
+    help="With --devices: size of the data set, for the time of an epoch.",
+)
+@click.option(
+    "--least-gain",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="With --devices: name the number beyond which one more device adds less than this share "
+    "of the throughput of one.",
+)
+@click.option(
+    "--plot",
+    type=PATH,
+    metavar="DIR",
+    help="With --devices: draw throughput by devices and by batch size into PNG files (needs "
+    "[plot]).",
+)
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
 @click.option(
     "--strict-range",
@@ -96,6 +146,11 @@ def command(
     strict_range: bool,
     show_lowering: bool,
     against: Path | None,
+    devices: tuple[int, ...],
+    strong: bool,
+    images: int | None,
+    least_gain: float,
+    plot: Path | None,
     as_json: bool,
     **question: Any,
 ) -> None:
@@ -110,6 +165,12 @@ def command(
     from resperf.prediction import predict
     from resperf.report.network import batches_text, lowering_text, network_text
 
+    if devices:
+        shown = {"strong": strong, "images": images, "least_gain": least_gain}
+        _scaled(network, batches, devices, shown | question, plot, as_json)
+        return
+    if strong or images is not None or plot is not None:
+        raise click.UsageError("--strong, --images and --plot are about --devices")
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
@@ -145,6 +206,28 @@ def command(
     if len(predictions) > 1:
         texts.append(batches_text(predictions))
     print("\n\n".join(texts))
+
+
+def _scaled(
+    network: Path, batches: tuple[int, ...], devices: tuple[int, ...], question: dict[str, Any],
+    plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Predict over batch sizes and numbers of devices."""
+    from resperf.prediction.api import predict_scaling
+    from resperf.report.plots import ready_to_plot, write_scaling_plots
+    from resperf.report.scaling import scaling_text
+
+    for name in ("threads", "custom_ms", "host_dispatch_us", "strict"):
+        question.pop(name, None)
+    if plot is not None:
+        ready_to_plot(plot)
+    found = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
+    if as_json:
+        show_json(found.to_json())
+    else:
+        print(scaling_text(found))
+    for path in write_scaling_plots(found, plot) if plot is not None else ():
+        click.echo(f"plot: {path}", err=True)
 
 
 def _beside(

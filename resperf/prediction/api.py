@@ -31,6 +31,7 @@ from resperf.prediction.asking import (
 )
 from resperf.prediction.network import Strict, predict_networks
 from resperf.prediction.result import Prediction
+from resperf.prediction.scaling import Scaling, scaling
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -57,6 +58,8 @@ class Options(TypedDict, total=False):
     host_dispatch_us: float
     assume: Assumed | None
     custom_ms: Mapping[str, float] | None
+    method: str | None
+    training: bool
 
 
 def _integer(value: Any, what: str, refused: type[ResperfError] = ShapeError) -> int:
@@ -165,6 +168,8 @@ def predict(
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
     custom_ms: Mapping[str, float] | None = None,
+    method: str | None = None,
+    training: bool = False,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
 
@@ -203,6 +208,10 @@ def predict(
     custom_ms : mapping of str to float, optional
         Times of one run of operators that have no layer, in ms, by domain and operator:
         ``{"my.domain.MyOp": 0.5}``. `Prediction.assumed` states them.
+    method : str, optional
+        Method that the bundle was trained by, such as ``"convmeter"``; any by default.
+    training : bool
+        Whether to predict training steps, not runs.
 
     Returns
     -------
@@ -226,7 +235,8 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
+    asked = Asked(device, framework, bundle, precision, compiled, method, training)
+    found = _answering(asked, threads)
     networks = read_batches(network, batch, shapes, assume)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if _is_several(batch) else predictions[0]
@@ -247,6 +257,8 @@ def predict_many(
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
     custom_ms: Mapping[str, float] | None = None,
+    method: str | None = None,
+    training: bool = False,
 ) -> list[Prediction]:
     """Predict many networks on one device, such as the candidates of a search.
 
@@ -259,7 +271,7 @@ def predict_many(
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
     device, framework, shapes, bundle, threads, strict, precision, compiled, \
-    host_dispatch_us, assume, custom_ms
+    host_dispatch_us, assume, custom_ms, method, training
         As in `predict`.
 
     Returns
@@ -280,7 +292,8 @@ def predict_many(
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    found = _answering(Asked(device, framework, bundle, precision, compiled), threads)
+    asked = Asked(device, framework, bundle, precision, compiled, method, training)
+    found = _answering(asked, threads)
     read = []
     for place, network in enumerate(networks):
         try:
@@ -288,6 +301,62 @@ def predict_many(
         except NetworkError as error:
             raise type(error)(f"network {place}: {error}") from error
     return _predictions(read, found, strict, threads, host_dispatch_us, custom_ms)
+
+
+def predict_scaling(
+    network: Given | ModelProto,
+    *,
+    devices: Integers,
+    batch: Integers,
+    device: str | None = None,
+    framework: str | None = None,
+    shapes: Shapes = None,
+    bundle: str | Path | None = None,
+    precision: str | None = None,
+    compiled: bool = False,
+    assume: Assumed | None = None,
+    method: str | None = None,
+    training: bool = False,
+    strong: bool = False,
+    images: int | None = None,
+    least_gain: float = 0.5,
+) -> Scaling:
+    """Predict time and throughput of a network over batch sizes and numbers of devices.
+
+    Parameters
+    ----------
+    network, device, framework, shapes, bundle, precision, compiled, assume, method, training
+        As in `predict`; the bundle must predict whole networks.
+    devices : sequence of int
+        Numbers of devices that share a run.
+    batch : sequence of int
+        Batch sizes of each device; with `strong`, of all together.
+    strong, images, least_gain
+        As in `resperf.prediction.scaling.scaling`.
+
+    Returns
+    -------
+    Scaling
+
+    Raises
+    ------
+    NetworkError, ShapeError, DeviceError, BundleError
+        As `predict`.
+    UnsupportedError
+        If the bundle does not predict whole networks, or not on several devices.
+    """
+    asked = Asked(device, framework, bundle, precision, compiled, method, training)
+    found = answering(asked)
+
+    def read(size: int) -> Network:
+        (one,) = read_batches(network, size, shapes, assume)
+        return one
+
+    counts = [_integer(each, "devices", ResperfError) for each in devices]
+    sizes = [_integer(each, "batch") for each in batch]
+    return scaling(
+        read, found.bundle, sizes, counts, strong=strong, images=images, least_gain=least_gain
+    )  # fmt: skip
 
 
 def _predictions(

@@ -47,6 +47,10 @@ class Asked:
         ``"fp32"``, ``"amp"``, ``"fp16"`` or ``"bf16"``; None means the network's own types.
     compiled : bool
         Whether the framework compiles the network; if false, eager is preferred.
+    method : str or None
+        Method that the bundle was trained by.
+    training : bool
+        Whether training steps are asked for, not runs.
     """
 
     device: str | None = None
@@ -54,11 +58,18 @@ class Asked:
     bundle: str | Path | None = None
     precision: str | None = None
     compiled: bool = False
+    method: str | None = None
+    training: bool = False
+
+    @property
+    def _mode(self) -> Mode:
+        return Mode.TRAINING if self.training else Mode.INFERENCE
 
     @property
     def words(self) -> str:
         """The setting in words."""
-        named = [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
+        named = ["training steps"] if self.training else []
+        named += [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
         return ", ".join([*named, "compiled"] if self.compiled else named)
 
     @property
@@ -67,7 +78,10 @@ class Asked:
         return PLAIN_PRECISIONS if plain else (str(self.precision),)
 
     def _is_one_of(self, setting: Setting, precisions: tuple[str, ...]) -> bool:
-        return setting.precision in precisions and (setting.is_compiled or not self.compiled)
+        trains = setting.mode is Mode.TRAINING or not self.training
+        return setting.precision in precisions and trains and (
+            setting.is_compiled or not self.compiled
+        )
 
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
@@ -97,7 +111,7 @@ class Asked:
     def _unlikeness(self, setting: Setting) -> tuple[Any, ...]:
         version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
         return (
-            setting.mode is not Mode.INFERENCE,
+            setting.mode is not self._mode,
             setting.is_compiled and not self.compiled,
             setting.layout not in _USUAL_LAYOUTS,
             version,
@@ -175,6 +189,8 @@ def answering(asked: Asked, *, compared: bool = False) -> Answering:
 
 def _answering(asked: Asked) -> Answering:
     """Choose what answers a question that names the device, or whose bundle decides on it."""
+    if asked.method is not None:
+        return _by_method(asked, asked.method)
     facts = accelerator(asked.device)
     if facts is not None and not _is_bundle(asked.device):
         return _of_card(asked, facts)
@@ -187,8 +203,37 @@ def _answering(asked: Asked) -> Answering:
     return Answering(fitting[0])
 
 
+def _by_method(asked: Asked, method: str) -> Answering:
+    """Choose between the bundles of a device that were trained by one method.
+
+    Raises
+    ------
+    DeviceError
+        If there is none.
+    UnsupportedError
+        If none has times under the setting.
+    """
+    place = bundle_place(asked.bundle, asked.framework)
+    device = asked.device or (None if _is_bundle(place) else DEFAULT.device_class)
+    parts, _ = bundles_of(device, asked.framework, place)
+    mine = [of_device(part, device) for part in parts if part.method == method]
+    if not mine:
+        known = sorted({part.method for part in parts})
+        raise DeviceError(
+            f"no bundle of {device or place} was trained by {method}, only by {', '.join(known)}; "
+            f"train one: resperf train FILE.h5 --method {method}"
+            if known
+            else f"no bundle of {device or place}; see: resperf devices"
+        )
+    fitting = _under(asked, mine) or _under_own(asked, mine)
+    if not fitting:
+        raise _no_times(asked, mine[0])
+    return Answering(_checked(best_of(fitting)))
+
+
 def _no_times(asked: Asked, part: Bundle) -> UnsupportedError:
     words = [f"--precision {asked.precision}"] if asked.precision else []
+    words += ["--train"] if asked.training else []
     words += ["--compiled"] if asked.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(

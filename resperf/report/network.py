@@ -20,7 +20,7 @@ from resperf.prediction import (
 )
 from resperf.prediction.result import DISPATCH_OF_LAYERS
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
-from resperf.report.tables import counted, ms_cell, percent_cell, table
+from resperf.report.tables import counted, ms_cell, percent_cell, rate_cell, table
 from resperf.settings import Mode
 from resperf.units import MS_PER_S, format_bytes
 
@@ -483,17 +483,10 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
             [UNKNOWN_BATCH if each.batch is None else str(each.batch),
              INCOMPLETE if predicted and not predicted.complete else "",
              ms_cell(each.total_ms), interval_cell(predicted) if predicted else "",
-             ms_cell(each.total_ms / batch), _rate_cell(batch / each.total_ms * MS_PER_S)]
+             ms_cell(each.total_ms / batch), rate_cell(batch / each.total_ms * MS_PER_S)]
         )  # fmt: skip
     headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
     return "all batch sizes\n" + table(headings, rows, text=TEXT_HEADINGS)
-
-
-def _rate_cell(per_s: float) -> str:
-    """Write a rate with at least three digits, and no more than it has before the point."""
-    if math.isnan(per_s):
-        return ms_cell(per_s)
-    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def layers_text(layers: Sequence[LayerPrediction]) -> str:

@@ -23,6 +23,13 @@ def ms_cell(time_ms: float) -> str:
     return format_ms(time_ms) if math.isfinite(time_ms) else UNKNOWN
 
 
+def rate_cell(per_s: float) -> str:
+    """Write a rate with at least three digits, and no more than it has before the point."""
+    if not math.isfinite(per_s):
+        return UNKNOWN
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def percent_cell(share: float, *, signed: bool = False) -> str:
     """Write a share as a percentage: ``percent_cell(0.051) == "5.1%"``."""
     if not math.isfinite(share):

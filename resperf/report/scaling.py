@@ -1,0 +1,43 @@
+"""Text on a network over batch sizes and numbers of devices."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from resperf.report.tables import ms_cell, rate_cell, table
+
+if TYPE_CHECKING:
+    from resperf.prediction.scaling import Scaling
+
+
+def scaling_text(scaling: Scaling) -> str:
+    """Show times and throughput, and from where on one more device adds little."""
+    rows = [
+        [
+            str(each.batch), str(each.devices), str(each.batch * each.devices),
+            ms_cell(each.time_ms), f"{ms_cell(each.low_ms)} to {ms_cell(each.high_ms)}",
+            rate_cell(each.images_per_s),
+            "" if math.isnan(each.epoch_s) else f"{each.epoch_s:.4g}",
+            "extrapolated" if each.extrapolated else "",
+        ]
+        for points in scaling.series.values()
+        for each in points
+    ]  # fmt: skip
+    headings = (
+        "batch per device", "devices", "batch", scaling.quantity.replace("_", " "), "90% interval",
+        "images/s", "epoch s", "",
+    )  # fmt: skip
+    kind = "devices share each batch" if scaling.strong else "each device has a batch of its own"
+    title = f"{scaling.network} on {scaling.device}, {scaling.framework}, {scaling.method}: {kind}"
+    lines = [title, table(headings, rows, text=("90% interval", ""))]
+    for batch in scaling.series:
+        turning = scaling.turning_point(batch)
+        if turning is not None:
+            lines.append(
+                f"batch {batch}: beyond {turning} devices, one more adds less than "
+                f"{scaling.least_gain:.0%} of the throughput of one"
+            )
+    why = {each.extrapolated for points in scaling.series.values() for each in points}
+    lines += [f"extrapolated: {each}" for each in sorted(filter(None, why))]
+    return "\n".join([*lines, *(f"note: {note}" for note in scaling.notes)])

@@ -1,0 +1,175 @@
+"""Batch sizes and numbers of devices: `resperf predict --devices`, from runs on several devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from resperf.bundle import Bundle
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, read_graph
+from resperf.platform import Platform
+from resperf.predictors.network_totals import counted
+from resperf.settings import Mode, Setting
+
+STEPS = Setting("torch", "2.13.0", threads=1, mode=Mode.TRAINING, optimizer="sgd")
+RUNS = dataclasses.replace(STEPS, mode=Mode.INFERENCE, optimizer="")
+BATCHES, DEVICES = (4, 16), (1, 2, 4)
+
+
+def graph(seed: int) -> bytes:
+    """Return a chain of convolutions without the bytes of its weights."""
+    random = np.random.default_rng(seed)
+    widths = [3, *(int(each) for each in random.integers(4, 64, int(random.integers(2, 6))))]
+    nodes, weights = [], []
+    for place, (given, made) in enumerate(zip(widths, widths[1:], strict=False)):
+        size = int(random.choice([1, 3, 5]))
+        shape = [made, given, size, size]
+        weights.append(helper.make_tensor(f"w{place}", TensorProto.FLOAT, shape,
+                                          np.zeros(shape, np.float32).tobytes(), raw=True))  # fmt: skip
+        nodes.append(helper.make_node("Conv", [f"t{place}", f"w{place}"], [f"t{place + 1}"],
+                                      f"c{place}", pads=[size // 2] * 4))  # fmt: skip
+    inputs = helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["n", 3, 16, 16])
+    outputs = helper.make_tensor_value_info(f"t{len(nodes)}", TensorProto.FLOAT, None)
+    made = helper.make_graph(nodes, "g", [inputs], [outputs], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    content: bytes = helper.make_model(made, opset_imports=opsets).SerializeToString()
+    return content
+
+
+def step_ms(content: bytes, batch: int, devices: int) -> float:
+    """Return a pass in proportion to the FLOPs, and an exchange of all weights."""
+    totals = counted(read_graph(content, "n", batch=batch)).totals
+    several = devices > 1
+    exchange = several * (2e-4 * totals.weights + 20.0 * devices)
+    return 1e-6 * totals.flops + 0.5 + 0.1 * totals.layers + exchange
+
+
+def row(name: str, content: bytes, time_ms: float, setting: Setting, devices: int) -> Measurement:
+    quantity = "step_ms" if setting.mode is Mode.TRAINING else "execution_ms"
+    samples = {quantity: Samples((time_ms,), 1, 0, StopReason.BUDGET)}
+    return Measurement(
+        NetworkRef(name, graph_digest(content)), Status.OK, samples, setting=setting,
+        platform=Platform("cpu", "toy", devices=devices), started_at=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Training steps of 24 networks on one to four devices, and runs of them on one."""
+    rows, graphs = [], {}
+    for seed in range(24):
+        content = graph(seed)
+        graphs[graph_digest(content)] = content
+        for batch in BATCHES:
+            how, alone = (dataclasses.replace(each, batch=batch) for each in (STEPS, RUNS))
+            rows += [
+                row(f"net{seed}", content, step_ms(content, batch, count), how, count)
+                for count in DEVICES
+            ]
+            rows.append(row(f"net{seed}", content, step_ms(content, batch, 1) / 3, alone, 1))
+    info = DatasetInfo(
+        STEPS, Platform("cpu", "toy"), {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
+        quantities=("execution_ms", "step_ms"),
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("runs") / "runs.h5"
+    write_dataset(path, Dataset(info, tuple(rows), graphs))
+    return path
+
+
+@pytest.fixture
+def bundle(runs, tmp_path, cli) -> Path:
+    cli.text("train", runs, "--method", "convmeter", "-o", tmp_path / "line", "--device", "cpu")
+    return tmp_path / "line"
+
+
+@pytest.fixture
+def new(tmp_path) -> Path:
+    path = tmp_path / "new.onnx"
+    path.write_bytes(graph(99))
+    return path
+
+
+def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, new, cli):
+    words = ("predict", new, "--bundle", bundle, "--method", "convmeter", "--train")
+    scaled = (*words, "--batch", "4", "16", "--devices", "1", "2", "4", "16", "--images", "64000")
+    document = cli.json(*scaled)
+    assert (document["quantity"], document["method"]) == ("step_ms", "convmeter")
+    assert [each["batch"] for each in document["series"]] == [4, 16]
+    for series in document["series"]:
+        for point in series["points"]:
+            exact = step_ms(new.read_bytes(), point["batch"], point["devices"])
+            assert point["time_ms"] == pytest.approx(exact, rel=1e-3)
+            images = point["batch"] * point["devices"]
+            assert point["images_per_s"] == pytest.approx(images / exact * 1e3, rel=1e-3)
+            assert point["epoch_s"] == pytest.approx(64000 / images * exact / 1e3, rel=1e-3)
+            far = "devices: 4 times as many" in point["extrapolated"]
+            assert far == (point["devices"] == 16)
+    assert document["notes"] == ["runs on at most 4 devices were measured: more are extrapolated"]
+    # The exchange costs small batches more of what another device adds.
+    for series in document["series"]:
+        batch = series["batch"]
+        alone, two, four, many = (
+            count * batch / step_ms(new.read_bytes(), batch, count) for count in (1, 2, 4, 16)
+        )
+        gains = [(two - alone) / alone, (four - two) / 2 / alone, (many - four) / 12 / alone]
+        before = [count for count, gain in zip(DEVICES, gains, strict=True) if gain < 0.5]
+        assert series["turning_point"] == (before[0] if before else None)
+    assert document["series"][0]["turning_point"] == 1
+    text = cli.text(*scaled)
+    assert "batch 4: beyond 1 devices, one more adds less than 50%" in text
+    assert "extrapolated: devices: 4 times" in text
+    [single] = [each["value"] for each in cli.document(*words, "--batch", "4")["quantities"].values()]
+    assert single == pytest.approx(document["series"][0]["points"][0]["time_ms"])
+
+
+def test_devices_may_share_each_batch(bundle, new, cli):
+    words = ("predict", new, "--bundle", bundle, "--train", "--strong", "--batch", "16")
+    [series] = cli.json(*words, "--devices", "1", "2", "4")["series"]
+    assert [(each["batch"], each["devices"]) for each in series["points"]] == [
+        (16, 1), (8, 2), (4, 4)
+    ]  # fmt: skip
+    assert "16 cannot be shared equally by 3 devices" in cli.error(*words, "--devices", "3")
+
+
+def test_runs_on_one_device_say_nothing_about_several(bundle, new, cli):
+    words = ("predict", new, "--bundle", bundle, "--batch", "4", "--devices")
+    [series] = cli.json(*words, "1")["series"]
+    exact = step_ms(new.read_bytes(), 4, 1) / 3
+    assert series["points"][0]["time_ms"] == pytest.approx(exact, rel=1e-3)
+    assert "learnt from runs on one device only" in cli.error(*words, "1", "2")
+    shipped = ("predict", new, "--device", "cpu", "--batch", "4", "--devices", "1")
+    assert "predicts no latency_ms or execution_ms" in cli.error(*shipped)
+
+
+def test_throughput_is_drawn(bundle, new, tmp_path, cli):
+    pytest.importorskip("matplotlib")
+    words = ("predict", new, "--bundle", bundle, "--train", "--batch", "4", "16", "--devices", "1",
+             "2", "4", "--plot", tmp_path / "plots")  # fmt: skip
+    cli.text(*words)
+    drawn = sorted(each.name for each in (tmp_path / "plots").iterdir())
+    assert drawn == ["throughput-by-batch.png", "throughput-by-devices.png"]
+
+
+def test_bad_questions_are_one_line(bundle, new, cli):
+    words = ("predict", new, "--bundle", bundle)
+    assert "are about --devices" in cli.error(*words, "--strong")
+    assert "trained by class-costs, only by convmeter" in cli.error(*words, "--method", "class-costs")
+    error = cli.error(*words, "--method", "convmeter", "--precision", "bf16")
+    assert "has no times of cpu with precision bf16" in error
+
+
+def test_many_combinations_need_little_time_to_predict(bundle, runs):
+    """What a scheduler asks: each network is counted once, then only multiplied."""
+    predictor = Bundle.load(bundle)._predictors["network", "step_ms"]
+    networks = [counted(read_graph(graph(seed), f"n{seed}", batch=1)) for seed in range(3)]
+    scaled = [each.scaled(batch) for each in networks for batch in (4, 16)]
+    for count in DEVICES:
+        found = predictor.predict(scaled, STEPS, Platform("cpu", "toy", devices=count))["step_ms"]
+        exact = [step_ms(graph(seed), batch, count) for seed in range(3) for batch in (4, 16)]
+        np.testing.assert_allclose(found.values, exact, rtol=1e-3)
