@@ -120,9 +120,9 @@ def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, ne
         gains = [(two - alone) / alone, (four - two) / 2 / alone, (many - four) / 12 / alone]
         before = [count for count, gain in zip(DEVICES, gains, strict=True) if gain < 0.5]
         assert series["turning_point"] == (before[0] if before else None)
-    assert document["series"][0]["turning_point"] == 1
+    assert document["series"][0]["turning_point"] == 4
     text = cli.text(*scaled)
-    assert "batch 4: beyond 1 devices, one more adds less than 50%" in text
+    assert "batch 4: beyond 4 devices, one more adds less than 50%" in text
     assert "extrapolated: devices: 4 times" in text
     [single] = [each["value"] for each in cli.document(*words, "--batch", "4")["quantities"].values()]
     assert single == pytest.approx(document["series"][0]["points"][0]["time_ms"])
@@ -164,7 +164,7 @@ def test_bad_questions_are_one_line(bundle, new, cli):
     assert "has no times of cpu with precision bf16" in error
 
 
-def test_many_combinations_need_little_time_to_predict(bundle, runs):
+def test_networks_are_counted_once_for_many_batch_sizes_and_devices(bundle, runs):
     """What a scheduler asks: each network is counted once, then only multiplied."""
     predictor = Bundle.load(bundle)._predictors["network", "step_ms"]
     networks = [counted(read_graph(graph(seed), f"n{seed}", batch=1)) for seed in range(3)]
