@@ -34,12 +34,14 @@ _MODE_OF = {EXECUTION: Mode.INFERENCE, STEP: Mode.TRAINING}
 def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
     """Use the predictors trained on networks whose setting is nearest to the bundle's.
 
-    What only rows of another mode taught, such as training steps, is of that mode.
+    What only rows of training steps taught is of that mode, beside the quantities of a run. Where
+    training steps are asked for, there are only their quantities.
     """
     found = {}
     names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
     for name in names:
-        for setting in (bundle.setting, *_of_other_modes(bundle, name)):
+        is_run = bundle.setting.mode is Mode.INFERENCE
+        for setting in (bundle.setting, *(_of_other_modes(bundle, name) if is_run else ())):
             if setting.mode is not _MODE_OF.get(name, setting.mode):
                 continue
             try:
