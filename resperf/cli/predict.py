@@ -119,6 +119,12 @@ class PredictCommand(BatchCommand):
     "of the throughput of one.",
 )
 @click.option(
+    "--topology",
+    metavar="T",
+    help="With --devices, where no run on several taught the bundle: what connects them "
+    "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
+)
+@click.option(
     "--plot",
     type=PATH,
     metavar="DIR",
@@ -150,6 +156,7 @@ def command(
     strong: bool,
     images: int | None,
     least_gain: float,
+    topology: str | None,
     plot: Path | None,
     as_json: bool,
     **question: Any,
@@ -166,11 +173,12 @@ def command(
     from resperf.report.network import batches_text, lowering_text, network_text
 
     if devices:
-        shown = {"strong": strong, "images": images, "least_gain": least_gain}
-        _scaled(network, batches, devices, shown | question, plot, as_json)
+        shown = {"strong": strong, "images": images, "least_gain": least_gain,
+                 "topology": topology}  # fmt: skip
+        _scaled(network, batches, devices, {**shown, **question, "device": device}, plot, as_json)
         return
-    if strong or images is not None or plot is not None:
-        raise click.UsageError("--strong, --images and --plot are about --devices")
+    if strong or any(each is not None for each in (images, plot, topology)):
+        raise click.UsageError("--strong, --images, --topology and --plot are about --devices")
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"

@@ -320,6 +320,7 @@ def predict_scaling(
     strong: bool = False,
     images: int | None = None,
     least_gain: float = 0.5,
+    topology: str | None = None,
 ) -> Scaling:
     """Predict time and throughput of a network over batch sizes and numbers of devices.
 
@@ -331,7 +332,7 @@ def predict_scaling(
         Numbers of devices that share a run.
     batch : sequence of int
         Batch sizes of each device; with `strong`, of all together.
-    strong, images, least_gain
+    strong, images, least_gain, topology
         As in `resperf.prediction.scaling.scaling`.
 
     Returns
@@ -355,7 +356,8 @@ def predict_scaling(
     counts = [_integer(each, "devices", ResperfError) for each in devices]
     sizes = [_integer(each, "batch") for each in batch]
     return scaling(
-        read, found.bundle, sizes, counts, strong=strong, images=images, least_gain=least_gain
+        read, found.bundle, sizes, counts, strong=strong, images=images, least_gain=least_gain,
+        topology=topology,
     )  # fmt: skip
 
 

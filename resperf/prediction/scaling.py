@@ -2,7 +2,8 @@
 
 Beringer et al. 2024 ("Dissecting Convolutional Neural Networks for Runtime and Scalability
 Prediction", ConvMeter), section 4.3 and Figures 8 and 9. Any predictor of whole networks answers
-for one device; for several, one that learnt from runs on several.
+for one device; for several, one that learnt from runs on several. Where none did, a training step
+is composed from one device's step and measured all-reduces (`resperf.devices.collectives`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from itertools import pairwise
 from typing import Any
 
 from resperf.bundle import NETWORK, Bundle
+from resperf.devices import DataSheetTime
+from resperf.devices.collectives import Topology, topology_of
 from resperf.errors import UnsupportedError
 from resperf.network import Network
+from resperf.predictors.network_totals import counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL
 from resperf.records import Record
-from resperf.settings import Mode
+from resperf.settings import PASSES, Mode
 from resperf.units import MS_PER_S
 
 _TIMES = {
@@ -27,6 +31,9 @@ _TIMES = {
     Mode.INFERENCE: ("latency_ms", EXECUTION, WHOLE_CALL),
 }
 """Mode -> quantities that are the time of one run; the first that is known counts."""
+_GRADIENT_BYTES = 4
+"""Of a weight: gradients are float32, also under autocast."""
+_BUCKET_BYTES = 25 << 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,8 @@ class Scaling(Record):
         Share of one device's throughput that one more device should add.
     series : mapping of int to tuple of Scaled
         Batch size as asked for -> its points, by number of devices.
+    composed_of : tuple of str
+        Parts that times on several devices were put together from; empty if such runs were learnt.
     notes : tuple of str
     """
 
@@ -84,6 +93,7 @@ class Scaling(Record):
     strong: bool
     least_gain: float
     series: dict[int, tuple[Scaled, ...]]
+    composed_of: tuple[str, ...]
     notes: tuple[str, ...]
 
     def turning_point(self, batch: int) -> int | None:
@@ -102,6 +112,7 @@ class Scaling(Record):
         series = values.pop("series")
         return {
             **values,
+            "composed_of": list(self.composed_of),
             "notes": list(self.notes),
             "series": [
                 {
@@ -123,6 +134,7 @@ def scaling(
     strong: bool = False,
     images: int | None = None,
     least_gain: float = 0.5,
+    topology: str | None = None,
 ) -> Scaling:
     """Predict a network at batch sizes on numbers of devices.
 
@@ -141,12 +153,17 @@ def scaling(
         Size of the data set, for the time of an epoch.
     least_gain : float
         See `Scaling`.
+    topology : str, optional
+        Name of what connects the devices, where their exchange is composed; that of the device by
+        default.
 
     Raises
     ------
+    ResperfError
+        If there is no topology of that name.
     UnsupportedError
-        If the bundle does not predict whole networks, or not on several devices, or if a batch
-        cannot be shared by the devices.
+        If the bundle does not predict whole networks, or not on several devices and no exchange
+        between them was measured, or if a batch cannot be shared by the devices.
     """
     names = [
         name
@@ -161,10 +178,18 @@ def scaling(
     name, counts = names[0], sorted(set(devices))
     part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
     most = part.most_devices(name, bundle.setting, bundle.platform)
+    connected = None
     if counts[-1] > 1 and most == 1:
+        connected = topology_of(bundle.device, topology)
+        if connected is None or name != STEP:
+            raise UnsupportedError(
+                f"{bundle.path} learnt from runs on one device only, which say nothing about "
+                f"{counts[-1]}; measure some on several, and train again"
+            )
+    elif topology is not None:
         raise UnsupportedError(
-            f"{bundle.path} learnt from runs on one device only, which say nothing about "
-            f"{counts[-1]}; measure some on several, and train again"
+            f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
+            "leave out the topology"
         )
     read_once = cache(read)
     series = {}
@@ -176,28 +201,56 @@ def scaling(
                     f"a batch of {batch} cannot be shared equally by {count} devices"
                 )
             each = batch // count if strong else batch
-            points.append(_point(read_once(each), part, bundle, name, each, count, images))
+            points.append(
+                _point(read_once(each), part, bundle, name, each, count, images, connected)
+            )
         series[batch] = tuple(points)
     notes = []
-    if counts[-1] > most:
+    if connected is None and counts[-1] > most:
         notes.append(f"runs on at most {most} devices were measured: more are extrapolated")
     return Scaling(
         read_once(next(iter(series.values()))[0].batch).name, bundle.device, bundle.framework, name,
-        part.method_of(NETWORK, name), strong, least_gain, series, tuple(notes),
+        part.method_of(NETWORK, name), strong, least_gain, series,
+        () if connected is None else _parts(connected, counts), tuple(notes),
     )  # fmt: skip
 
 
 def _point(
     network: Network, part: Bundle, bundle: Bundle, name: str, batch: int, count: int,
-    images: int | None,
+    images: int | None, connected: Topology | None,
 ) -> Scaled:  # fmt: skip
-    where = replace(bundle.platform, devices=count)
+    where = bundle.platform if connected else replace(bundle.platform, devices=count)
     found = part.predict_networks([network], bundle.setting, where, name)[name]
     account = part.account(network, name, bundle.setting, where)
-    time_ms, low_ms, high_ms = (float(v[0]) for v in (found.values, found.low, found.high))
-    per_s = batch * count / time_ms * MS_PER_S
+    time = DataSheetTime(*(float(each[0]) for each in (found.values, found.low, found.high)))
+    if connected is not None and count > 1:
+        time = _exchanging(time, network, connected, count)
+    per_s = batch * count / time.ms * MS_PER_S
     return Scaled(
-        batch, count, time_ms, low_ms, high_ms, per_s,
+        batch, count, time.ms, time.low_ms, time.high_ms, per_s,
         math.nan if images is None else images / per_s,
         account.extrapolated if account is not None else "",
     )  # fmt: skip
+
+
+def _exchanging(
+    alone: DataSheetTime, network: Network, connected: Topology, count: int
+) -> DataSheetTime:
+    """Return the step on several devices from the step on one.
+
+    PyTorch's DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass,
+    two thirds of a step, goes on; the last bucket waits for its end. What the backward pass does
+    not hide is added. Below, all is hidden; above, nothing.
+    """
+    size_bytes = _GRADIENT_BYTES * counted(network).weights
+    whole, _ = connected.all_reduce(count, size_bytes)
+    last, _ = connected.all_reduce(count, min(size_bytes, _BUCKET_BYTES))
+    hidden_ms = (PASSES - 1) / PASSES * alone.ms
+    exposed_ms = max(last.ms, whole.ms - hidden_ms)
+    return DataSheetTime(alone.ms + exposed_ms, alone.low_ms, alone.high_ms + whole.high_ms)
+
+
+def _parts(connected: Topology, counts: Sequence[int]) -> tuple[str, ...]:
+    """Name the parts of times on several devices."""
+    found = [connected.all_reduce(count, 0.0)[1] for count in counts if count > 1]
+    return ("a step on one device", *dict.fromkeys(found))

@@ -38,6 +38,8 @@ def scaling_text(scaling: Scaling) -> str:
                 f"batch {batch}: beyond {turning} devices, one more adds less than "
                 f"{scaling.least_gain:.0%} of the throughput of one"
             )
+    if scaling.composed_of:
+        lines.append(f"composed, not measured together: {'; '.join(scaling.composed_of)}")
     why = {each.extrapolated for points in scaling.series.values() for each in points}
     lines += [f"extrapolated: {each}" for each in sorted(filter(None, why))]
     return "\n".join([*lines, *(f"note: {note}" for note in scaling.notes)])

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from resperf.bundle import Bundle
+from resperf.devices.collectives import topologies
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, read_graph
@@ -19,6 +20,7 @@ from resperf.settings import Mode, Setting
 
 STEPS = Setting("torch", "2.13.0", threads=1, mode=Mode.TRAINING, optimizer="sgd")
 RUNS = dataclasses.replace(STEPS, mode=Mode.INFERENCE, optimizer="")
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 BATCHES, DEVICES = (4, 16), (1, 2, 4)
 
 
@@ -50,18 +52,19 @@ def step_ms(content: bytes, batch: int, devices: int) -> float:
     return 1e-6 * totals.flops + 0.5 + 0.1 * totals.layers + exchange
 
 
-def row(name: str, content: bytes, time_ms: float, setting: Setting, devices: int) -> Measurement:
+def row(
+    name: str, content: bytes, time_ms: float, setting: Setting, platform: Platform
+) -> Measurement:
     quantity = "step_ms" if setting.mode is Mode.TRAINING else "execution_ms"
     samples = {quantity: Samples((time_ms,), 1, 0, StopReason.BUDGET)}
     return Measurement(
         NetworkRef(name, graph_digest(content)), Status.OK, samples, setting=setting,
-        platform=Platform("cpu", "toy", devices=devices), started_at=1.0,
+        platform=platform, started_at=1.0,
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    """Training steps of 24 networks on one to four devices, and runs of them on one."""
+def written(path: Path, platform: Platform, counts=DEVICES) -> Path:
+    """Write training steps of 24 networks on so many devices, and runs of them on one."""
     rows, graphs = [], {}
     for seed in range(24):
         content = graph(seed)
@@ -69,17 +72,23 @@ def runs(tmp_path_factory) -> Path:
         for batch in BATCHES:
             how, alone = (dataclasses.replace(each, batch=batch) for each in (STEPS, RUNS))
             rows += [
-                row(f"net{seed}", content, step_ms(content, batch, count), how, count)
-                for count in DEVICES
-            ]
-            rows.append(row(f"net{seed}", content, step_ms(content, batch, 1) / 3, alone, 1))
+                row(f"net{seed}", content, step_ms(content, batch, count), how,
+                    dataclasses.replace(platform, devices=count))
+                for count in counts
+            ]  # fmt: skip
+            run_ms = step_ms(content, batch, 1) / 3
+            rows.append(row(f"net{seed}", content, run_ms, alone, platform))
     info = DatasetInfo(
-        STEPS, Platform("cpu", "toy"), {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
+        STEPS, platform, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
         quantities=("execution_ms", "step_ms"),
     )  # fmt: skip
-    path = tmp_path_factory.mktemp("runs") / "runs.h5"
     write_dataset(path, Dataset(info, tuple(rows), graphs))
     return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("runs") / "runs.h5", Platform("cpu", "toy"))
 
 
 @pytest.fixture
@@ -124,7 +133,9 @@ def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, ne
     text = cli.text(*scaled)
     assert "batch 4: beyond 4 devices, one more adds less than 50%" in text
     assert "extrapolated: devices: 4 times" in text
-    [single] = [each["value"] for each in cli.document(*words, "--batch", "4")["quantities"].values()]
+    [single] = [
+        each["value"] for each in cli.document(*words, "--batch", "4")["quantities"].values()
+    ]
     assert single == pytest.approx(document["series"][0]["points"][0]["time_ms"])
 
 
@@ -143,8 +154,37 @@ def test_runs_on_one_device_say_nothing_about_several(bundle, new, cli):
     exact = step_ms(new.read_bytes(), 4, 1) / 3
     assert series["points"][0]["time_ms"] == pytest.approx(exact, rel=1e-3)
     assert "learnt from runs on one device only" in cli.error(*words, "1", "2")
+    assert "their exchange is in its times" in cli.error(
+        "predict", new, "--bundle", bundle, "--train", "--devices", "2", "--topology", "h100-dgx"
+    )
     shipped = ("predict", new, "--device", "cpu", "--batch", "4", "--devices", "1")
     assert "predicts no latency_ms or execution_ms" in cli.error(*shipped)
+
+
+def test_exchanges_of_a_card_that_was_measured_are_composed(tmp_path, cli):
+    """Steps on one card, and Vidur's all-reduces between such cards, as fitted."""
+    alone = written(tmp_path / "alone.h5", Platform("h100"), (1,))
+    cli.text("train", alone, "--method", "convmeter", "-o", tmp_path / "h100")
+    words = ("predict", NETWORKS / "vgg16.onnx", "--bundle", tmp_path / "h100", "--train",
+             "--batch", "64", "--devices")  # fmt: skip
+    document = cli.json(*words, "1", "8", "16")
+    alone, eight, sixteen = document["series"][0]["points"]
+    fitted = next(each for each in topologies()["h100-dgx"].all_reduces if each.devices == 8)
+    size_bytes = 4 * 138_357_544
+    whole_ms = fitted.latency_us / 1e3 + size_bytes / fitted.bandwidth_gb_s / 1e6
+    last_ms = fitted.latency_us / 1e3 + (25 << 20) / fitted.bandwidth_gb_s / 1e6
+    exposed_ms = max(last_ms, whole_ms - 2 / 3 * alone["time_ms"])
+    assert eight["time_ms"] == pytest.approx(alone["time_ms"] + exposed_ms, rel=1e-3)
+    assert eight["low_ms"] == pytest.approx(alone["low_ms"])
+    assert eight["high_ms"] == pytest.approx(alone["high_ms"] + fitted.high * whole_ms, rel=1e-3)
+    assert sixteen["time_ms"] > eight["time_ms"]
+    assert document["composed_of"] == [
+        "a step on one device", "all-reduce of 8 in 1 node, h100-dgx",
+        "all-reduce of 8 in 1 node, h100-dgx, scaled to 16 as a ring (not measured)",
+    ]  # fmt: skip
+    text = cli.text(*words, "8", "--topology", "h100-pairwise-nvlink")
+    assert "composed, not measured together: a step on one device; all-reduce of 4" in text
+    assert "did you mean h100-dgx" in cli.error(*words, "8", "--topology", "h100-dgxx")
 
 
 def test_throughput_is_drawn(bundle, new, tmp_path, cli):
@@ -159,7 +199,9 @@ def test_throughput_is_drawn(bundle, new, tmp_path, cli):
 def test_bad_questions_are_one_line(bundle, new, cli):
     words = ("predict", new, "--bundle", bundle)
     assert "are about --devices" in cli.error(*words, "--strong")
-    assert "trained by class-costs, only by convmeter" in cli.error(*words, "--method", "class-costs")
+    assert "trained by class-costs, only by convmeter" in cli.error(
+        *words, "--method", "class-costs"
+    )
     error = cli.error(*words, "--method", "convmeter", "--precision", "bf16")
     assert "has no times of cpu with precision bf16" in error
 

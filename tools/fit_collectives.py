@@ -1,0 +1,107 @@
+#!/usr/bin/env python
+"""Fit latency and bandwidth of all-reduces to Vidur's published times.
+
+Writes resperf/devices/collectives.toml, and prints the errors on the sizes that were not fitted
+(every second one, by size):
+
+    python tools/fit_collectives.py --data ../shared/data/vidur
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from resperf.files import write_whole
+from resperf.predictors.intervals import SHARE
+from resperf.predictors.least_squares import solve_squares
+from resperf.report.markdown import markdown_table, percent
+
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "resperf" / "devices" / "collectives.toml"
+SOURCE = "Vidur (Agrawal et al. 2024), github.com/microsoft/vidur, MIT; tools/fit_collectives.py"
+TOPOLOGIES = {
+    "a100-dgx": ("a100", "A100 SXM in DGX nodes of 8, NVLink inside a node"),
+    "a100-pairwise-nvlink": ("a100-80gb", "4 A100 PCIe in a node, NVLink between pairs"),
+    "h100-dgx": ("h100", "8 H100 SXM in a DGX node, NVLink"),
+    "h100-pairwise-nvlink": ("", "4 H100 in a node, NVLink between pairs"),
+}
+"""Topology -> device, and words."""
+LARGE_BYTES = 1e6
+
+
+def times(path: Path) -> dict[tuple[int, int], np.ndarray]:
+    """Return sizes in bytes and times in ms, by devices and devices per node."""
+    found: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    with gzip.open(path) as file:
+        for row in csv.DictReader(io.TextIOWrapper(file)):
+            key = int(row["num_workers"]), int(row["devices_per_node"])
+            found[key].append((float(row["size"]), float(row["time_stats.all_reduce.median"])))
+    return {key: np.array(sorted(rows)) for key, rows in sorted(found.items())}
+
+
+def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
+    """Return the figures of one number of devices, and its errors as cells."""
+    sizes, times_ms = rows.T
+    matrix = np.column_stack([np.ones(len(sizes)), sizes])
+    held = np.arange(len(sizes)) % 2 == 1
+    latency_ms, ms_per_byte = solve_squares(
+        matrix[~held], times_ms[~held], relative=True, non_negative=True
+    )
+    ratios = (times_ms / (latency_ms + ms_per_byte * sizes))[held]
+    off = np.abs(1 / ratios - 1)
+    large = sizes[held] >= LARGE_BYTES
+    outer = (1 - SHARE) / 2
+    low, high = np.quantile(ratios, (outer, 1 - outer))
+    values = {
+        "latency_us": latency_ms * 1e3,
+        "bandwidth_gb_s": 1e-6 / ms_per_byte,
+        "low": min(float(low), 1.0),
+        "high": max(float(high), 1.0),
+        "largest_bytes": sizes.max(),
+    }
+    return values, [percent(float(each)) for each in (off.mean(), np.median(off), off[large].mean())]
+
+
+def lines(data: Path, errors: list[list[str]]) -> Iterator[str]:
+    """Yield the lines of the table, and add the errors."""
+    yield "# All-reduces between accelerators: written by tools/fit_collectives.py, not by hand."
+    yield "# time = latency + bytes of each device / bandwidth; low and high: 90% of the measured"
+    yield "# times over that. Bandwidths in 10^9 bytes per second."
+    for name, (device, words) in TOPOLOGIES.items():
+        path = data / f"network__{name.replace('-', '_')}__all_reduce.csv.gz"
+        yield f'\n[{name}]\ndevice = "{device}"\nwords = "{words}"\nsource = "{SOURCE}"'
+        yield "all_reduce = ["
+        for (devices, per_node), rows in times(path).items():
+            values, cells = fitted(rows)
+            bus = values["bandwidth_gb_s"] * 2 * (devices - 1) / devices
+            errors.append([name, str(devices), str(per_node), f"{values['latency_us']:.1f}",
+                           f"{bus:.1f}", *cells])  # fmt: skip
+            numbers = {"devices": devices, "per_node": per_node, **values}
+            shown = ", ".join(f"{key} = {value:.4g}" for key, value in numbers.items())
+            yield f"    {{ {shown} }},"
+        yield "]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "vidur")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    words = parser.parse_args()
+    errors: list[list[str]] = []
+    text = "\n".join(lines(words.data, errors)) + "\n"
+    write_whole(words.output, text.encode())
+    headings = ("topology", "devices", "per node", "latency us", "bus GB/s", "MAPE", "median",
+                "MAPE from 1 MB")  # fmt: skip
+    print(markdown_table(headings, errors))
+
+
+if __name__ == "__main__":
+    main()
