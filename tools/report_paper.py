@@ -294,7 +294,7 @@ def networks_table(path: Path) -> str:
     methods = {Path(bundle).name: rows for bundle, rows in found.items()}
     rows = [
         [
-            f"{row['network']}, batch {row['batch']}",
+            f"{row['name']}, batch {row['batch']}",
             f"{row['measured_ms']:.4g}",
             *(
                 f"{each[place]['predicted_ms'] / row['measured_ms'] - 1:+.1%}"

@@ -39,7 +39,7 @@ def test_the_page_holds_the_papers_figures_beside_ours(
     tool: ModuleType, work: Path, tmp_path: Path, toy_dataset: Path
 ) -> None:
     networks = tmp_path / "networks.json"
-    row = {"network": "lenet5", "batch": 1, "measured_ms": 2.0}
+    row = {"name": "lenet5", "batch": 1, "measured_ms": 2.0}
     networks.write_text(
         json.dumps(
             {
