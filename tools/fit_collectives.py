@@ -67,7 +67,9 @@ def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
         "high": max(float(high), 1.0),
         "largest_bytes": sizes.max(),
     }
-    return values, [percent(float(each)) for each in (off.mean(), np.median(off), off[large].mean())]
+    return values, [
+        percent(float(each)) for each in (off.mean(), np.median(off), off[large].mean())
+    ]
 
 
 def lines(data: Path, errors: list[list[str]]) -> Iterator[str]:

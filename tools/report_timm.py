@@ -46,8 +46,7 @@ from resperf.predictors.intervals import ASSUMED
 from resperf.predictors.operator_classes import Cost, RunNetwork, Terms, class_terms
 from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION, Mode, Setting
-from resperf.splits import folds_of
-from resperf.splits import first_of_keys
+from resperf.splits import first_of_keys, folds_of
 from resperf.training.correction import Placed, fit_correction, priors_of_runs, total_ms
 from resperf.training.rows import network_examples
 

@@ -15,8 +15,8 @@ from resperf.cli._options import (
     ASSUME,
     BATCH,
     BUNDLE,
-    CUSTOM,
     COUNT,
+    CUSTOM,
     DEVICE,
     FRAMEWORK,
     JSON,
@@ -91,6 +91,12 @@ class PredictCommand(BatchCommand):
 )
 @click.option(
     "--train", "training", is_flag=True, help="Predict training steps, if the bundle learnt them."
+)
+@click.option(
+    "--block",
+    metavar="FROM:TO",
+    help="Predict the operators from one to another alone, or those between two tensors, by their "
+    "names in the file.",
 )
 @click.option(
     "--devices",
@@ -183,6 +189,8 @@ def command(
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
         )
+    if question["block"] and (device == EVERY_DEVICE or against is not None):
+        raise click.UsageError("--block is about one device, and no engine is of a block")
     if question["custom_ms"] and device == EVERY_DEVICE:
         raise click.UsageError("--custom is a time on one device; leave out --device all")
     if every and device == EVERY_DEVICE:
@@ -266,7 +274,8 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     from resperf.prediction import predict_everywhere
     from resperf.report.network import everywhere_text
 
-    del question["custom_ms"]
+    for name in ("custom_ms", "block", "method", "training"):
+        del question[name]
 
     predictions, failures = predict_everywhere(network, **question)
     if as_json:

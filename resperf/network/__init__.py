@@ -11,6 +11,7 @@ from resperf.network._base import (
     Rewritten,
     Tensor,
 )
+from resperf.network.block import block_of
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.given import read_given_network
@@ -28,6 +29,7 @@ __all__ = [
     "Node",
     "Rewritten",
     "Tensor",
+    "block_of",
     "graph_digest",
     "graph_parameters",
     "materialise",

@@ -17,7 +17,13 @@ import numpy.typing as npt
 from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, NetworkError, ResperfError, ShapeError
-from resperf.network import NETWORKS_CACHED, Network, read_given_network, read_network_once
+from resperf.network import (
+    NETWORKS_CACHED,
+    Network,
+    block_of,
+    read_given_network,
+    read_network_once,
+)
 from resperf.network.assumed import Assumed, checked
 from resperf.network.files import network_file
 from resperf.prediction.adapting import advice, as_adapted
@@ -60,6 +66,7 @@ class Options(TypedDict, total=False):
     custom_ms: Mapping[str, float] | None
     method: str | None
     training: bool
+    block: str | None
 
 
 def _integer(value: Any, what: str, refused: type[ResperfError] = ShapeError) -> int:
@@ -87,15 +94,16 @@ def read_batches(
     batch: Batches,
     shapes: Shapes = None,
     assume: Assumed | None = None,
+    block: str | None = None,
 ) -> list[Network]:
-    """Read a network once per batch size; None means the network's own.
+    """Read a network, or a block of it, once per batch size; None means the network's own.
 
     Networks are cached until the file changes.
 
     Raises
     ------
     NetworkError
-        If it cannot be read as a network.
+        If it cannot be read as a network, or has no such block.
     ShapeError
         If a dimension is not known or does not fit.
     """
@@ -103,12 +111,14 @@ def read_batches(
     batches = [None if each is None else _integer(each, "batch") for each in given]
     shapes = _integers(shapes)
     if isinstance(network, str | os.PathLike):
-        return _read_file(network_file(Path(network)), batches, shapes, assume)
-    if isinstance(network, bytearray | memoryview):
-        network = bytes(network)
-    return [
-        read_given_network(network, batch=each, shapes=shapes, assume=assume) for each in batches
-    ]
+        found = _read_file(network_file(Path(network)), batches, shapes, assume)
+    else:
+        content = bytes(network) if isinstance(network, bytearray | memoryview) else network
+        found = [
+            read_given_network(content, batch=each, shapes=shapes, assume=assume)
+            for each in batches
+        ]
+    return found if block is None else [block_of(each, block) for each in found]
 
 
 def _read_file(
@@ -170,6 +180,7 @@ def predict(
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
+    block: str | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
 
@@ -212,6 +223,9 @@ def predict(
         Method that the bundle was trained by, such as ``"convmeter"``; any by default.
     training : bool
         Whether to predict training steps, not runs.
+    block : str, optional
+        ``"FROM:TO"``, names of operators or tensors between which the network is predicted, as a
+        network of its own (`resperf.network.block_of`).
 
     Returns
     -------
@@ -237,7 +251,7 @@ def predict(
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
     asked = Asked(device, framework, bundle, precision, compiled, method, training)
     found = _answering(asked, threads)
-    networks = read_batches(network, batch, shapes, assume)
+    networks = read_batches(network, batch, shapes, assume, block)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if _is_several(batch) else predictions[0]
 
@@ -321,12 +335,14 @@ def predict_scaling(
     images: int | None = None,
     least_gain: float = 0.5,
     topology: str | None = None,
+    block: str | None = None,
 ) -> Scaling:
     """Predict time and throughput of a network over batch sizes and numbers of devices.
 
     Parameters
     ----------
-    network, device, framework, shapes, bundle, precision, compiled, assume, method, training
+    network, device, framework, shapes, bundle, precision, compiled, assume, method, training, \
+    block
         As in `predict`; the bundle must predict whole networks.
     devices : sequence of int
         Numbers of devices that share a run.
@@ -350,7 +366,7 @@ def predict_scaling(
     found = answering(asked)
 
     def read(size: int) -> Network:
-        (one,) = read_batches(network, size, shapes, assume)
+        (one,) = read_batches(network, size, shapes, assume, block)
         return one
 
     counts = [_integer(each, "devices", ResperfError) for each in devices]

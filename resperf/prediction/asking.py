@@ -79,8 +79,10 @@ class Asked:
 
     def _is_one_of(self, setting: Setting, precisions: tuple[str, ...]) -> bool:
         trains = setting.mode is Mode.TRAINING or not self.training
-        return setting.precision in precisions and trains and (
-            setting.is_compiled or not self.compiled
+        return (
+            setting.precision in precisions
+            and trains
+            and (setting.is_compiled or not self.compiled)
         )
 
     def fits(self, setting: Setting) -> bool:

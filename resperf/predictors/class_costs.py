@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from resperf.devices import DeviceFacts, device_facts
-from resperf.errors import TrainingError, UnsupportedError
+from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
 from resperf.network import Network

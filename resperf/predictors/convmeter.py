@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from resperf.errors import UnsupportedError
-from resperf.features import Array, Columns
+from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._base import (

@@ -49,4 +49,3 @@ def solve_squares(matrix: Array, values: Array, *, relative: bool, non_negative:
     else:
         found = np.linalg.lstsq(matrix / lengths, aim, rcond=None)[0]
     return np.asarray(found / lengths)
-

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from resperf.bundle import Bundle
-from resperf.devices.collectives import topologies
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.devices.collectives import topologies
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, read_graph
 from resperf.platform import Platform

@@ -49,7 +49,9 @@ def net(name: str, seed: int, layers: int = 0) -> Counted:
     found = []
     for _ in range(layers or int(random.integers(3, 30))):
         made, given, taps = (float(each) for each in random.integers(1000, 100_000, 3))
-        found.append(Operation("convolution", made * taps / 1000, given, made, given + made, taps, 1))
+        found.append(
+            Operation("convolution", made * taps / 1000, given, made, given + made, taps, 1)
+        )
         found.append(Operation("other", 0.0, made, made, 2 * made, 0.0, 1))
     return Counted(name, tuple(found), float(sum(each.weights for each in found)))
 

@@ -1,0 +1,127 @@
+"""A block of a network: the operators between two places, as a network of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from resperf.errors import NetworkError, did_you_mean
+from resperf.network._base import Network, Node, Tensor
+
+
+def block_of(network: Network, ends: str) -> Network:
+    """Return the operators on the paths from one place of a network to another.
+
+    Parameters
+    ----------
+    network : Network
+    ends : str
+        ``FROM:TO``, names of operators or tensors. A tensor begins or ends the block, an operator
+        is part of it; of both by one name, the operator counts. Names may contain colons.
+
+    Returns
+    -------
+    Network
+        Named ``NETWORK[FROM:TO]``. Tensors from outside, such as those of shortcuts that begin
+        earlier, are its inputs as well.
+
+    Raises
+    ------
+    NetworkError
+        If there is no such place, or no path from one to the other.
+    """
+    start, end = _places(network, ends)
+    named = {node.name for node in network.nodes}
+    below = _below(network.nodes, start if start in named else None, start)
+    above = _above(network.nodes, end if end in named else None, end)
+    inside = [node for node in network.nodes if node.name in below and node.name in above]
+    if not inside:
+        raise NetworkError(f"{network.name}: no path leads from {start!r} to {end!r}")
+    return _alone(network, inside, ends)
+
+
+def _places(network: Network, ends: str) -> tuple[str, str]:
+    """Split ``FROM:TO`` where both sides are names."""
+    known = dict.fromkeys(
+        name for node in network.nodes for name in (node.name, *node.inputs, *node.outputs)
+    )
+    words = ends.split(":")
+    pairs = [(":".join(words[:place]), ":".join(words[place:])) for place in range(1, len(words))]
+    for start, end in pairs:
+        if start in known and end in known:
+            return start, end
+    if not pairs:
+        raise NetworkError(f"{ends!r} is no block; write FROM:TO, names of operators or tensors")
+    unknown = next(name for name in pairs[0] if name not in known)
+    raise NetworkError(
+        f"{network.name} has no operator or tensor {unknown!r}{did_you_mean(unknown, known)}; see "
+        "the names with --show-lowering"
+    )
+
+
+def _below(nodes: Iterable[Node], start: str | None, tensor: str) -> set[str]:
+    """Return the names of a node and those below it, or of those below a tensor."""
+    known, found = set() if start else {tensor}, set()
+    for node in nodes:
+        if node.name == start or not known.isdisjoint(node.inputs):
+            found.add(node.name)
+            known.update(filter(None, node.outputs))
+    return found
+
+
+def _above(nodes: tuple[Node, ...], end: str | None, *tensors: str) -> set[str]:
+    """Return the names of a node and those that it needs, or of those that tensors need."""
+    wanted, found = set() if end else set(tensors), set()
+    for node in reversed(nodes):
+        if node.name == end or not wanted.isdisjoint(node.outputs):
+            found.add(node.name)
+            wanted.update(filter(None, node.inputs))
+    return found
+
+
+def _alone(network: Network, inside: list[Node], ends: str) -> Network:
+    """Return nodes as a network, with what they read and write."""
+    made = {name for node in inside for name in node.outputs if name}
+    read = dict.fromkeys(name for node in inside for name in node.inputs if name)
+    names = {node.name for node in inside}
+    outside = {name for node in network.nodes if node.name not in names for name in node.inputs}
+    weights = list(_weight_nodes(network, read))
+    given = dict.fromkeys(
+        name for node in weights for name in (*node.inputs, *node.outputs) if name
+    )
+    inputs = tuple(
+        name
+        for name in read
+        if name not in made
+        and not (name in network.tensors and network.tensors[name].is_weight)
+        and name not in given
+    )
+    outputs = tuple(
+        dict.fromkeys(
+            name
+            for node in inside
+            for name in node.outputs
+            if name and (name in outside or name in network.outputs or name not in read)
+        )
+    )
+    return replace(
+        network,
+        name=f"{network.name}[{ends}]",
+        nodes=tuple(inside),
+        tensors=_some(network.tensors, (*read, *made)),
+        inputs=inputs,
+        outputs=outputs,
+        weight_nodes=tuple(weights),
+        weight_tensors=_some(network.weight_tensors, given),
+        parameters=None,
+    )
+
+
+def _weight_nodes(network: Network, read: Mapping[str, None]) -> Iterator[Node]:
+    """Yield the nodes that compute weights which are read, in order."""
+    found = _above(network.weight_nodes, None, *read)
+    return (node for node in network.weight_nodes if node.name in found)
+
+
+def _some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: tensors[name] for name in dict.fromkeys(names) if name in tensors}
