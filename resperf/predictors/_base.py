@@ -116,10 +116,8 @@ class Examples:
         if not (self.settings and self.platforms):
             raise TrainingError(f"{self.quantity}: rows without setting and platform")
         rows = len(self)
-        how, where = (
-            list(each) if len(each) == rows else list(each) * rows
-            for each in (self.settings, self.platforms)
-        )
+        how = self.settings if len(self.settings) == rows else [self.settings[0]] * rows
+        where = self.platforms if len(self.platforms) == rows else [self.platforms[0]] * rows
         return list(zip(how, where, strict=True))
 
     def by_setting(self) -> Iterator[tuple[Setting, Platform, npt.NDArray[np.intp]]]:

@@ -222,9 +222,10 @@ class ConvMeterNonNegative(ConvMeterRelative):
 class OperatorTotals(LinearInTotals):
     """Ours, not ConvMeter's: totals by sort of operator, relative errors, no negative coefficient.
 
-    Multiply-adds of convolutions, of those in groups, of products with weights and of others; values
-    that each sort reads and writes; the number of operators; a constant. A training step also has
-    the weights, the operators with weights, and on several devices the exchange of gradients.
+    Multiply-adds of convolutions, of those in groups, of products with weights and of others;
+    values that each sort reads and writes; the number of operators; a constant. A training step
+    also has the weights, the operators with weights, and on several devices the exchange of
+    gradients.
     """
 
     method = "operator-totals"
@@ -240,11 +241,11 @@ class OperatorTotals(LinearInTotals):
                 columns[f"values of {sort}s"] = sum(each.data + each.weights for each in own)
             others = [each for each in found if each.sort == OTHER]
             columns["values of other operators"] = sum(each.data + each.weights for each in others)
-            columns["operators"] = float(sum(each.count for each in found))
+            columns["operators"] = float(sum(each.times for each in found))
         if self.quantity_ in _UPDATING:
             weights, several = network.weights, float(devices > 1)
             columns["weights"] = weights
-            columns["layers"] = float(sum(each.count for each in found if each.weights))
+            columns["layers"] = float(sum(each.times for each in found if each.weights))
             # A ring exchanges twice all gradients but a device's own share.
             columns["exchanged weights"] = several * weights * (devices - 1) / devices
             columns[_DEVICES] = devices * several

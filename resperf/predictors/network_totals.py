@@ -50,8 +50,8 @@ class Operation(NamedTuple):
         Values that all read and write, without weights.
     weights : float
         Values of the weights that all read.
-    count : int
-        How many there are.
+    times : int
+        How often the network runs it.
     """
 
     sort: str
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
     outputs: float
     data: float
     weights: float
-    count: int
+    times: int
 
 
 class Totals(NamedTuple):
@@ -118,7 +118,7 @@ class Counted:
             sum(each.inputs for each in main),
             sum(each.outputs for each in main),
             self.weights,
-            float(sum(each.count for each in self.operations if each.weights)),
+            float(sum(each.times for each in self.operations if each.weights)),
             summed,
         )
 

@@ -181,7 +181,7 @@ def _judged(
         started = time.perf_counter()
         fitted = predictor_class(method)("network").fit(learnt, validation=learnt, seed=seed)
         seconds.append(time.perf_counter() - started)
-        for place in own:
+        for place in own.tolist():
             how, where = ready.select(np.array([place])).per_row()[0]
             estimate = fitted.predict([networks[place]], how.without_batch(), where)[rows.quantity]
             values[place], low[place], high[place] = (

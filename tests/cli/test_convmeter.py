@@ -1,7 +1,8 @@
-"""ConvMeter on the command line: trained on a list of runs, predicting, judged on networks left out."""
+"""ConvMeter on the command line: trained on a list of runs, judged on networks left out."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def chain(network_file):
         random = np.random.default_rng(seed)
         widths = [3, *(int(each) for each in random.integers(4, 40, int(random.integers(2, 6))))]
         nodes, weights, last = [], {}, "x"
-        for place, (given, made) in enumerate(zip(widths, widths[1:], strict=False)):
+        for place, (given, made) in enumerate(pairwise(widths)):
             size = int(random.choice([1, 3, 5]))
             weights[f"w{place}"] = np.zeros((made, given, size, size), np.float32)
             pads = [size // 2] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,11 @@ def graph(seed: int) -> bytes:
     random = np.random.default_rng(seed)
     widths = [3, *(int(each) for each in random.integers(4, 64, int(random.integers(2, 6))))]
     nodes, weights = [], []
-    for place, (given, made) in enumerate(zip(widths, widths[1:], strict=False)):
+    for place, (given, made) in enumerate(pairwise(widths)):
         size = int(random.choice([1, 3, 5]))
         shape = [made, given, size, size]
-        weights.append(helper.make_tensor(f"w{place}", TensorProto.FLOAT, shape,
-                                          np.zeros(shape, np.float32).tobytes(), raw=True))  # fmt: skip
+        values = np.zeros(shape, np.float32).tobytes()
+        weights.append(helper.make_tensor(f"w{place}", TensorProto.FLOAT, shape, values, raw=True))
         nodes.append(helper.make_node("Conv", [f"t{place}", f"w{place}"], [f"t{place + 1}"],
                                       f"c{place}", pads=[size // 2] * 4))  # fmt: skip
     inputs = helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["n", 3, 16, 16])
