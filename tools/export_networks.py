@@ -47,6 +47,17 @@ CALIBRATION = (
 )  # fmt: skip
 """Relatives of those above, by which `resperf calibrate` may learn without having seen one."""
 TORCHVISION = ("googlenet", "mnasnet1_0", "shufflenet_v2_x1_0", "squeezenet1_1", "vgg11_bn")
+CONVMETER = (
+    "alexnet", "vgg11", "vgg16", "resnet18", "resnet34", "resnet50", "resnext50_32x4d",
+    "wide_resnet50_2", "squeezenet1_0", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large",
+    "efficientnet_b0", "efficientnet_b1", "regnet_y_400mf", "regnet_x_400mf", "regnet_y_1_6gf",
+    "regnet_x_8gf", "googlenet", "inception_v3", "densenet121", "mnasnet1_0",
+    "shufflenet_v2_x1_0", "convnext_tiny",
+)  # fmt: skip
+"""Of torchvision: those of ConvMeter's tables, and others of their time, by which linear methods are
+judged (`resperf evaluate --leave-out network`)."""
+SIZES = (64, 128, 224)
+"""Pixels of their images; files are called ``NETWORK@SIZE.onnx``."""
 SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 
 
@@ -54,13 +65,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--calibration", action="store_true", help="others, to calibrate with")
+    parser.add_argument(
+        "--convmeter", action="store_true", help="networks of ConvMeter's tables, at three sizes"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     _kept = _declare_operators()
     makers = _makers()
-    names = arguments.only or (list(CALIBRATION) if arguments.calibration else list(makers))
-    makers |= {name: lambda name=name: _timm(name) for name in CALIBRATION}
+    sized = {
+        f"{name}@{size}": lambda name=name, size=size: _torchvision(name, size)
+        for name in CONVMETER
+        for size in SIZES
+    }
+    chosen = sized if arguments.convmeter else CALIBRATION if arguments.calibration else makers
+    names = arguments.only or list(chosen)
+    makers |= sized | {name: lambda name=name: _timm(name) for name in CALIBRATION}
     failures = {}
     for name in names:
         target = arguments.folder / f"{name}.onnx"
@@ -129,7 +149,8 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
     import torch
     import torchvision
 
-    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    plain = {"aux_logits": False, "init_weights": False}
+    extra = plain if name in ("googlenet", "inception_v3") else {}
     model = torchvision.models.get_model(name, weights=None, **extra)
     return model, (torch.zeros(1, 3, size, size),)
 

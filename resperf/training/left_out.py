@@ -13,6 +13,7 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
+from resperf.network import Network
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.quantities import Level
@@ -21,6 +22,8 @@ from resperf.splits import folds_of
 from resperf.training.rows import network_examples, network_quantities
 
 By = Literal["network", "family"]
+_SIZE = "@"
+"""What the size of a network's inputs follows in its name."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def leave_out(
     dataset : Path
     methods : sequence of str
     by : str
-        What is left out: one network at all its batch and image sizes, or one family.
+        What is left out: one network at all its batch and image sizes (``resnet18@64`` and
+        ``resnet18@224`` are one), or one family.
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
     quantities : sequence of str
@@ -139,7 +143,7 @@ def leave_out(
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
             for setting, platform, rows in _by_way(examples):
-                groups = rows.groups if by == "family" else [each.name for each in rows.networks]
+                groups = rows.groups if by == "family" else list(map(_plain_name, rows.networks))
                 if len(set(groups)) < 2:
                     remarks.append(f"{platform}: a single {by} cannot be left out")
                     continue
@@ -150,6 +154,10 @@ def leave_out(
             "with: resperf bench networks-cpu"
         )
     return found
+
+
+def _plain_name(network: Network) -> str:
+    return network.name.partition(_SIZE)[0]
 
 
 def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
