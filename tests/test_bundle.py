@@ -391,7 +391,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "unknown method": (
         lambda b: edit(b, lambda m: m["predictors"]["pool"]["execution"].update(method="os")),
-        "uses the method 'os'",
+        "no method 'os'",
     ),
     "unknown step": (
         lambda b: edit(

@@ -10,14 +10,14 @@ import numpy as np
 from resperf.devices import devices
 from resperf.platform import Platform
 from resperf.predictors import Estimate, Predicted
-from resperf.predictors.linear import Linear
+from resperf.predictors.gianniti import Gianniti
 from resperf.settings import SESSION, Setting
 
 DISPATCH_MS, DEVICE_SHARE = 0.5, 0.25
 PEAK_OF_ROWS = devices()["v100"].peak_flops_per_s
 
 
-class ToyOfAnyCard(Linear):
+class ToyOfAnyCard(Gianniti):
     """Linear on a V100; on other cards longer by the ratio of their peaks."""
 
     method = "toy-of-any-card"

@@ -54,8 +54,8 @@ CONVMETER = (
     "regnet_x_8gf", "googlenet", "inception_v3", "densenet121", "mnasnet1_0",
     "shufflenet_v2_x1_0", "convnext_tiny",
 )  # fmt: skip
-"""Of torchvision: those of ConvMeter's tables, and others of their time, by which linear methods are
-judged (`resperf evaluate --leave-out network`)."""
+"""Of torchvision: those of ConvMeter's tables, and others of their time, by which linear methods
+are judged (`resperf evaluate --leave-out network`)."""
 SIZES = (64, 128, 224)
 """Pixels of their images; files are called ``NETWORK@SIZE.onnx``."""
 SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")

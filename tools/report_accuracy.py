@@ -47,7 +47,7 @@ from resperf.training import Compared, ComparisonSettings, compare
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMATS = ("perfnet", "justus")
-QUICK = ("baseline", "linear", "boosted", "xgboost", "xgboost-log", "polynomial")
+QUICK = ("baseline", "gianniti", "boosted", "xgboost", "xgboost-log", "polynomial")
 MAIN = ("residual", "ensemble")
 SLOW = ("svr", "perfnet", "resperfnet")
 """On one device of each source alone: the published settings would take days on all of them."""

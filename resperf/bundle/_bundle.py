@@ -21,14 +21,13 @@ from resperf.bundle._ranges import outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
 from resperf.devices import device_class
-from resperf.errors import BundleError
+from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns, columns_of, columns_of_keys, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import (
-    METHODS,
     Account,
     Estimate,
     LayerPredictor,
@@ -812,7 +811,8 @@ def _nonzero_columns(features: Array) -> Array:
 
 
 def _predictor(values: Mapping[str, Any], folder: Path) -> Predictor:
-    method = values["method"]
-    if method not in METHODS:
-        raise BundleError(f"{folder} uses the method {method!r}; known: {', '.join(METHODS)}")
-    return predictor_class(method).load(values, folder)
+    try:
+        method = predictor_class(values["method"])
+    except TrainingError as error:
+        raise BundleError(f"{folder} cannot be used: {error}") from error
+    return method.load(values, folder)

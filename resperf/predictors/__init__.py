@@ -32,7 +32,7 @@ METHODS: dict[str, str] = {
     "ensemble": "resperf.predictors.ensemble:Ensemble",
     "resperfnet": "resperf.predictors.resperfnet:ResPerfNet",
     "perfnet": "resperf.predictors.perfnet:PerfNet",
-    "linear": "resperf.predictors.linear:Linear",
+    "gianniti": "resperf.predictors.gianniti:Gianniti",
     "polynomial": "resperf.predictors.polynomial:Polynomial",
     "svr": "resperf.predictors.svr:SVR",
     "xgboost": "resperf.predictors.xgboost:XGBoost",
@@ -46,6 +46,8 @@ METHODS: dict[str, str] = {
 """Method -> module:class. Help texts list the methods in this order."""
 
 DEFAULT_METHOD = "ensemble"
+_FORMER_NAMES = {"linear": "gianniti"}
+"""Names in bundles of earlier versions -> methods."""
 
 
 def predictor_class(method: str) -> type[Predictor]:
@@ -56,9 +58,10 @@ def predictor_class(method: str) -> type[Predictor]:
     TrainingError
         If there is no such method.
     """
-    if method not in METHODS:
+    name = _FORMER_NAMES.get(method, method)
+    if name not in METHODS:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
-    module_name, class_name = METHODS[method].split(":")
+    module_name, class_name = METHODS[name].split(":")
     return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
 
 

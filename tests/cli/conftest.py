@@ -118,7 +118,9 @@ def _places_without_shipped(extra):
 def card_bundle(home: Path):
     """Write a bundle of dense layers on some cards, among those of the user."""
 
-    def write(name: str, *cards: str, method: str = "linear", date: str = "2026-01-01", **setting):
+    def write(
+        name: str, *cards: str, method: str = "gianniti", date: str = "2026-01-01", **setting
+    ):
         manifest = json.loads(GOLDEN.read_text())
         [_, part] = manifest["parts"]
         of_setting = {**manifest["settings"]["1-1"], "framework": "torch", **setting}

@@ -252,3 +252,23 @@ def test_too_few_rows_are_refused():
 def test_methods_are_found_by_their_names():
     for cls in (ConvMeter, ConvMeterRelative, ConvMeterNonNegative, OperatorTotals):
         assert predictor_class(cls.method) is cls
+
+
+def test_vgg16_has_the_totals_of_giannitis_table_2():
+    """Weights 1.38E+8, activations 1.52E+7, complexity 4.65E+10: a forward and a backward pass."""
+    path = Path(__file__).parents[2] / "models" / "networks" / "vgg16.onnx"
+    network = read_network(path, batch=1)
+    found = counted(network)
+    assert found.weights == pytest.approx(1.38e8, rel=0.005)
+    main = [each for each in found.operations if each.sort != "other"]
+    assert 3 * sum(each.macs for each in main) == pytest.approx(4.65e10, rel=0.005)
+    # Convolutions and products are 99.70% of the forward pass, poolings 0.04% (Table 3).
+    pooled = sum(each.macs for each in found.operations if each.sort == "other")
+    assert pooled / sum(each.macs for each in main) == pytest.approx(0.0004, abs=5e-5)
+    made = [node.outputs[0] for node in network.nodes if node.op in ("Conv", "MaxPool", "Gemm")]
+    values = sum(float(np.prod(network.tensors[name].shape)) for name in (*made, *network.inputs))
+    assert values == pytest.approx(1.52e7, rel=0.005)
+
+
+def test_the_former_name_of_giannitis_method_is_understood():
+    assert predictor_class("linear") is predictor_class("gianniti")

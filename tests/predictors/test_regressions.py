@@ -15,7 +15,7 @@ from resperf.predictors import Examples, layer_predictor_class
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._paper import paper_features
 from resperf.predictors._regression import PaperRegression
-from resperf.predictors.linear import Linear
+from resperf.predictors.gianniti import Gianniti
 from resperf.predictors.polynomial import Polynomial, factors_of
 
 pytest.importorskip("sklearn")
@@ -84,7 +84,7 @@ def dense(**fields: int) -> Columns:
     return columns_of([Dense(**{"batch": 1, "features_in": 10, "features_out": 10} | fields)])
 
 
-@pytest.mark.parametrize("method", ["polynomial", "svr", "linear", "xgboost"])
+@pytest.mark.parametrize("method", ["polynomial", "svr", "gianniti", "xgboost"])
 def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
     """Times with a steep rise, before which fits are negative."""
     layers, _ = toy_rows("dense", 60)
@@ -115,7 +115,7 @@ def test_the_line_over_operations_by_hand() -> None:
     # 2 x batch x 1000 x 1000 operations: 0.002 giga per image; 1 ms + 500 ms per giga.
     layers = [Dense(batch=batch, features_in=1000, features_out=1000) for batch in range(1, 9)]
     columns, times_ms = columns_of(layers), 1.0 + np.arange(1.0, 9.0)
-    fitted = Linear("dense").fit(
+    fitted = Gianniti("dense").fit(
         examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
     )
     assert fitted.constant_ms_ == pytest.approx(1)
@@ -127,14 +127,14 @@ def test_the_line_over_operations_by_hand() -> None:
 def test_layers_of_equal_work_have_the_mean_time() -> None:
     layers = [Dense(batch=1, features_in=2**k, features_out=2 ** (20 - k)) for k in range(2, 12)]
     columns, times_ms = columns_of(layers), np.arange(1.0, 11.0)
-    fitted = Linear("dense").fit(
+    fitted = Gianniti("dense").fit(
         examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
     )
     np.testing.assert_allclose(fitted.values(columns), 5.5)
 
 
 def test_operations_of_other_kinds_by_hand() -> None:
-    from resperf.predictors.linear import _giga_operations
+    from resperf.predictors.gianniti import _giga_operations
 
     pool = Pool(batch=2, channels_in=3, height=4, width=4, kernel_height=2, kernel_width=2,
                 stride_height=2, stride_width=2)  # fmt: skip

@@ -93,7 +93,7 @@ def test_the_simulated_device_is_checked_from_end_to_end(
     assert tool.main(asked) == 0
     assert capsys.readouterr().out.count(": done before") == 7
     assert results(folder)["comparisons"] == found["comparisons"]
-    assert tool.main([*asked, "--method", "linear"]) == 2
+    assert tool.main([*asked, "--method", "gianniti"]) == 2
     assert "a check with other options" in capsys.readouterr().err
 
 

@@ -156,7 +156,7 @@ def test_without_any_activation_none_is_estimated(
 def test_a_method_that_ignores_activations_estimates_none(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    found = train(files["execution_ms"], tmp_path / "b", method="linear",
+    found = train(files["execution_ms"], tmp_path / "b", method="gianniti",
                   estimate_from=[files["calls"]])  # fmt: skip
     assert "activation" not in found.kinds
     assert "activation execution" not in found.estimates

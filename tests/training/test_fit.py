@@ -102,7 +102,7 @@ def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "method", ["boosted", "ensemble", "linear", "polynomial", "svr", "xgboost", "xgboost-log"]
+    "method", ["boosted", "ensemble", "gianniti", "polynomial", "svr", "xgboost", "xgboost-log"]
 )
 def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: Path) -> None:
     for package in ("tensorflow", "lightgbm", "xgboost", "sklearn"):

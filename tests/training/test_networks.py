@@ -130,8 +130,8 @@ def test_no_file_of_resperf_names_the_toy() -> None:
     assert METHOD in methods_of(Level.NETWORK)
     with pytest.raises(TrainingError, match="is for whole networks; methods for layers: base"):
         layer_predictor_class(METHOD)
-    with pytest.raises(TrainingError, match="there is a method 'linear' already"):
-        register("linear", "elsewhere:Linear")
+    with pytest.raises(TrainingError, match="there is a method 'gianniti' already"):
+        register("gianniti", "elsewhere:Other")
 
 
 def test_networks_that_are_excluded_are_not_learnt_from(dataset: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`linear`: a line through times over operations, Gianniti's per-layer model."""
+"""`gianniti`: a line through times over operations, one for each kind of layer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from resperf.predictors._base import LayerPredictor, Task, stored
 _GIGA = 1e9
 
 
-class Linear(LayerPredictor):
+class Gianniti(LayerPredictor):
     """time = constant + slope x operations, ordinary least squares in ms, one line per layer kind.
 
     Gianniti et al., "Performance Prediction of GPU-based Deep Learning Applications" (SBAC-PAD
     2018), whose per-layer models are summarised in their later paper of the same title (section
     1): "the only explanatory variable is computational complexity". Operations are 2 per
     multiply-accumulate of a convolution or matrix product, 1 per pixel of a pooling's windows, and
-    1 per value of an activation or a re-layout, which are not in the papers. Predictions below
-    zero become 0 ms.
+    1 per value of an activation or a re-layout. The papers only give their totals: 3
+    multiply-accumulates of a convolution for a forward and a backward pass, and windows of
+    poolings, agree with Tables 2 and 3 of the later one; activations count 3 per value there, which
+    changes a kind's slope alone. Each quantity has lines of its own: forward and backward passes of
+    layers that were measured in training add up to those of a network. Predictions below zero
+    become 0 ms.
 
     Attributes
     ----------
@@ -32,7 +36,7 @@ class Linear(LayerPredictor):
         Per 10^9 operations.
     """
 
-    method = "linear"
+    method = "gianniti"
 
     def _learn(self, task: Task) -> None:
         """Fit the line; nothing is random, and there are no epochs."""
@@ -40,7 +44,7 @@ class Linear(LayerPredictor):
         x = _giga_operations(self.kind, examples.columns)
         if not x.any():
             raise TrainingError(
-                f"{self.kind}: these layers have no operations, the only input of linear; use "
+                f"{self.kind}: these layers have no operations, the only input of gianniti; use "
                 "--method baseline"
             )
         mean_x, mean_ms, spread = x.mean(), times_ms.mean(), x.var()
