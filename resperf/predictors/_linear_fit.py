@@ -114,13 +114,14 @@ class LinearFit:
         coefficients = solve(slice(None))
         shortest = float(values.min())
         parts = np.array(folds_of(networks.tolist(), FOLDS))
-        ratios = np.zeros(len(rows))
+        ratios = np.full(len(rows), np.nan)
         for part in np.unique(parts):
             own = parts == part
             if len(places) <= (~own).sum():
                 left_out = np.maximum(matrix[own][:, places] @ solve(~own), shortest / _FAR)
                 ratios[own] = np.log(values[own] / left_out)
-        groups = [ratios[networks == name] for name in np.unique(networks)]
+        of_networks = (ratios[networks == name] for name in np.unique(networks))
+        groups = [each for each in of_networks if np.isfinite(each).all()]
         return cls(
             device,
             setting,
