@@ -101,6 +101,11 @@ def _short(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
 
 
+def architecture_of(name: str) -> str:
+    """Return what the sizes of one network have in common: of ``resnet18@64``, ``resnet18``."""
+    return name.partition("@")[0]
+
+
 def folds_of(groups: Sequence[str], folds: int = FOLDS) -> list[str]:
     """Return a fold of each group, about equally many groups in each."""
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())

@@ -13,17 +13,14 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.network import Network
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.quantities import Level
 from resperf.records import Record
-from resperf.splits import folds_of
+from resperf.splits import architecture_of, folds_of
 from resperf.training.rows import network_examples, network_quantities
 
 By = Literal["network", "family"]
-_SIZE = "@"
-"""What the size of a network's inputs follows in its name."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,8 @@ def leave_out(
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
             for setting, platform, rows in _by_way(examples):
-                groups = rows.groups if by == "family" else list(map(_plain_name, rows.networks))
+                names = [architecture_of(each.name) for each in rows.networks]
+                groups = rows.groups if by == "family" else names
                 if len(set(groups)) < 2:
                     remarks.append(f"{platform}: a single {by} cannot be left out")
                     continue
@@ -154,10 +152,6 @@ def leave_out(
             "with: resperf bench networks-cpu"
         )
     return found
-
-
-def _plain_name(network: Network) -> str:
-    return network.name.partition(_SIZE)[0]
 
 
 def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:

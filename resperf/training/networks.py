@@ -14,7 +14,7 @@ from resperf.dataset import NETWORKS, noise_warning, read_table
 from resperf.errors import TrainingError
 from resperf.network import Network
 from resperf.predictors import Examples, predictor_class
-from resperf.splits import split_of_keys
+from resperf.splits import architecture_of, split_of_keys
 from resperf.training.learning import Learning, values_of
 from resperf.training.rows import network_examples, network_quantities
 
@@ -26,7 +26,8 @@ def learn_networks(
 ) -> dict[str, Any]:
     """Train a method on all quantities of a dataset's networks that it can learn.
 
-    Networks are split by name: all batch sizes of one are in the same part.
+    Networks are split by name: all batch sizes of one are in the same part, and all sizes of its
+    images if these follow an ``@`` in its name.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def learn_networks(
         examples = network_examples(dataset, name, lists=reads_lists)
         keys = [network.name for network in examples.networks]
         known = ~np.isin(keys, list(left_out))
-        split = split_of_keys(keys)
+        split = split_of_keys([architecture_of(key) for key in keys])
         parts = {
             label: examples.select(np.flatnonzero(getattr(split, label) & known))
             for label in ("train", "validation", "test")

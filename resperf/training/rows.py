@@ -30,6 +30,7 @@ from resperf.predictors import Examples
 from resperf.predictors.operator_classes import RunNetwork, RunOperator, RunTensor, plain_name
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.settings import OPTIMIZER, Setting
+from resperf.splits import architecture_of
 
 _Each = TypeVar("_Each")
 
@@ -299,7 +300,7 @@ def network_examples(
             left_out.append(f"{subject.name}: {error}")
             del groups[subject, setting, platform]
             continue
-        families.append(listed.family(subject.description) or subject.name)
+        families.append(listed.family(subject.description) or architecture_of(subject.name))
         clean = [row for row in rows if not row.noisy] or rows
         values.append(median(row.value(quantity) for row in clean))
     return Examples(
