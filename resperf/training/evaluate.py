@@ -30,7 +30,7 @@ from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.records import Record
 from resperf.settings import OPTIMIZER, Setting
-from resperf.splits import split_of_keys, was_packed
+from resperf.splits import architecture_of, split_of_keys, was_packed
 from resperf.targets import UNKNOWN
 from resperf.training.rows import (
     OTHER_SETTING,
@@ -368,7 +368,8 @@ def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArra
     training = bundle.part["training"]
     unseen = ~was_packed(keys, training["seen"])
     if split == "test":
-        unseen &= split_of_keys(keys, training["split_seed"]).test
+        # Keys of layers hold no @.
+        unseen &= split_of_keys(list(map(architecture_of, keys)), training["split_seed"]).test
     return unseen
 
 
