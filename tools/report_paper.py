@@ -3,6 +3,7 @@
 
     python tools/report_accuracy.py --work build/accuracy-public     # its fits are used here
     python tools/report_paper.py --accuracy build/accuracy-public    # hours; resumes
+    python tools/report_paper.py --accuracy build/accuracy-public --missing --only perfnet-p1000
     python tools/report_paper.py --accuracy build/accuracy-public --write   # what there is
 
 What was measured on a machine of our own is added where it is given, for each framework a campaign
@@ -29,7 +30,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from report_accuracy import ROOT, Store, Unit, collect, prepare, public_data
+from report_accuracy import (
+    ROOT,
+    Origin,
+    Store,
+    Unit,
+    collect,
+    origins_text,
+    prepare,
+    public_data,
+)
 
 from resperf.bundle._provenance import package_versions, source_commit
 from resperf.dataset import read_info, read_table
@@ -320,6 +330,7 @@ def networks_table(path: Path) -> str:
 
 def report(
     results: Mapping[Unit, Compared],
+    origins: Mapping[Unit, Origin],
     curves: Mapping[str, Sequence[Training]],
     campaigns: Mapping[str, Path],
     networks: Mapping[str, Path],
@@ -351,6 +362,11 @@ def report(
     parts.append("## Tables 2 and 5 to 9: kinds and phases")
     for title in _TABLES:
         parts += [f"### {title}", phases_table(title, results)]
+    parts.append("### At which commits")
+    for name in PUBLIC:
+        own = {unit: origin for unit, origin in origins.items() if unit.dataset == name}
+        if own:
+            parts += [f"{name}:", origins_text(own)]
     parts.append("## The same on a machine of our own, phases apart")
     if campaigns:
         parts.append(SMALL_CAMPAIGN)
@@ -395,6 +411,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", default=[], metavar="FRAMEWORK=FILE.json")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=200, help="of Figure 2")
+    parser.add_argument("--only", action="append", metavar="DATASET", help="to train on")
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="fit what was never fitted; keep figures of code that has changed since",
+    )
     parser.add_argument("--write", action="store_true", help="write the page, train nothing")
     given = parser.parse_args(words)
     given.accuracy.mkdir(parents=True, exist_ok=True)
@@ -408,19 +430,28 @@ def main(words: Sequence[str] | None = None) -> None:
         for method in (METHODS if "1080ti" in dataset else ("resperfnet", OURS))
     ]
     if not given.write:
-        collect(units, store)
-    results = {unit: store.load(unit) for unit in units if store.origin(unit) is not None}
+        collect(
+            [
+                unit
+                for unit in units
+                if (not given.only or unit.dataset in given.only)
+                and not (given.missing and store.origin(unit))
+            ],
+            store,
+        )
+    origins = {unit: origin for unit in units if (origin := store.origin(unit)) is not None}
+    results = {unit: store.load(unit) for unit in origins}
     curves = {
         name: list(
             trainings(
                 given.accuracy / f"{name}.h5", given.accuracy / "figure-2", given.seed,
-                given.epochs, write=given.write,
+                given.epochs, write=given.write or bool(given.only and name not in given.only),
             )
         )
         for name in ("justus-1080ti", "perfnet-1080ti")
     }  # fmt: skip
     campaigns, networks = pairs(given.campaign), pairs(given.networks)
-    page = report(results, curves, campaigns, networks, given.seed)
+    page = report(results, origins, curves, campaigns, networks, given.seed)
     given.output.write_text(page, encoding="utf-8")
     print(f"{given.output}: {len(results)} of {len(units)} fits")
 

@@ -62,6 +62,13 @@ def test_the_page_holds_the_papers_figures_beside_ours(
     for name in ("perfnet with Box-Cox", "perfnet without Box-Cox"):
         assert text.count(f"| {name} |") == 2
 
+    fit = work / "justus-1080ti" / "conv-polynomial-all.json"
+    old = json.dumps(json.loads(fit.read_text()) | {"code": "before"})
+    fit.write_text(old)
+    tool.main([*places, "--missing"])
+    assert fit.read_text() == old, "what is there is not fitted again"
+    assert "**code changed since**: conv: polynomial" in page.read_text()
+
 
 def test_box_cox_is_what_differs_and_a_training_that_is_done_is_read(
     tool: ModuleType, work: Path, monkeypatch: pytest.MonkeyPatch
