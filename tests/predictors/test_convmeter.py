@@ -272,3 +272,18 @@ def test_vgg16_has_the_totals_of_giannitis_table_2():
 
 def test_the_former_name_of_giannitis_method_is_understood():
     assert predictor_class("linear") is predictor_class("gianniti")
+
+
+@pytest.mark.parametrize(
+    ("operations", "convolutional"),
+    [
+        ((Operation("convolution", 6.0, 1, 1, 2, 1, 1), Operation("product", 4.0, 1, 1, 2, 1, 1)), True),
+        ((Operation("convolution", 4.0, 1, 1, 2, 1, 1), Operation("product", 6.0, 1, 1, 2, 1, 1)), False),
+        ((Operation("convolution", 9.0, 1, 1, 2, 1, 1), Operation("batched product", 1.0, 1, 1, 2, 0, 1)), False),
+        ((Operation("other", 0.0, 1, 1, 2, 0, 1),), False),
+    ],
+)  # fmt: skip
+def test_a_convolutional_network_is_mostly_convolutions_without_attention(
+    operations: tuple[Operation, ...], convolutional: bool
+) -> None:
+    assert Counted("net", operations, 1.0).is_convolutional is convolutional
