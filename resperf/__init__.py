@@ -29,23 +29,28 @@ from resperf.errors import (
 if TYPE_CHECKING:
     from resperf.prediction.api import predict as predict
     from resperf.prediction.api import predict_many as predict_many
+    from resperf.prediction.api import predict_scaling as predict_scaling
     from resperf.prediction.known import KnownDevice as KnownDevice
     from resperf.prediction.known import list_devices as list_devices
     from resperf.prediction.result import Prediction as Prediction
+    from resperf.prediction.scaling import Scaling as Scaling
 
 __all__ = [
     "BundleError", "CampaignError", "DatasetError", "DeviceError", "DeviceLostError",
     "KnownDevice", "LayerError", "MeasurementError", "MissingExtraError", "NetworkError",
-    "OutputError", "Prediction", "ResperfError", "ShapeError", "TrainingError",
+    "OutputError", "Prediction", "ResperfError", "Scaling", "ShapeError", "TrainingError",
     "UnsupportedError", "__version__", "list_devices", "predict", "predict_many",
+    "predict_scaling",
 ]  # fmt: skip
 
 _PLACES = {
     "KnownDevice": "resperf.prediction.known",
     "Prediction": "resperf.prediction.result",
+    "Scaling": "resperf.prediction.scaling",
     "list_devices": "resperf.prediction.known",
     "predict": "resperf.prediction.api",
     "predict_many": "resperf.prediction.api",
+    "predict_scaling": "resperf.prediction.api",
 }
 """Public names that are loaded on first use, so that `import resperf` stays light -> modules."""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _ONLY_WITH_BUNDLE = ("split",)
 _ONLY_WITH_METHODS = (
-    "test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot", "by",
+    "test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot", "by", "convolutional",
 )  # fmt: skip
 _NOT_OF_NETWORKS = ("test", "rows", "kinds", "epochs", "plot")
 """Options that say nothing about networks that are left out."""
@@ -98,6 +98,12 @@ def _names(
     help="Judge --methods for whole networks: each network, or family of them, by a fit without "
     "it. With --folds K, K parts of them are left out.",
 )
+@click.option(
+    "--convolutional",
+    is_flag=True,
+    help="With --leave-out: only networks whose convolutions do at least half of the "
+    "multiply-adds, without attention.",
+)
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind (repeatable).")
 @click.option(
     "--phase",
@@ -126,6 +132,7 @@ def command(
     rows: tuple[int, ...],
     folds: int | None,
     by: Literal["network", "family"] | None,
+    convolutional: bool,
     kinds: tuple[str, ...],
     phases: tuple[str, ...],
     seed: int,
@@ -156,8 +163,9 @@ def command(
         return
     if by is not None:
         _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
-        _leave_out(file, methods, by, folds, phases, seed, as_json)
+        _leave_out(file, methods, by, folds, phases, seed, convolutional, as_json)
         return
+    _refuse(ctx, ("convolutional",), "--leave-out")
     from resperf.predictors import methods_of
     from resperf.quantities import Level, quantity_name
     from resperf.training import ComparisonSettings
@@ -230,7 +238,7 @@ def _compare(
 
 def _leave_out(
     file: Path, methods: tuple[str, ...], by: Literal["network", "family"], folds: int | None,
-    phases: tuple[str, ...], seed: int, as_json: bool,
+    phases: tuple[str, ...], seed: int, convolutional: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from resperf.predictors import methods_of
     from resperf.quantities import Level, quantity_name
@@ -241,7 +249,8 @@ def _leave_out(
     notes: list[str] = []
     names = tuple(map(quantity_name, phases))
     found = leave_out(
-        file, every, by=by, folds=folds, quantities=names, seed=seed, notes=notes
+        file, every, by=by, folds=folds, quantities=names, seed=seed,
+        convolutional=convolutional, notes=notes,
     )  # fmt: skip
     if as_json:
         show_json([each.to_json() for each in found])

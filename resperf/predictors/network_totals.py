@@ -122,6 +122,15 @@ class Counted:
             summed,
         )
 
+    @property
+    def is_convolutional(self) -> bool:
+        """Whether convolutions do at least half of the multiply-adds, and nothing is attention."""
+        sorts: dict[str, float] = {}
+        for each in self.operations:
+            sorts[each.sort] = sorts.get(each.sort, 0.0) + each.macs
+        main = sorts.get(CONVOLUTION, 0.0) + sorts.get(GROUPED, 0.0)
+        return main > 0 and BATCHED not in sorts and 2 * main >= sum(sorts.values())
+
     def scaled(self, factor: float) -> Counted:
         """Return the network at so many times its batch size (equation 3)."""
         return replace(

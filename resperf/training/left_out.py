@@ -15,6 +15,7 @@ from resperf.errors import TrainingError
 from resperf.features import Array
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import Errors, errors, r_squared
+from resperf.predictors.network_totals import counted
 from resperf.quantities import Level
 from resperf.records import Record
 from resperf.splits import architecture_of, folds_of
@@ -101,6 +102,7 @@ def leave_out(
     folds: int | None = None,
     quantities: Sequence[str] = (),
     seed: int = 0,
+    convolutional: bool = False,
     notes: list[str] | None = None,
 ) -> list[LeftOut]:
     """Judge methods for networks by leaving networks or families out.
@@ -119,6 +121,9 @@ def leave_out(
     quantities : sequence of str
         Those to judge; all that a method can learn by default.
     seed : int
+    convolutional : bool
+        Keep only networks whose convolutions do at least half of the multiply-adds, without
+        attention.
     notes : list of str, optional
         Gets what was left out, and why.
 
@@ -139,6 +144,8 @@ def leave_out(
             if (quantities and name not in quantities) or name not in (cls.quantities or {name}):
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
+            if convolutional:
+                examples = _convolutional(examples)
             for setting, platform, rows in _by_way(examples):
                 names = [architecture_of(each.name) for each in rows.networks]
                 groups = rows.groups if by == "family" else names
@@ -152,6 +159,12 @@ def leave_out(
             "with: resperf bench networks-cpu"
         )
     return found
+
+
+def _convolutional(examples: Examples) -> Examples:
+    """Keep convolutional networks."""
+    kept = [place for place, each in enumerate(examples.networks) if counted(each).is_convolutional]
+    return examples.select(np.array(kept, dtype=int))
 
 
 def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:

@@ -92,5 +92,7 @@ def test_what_cannot_be_left_out_is_one_line(runs, cli):
     words = ("evaluate", runs, "--leave-out", "network", "--methods")
     assert "baseline is for layers" in cli.error(*words, "baseline")
     assert "--rows needs" in cli.error(*words, "convmeter", "--rows", "10")
+    alone = ("evaluate", runs, "--methods", "convmeter", "--convolutional")
+    assert "--convolutional needs --leave-out" in cli.error(*alone)
     wanted = ("--phase", "step")
     assert "no networks that convmeter can learn from" in cli.error(*words, "convmeter", *wanted)
