@@ -187,11 +187,18 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
 
 @lru_cache(maxsize=1)  # all sizes of a network follow each other
 def _torchvision_module(name: str) -> Any:
+    import torch
     import torchvision
 
     plain = {"aux_logits": False, "init_weights": False}
     extra = plain if name in ("googlenet", "inception_v3") else {}
-    return torchvision.models.get_model(name, weights=None, **extra)
+    module = torchvision.models.get_model(name, weights=None, **extra)
+    with torch.no_grad():
+        # The exporter writes equal tensors once, and untrained biases and statistics are equal.
+        for each in (*module.parameters(), *module.buffers()):
+            if each.is_floating_point():
+                each.uniform_(0.5, 1.5)
+    return module
 
 
 def _block(name: str, size: int, kind: str, number: int) -> tuple[Any, tuple[Any, ...]]:
