@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
+from resperf.bundle import Bundle
 from resperf.network import read_network
+from resperf.prediction import predict_network
 from resperf.predictors.network_totals import counted
 
 pytest.importorskip("h5py")
@@ -87,6 +89,18 @@ def test_the_learning_curve_judges_on_networks_that_were_not_drawn(tool, runs):
         assert max(each.mapes) > alone + 0.01
     again = tool.figures(runs, METHODS, (3, 5), 6, 0, None)["curve"]
     assert [each.mapes for each in again] == [each.mapes for each in curve]
+
+
+def test_sums_of_layers_are_judged_on_the_same_rows(tool, runs):
+    bundle = Path(__file__).parents[2] / "models" / "bundles" / "cpu-onnxruntime"
+    networks, blocks = tool.sums_of_layers(runs, bundle)
+    assert (networks.on, len(networks.measured)) == ("networks", 32)
+    assert (blocks.on, len(blocks.measured)) == ("blocks", 16)
+    assert networks.quantity == "latency_ms"
+    place = networks.names.index(ODD)
+    network = read_network(runs.with_name(f"{ODD}@8.onnx"), batch=1)
+    alone = predict_network(network, Bundle.load(bundle)).total_ms
+    assert networks.predicted[place] == pytest.approx(alone, rel=0.05)
 
 
 def test_the_tables_show_methods_networks_and_the_curve(tool, runs, capsys, monkeypatch):
