@@ -8,6 +8,10 @@ none of which resperf depends on:
     python tools/export_networks.py build/networks
     python tools/benchmark_networks.py --bundle B build/networks/*.onnx --batch 1 8
 
+    python tools/export_networks.py build/convmeter --convmeter
+    python tools/export_networks.py build/convmeter-torch --convmeter --unfolded
+    resperf bench convmeter-onnxruntime        # and convmeter-torch, convmeter-torch-training
+
 Nothing is downloaded. What cannot be exported is named at the end, with the reason.
 """
 
@@ -17,6 +21,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,6 +63,21 @@ CONVMETER = (
 are judged (`resperf evaluate --leave-out network`)."""
 SIZES = (64, 128, 224)
 """Pixels of their images; files are called ``NETWORK@SIZE.onnx``."""
+BLOCKS = (
+    ("resnext50_32x4d", "Bottleneck", 1), ("resnet50", "Bottleneck", 4),
+    ("inception_v3", "BasicConv2d", 3), ("resnet18", "BasicBlock", 7),
+    ("mobilenet_v3_large", "InvertedResidual", 2), ("regnet_x_8gf", "ResBottleneckBlock", 3),
+    ("wide_resnet50_2", "Bottleneck", 9), ("efficientnet_b0", "MBConv", 2),
+    ("mobilenet_v2", "InvertedResidual", 3), ("resnet34", "BasicBlock", 5),
+    ("regnet_y_1_6gf", "ResBottleneckBlock", 5), ("googlenet", "Inception", 3),
+    ("inception_v3", "InceptionA", 2), ("densenet121", "_DenseBlock", 2),
+    ("squeezenet1_0", "Fire", 3), ("shufflenet_v2_x1_0", "InvertedResidual", 6),
+    ("mnasnet1_0", "_InvertedResidual", 4), ("convnext_tiny", "CNBlock", 4),
+)  # fmt: skip
+"""Network, class and number (from 1, in the order of the network) of its blocks that are networks
+of their own: first those of ConvMeter's Table 2, which says the class and a number."""
+BLOCK_SIZES = (128, 224)
+"""Pixels of their networks' images; files are called ``NETWORK@SIZE-BLOCK.onnx``."""
 SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 
 
@@ -66,7 +86,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--calibration", action="store_true", help="others, to calibrate with")
     parser.add_argument(
-        "--convmeter", action="store_true", help="networks of ConvMeter's tables, at three sizes"
+        "--convmeter",
+        action="store_true",
+        help="networks of ConvMeter's tables at three sizes, and blocks of them",
+    )
+    parser.add_argument(
+        "--unfolded",
+        action="store_true",
+        help="leave batch normalisations apart, as PyTorch runs and trains them",
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
@@ -78,6 +105,13 @@ def main() -> int:
         for name in CONVMETER
         for size in SIZES
     }
+    for name, kind, number in BLOCKS:
+        for size in BLOCK_SIZES:
+            sized[f"{name}@{size}-{kind.strip('_')}{number}"] = (
+                lambda name=name, size=size, kind=kind, number=number: _block(
+                    name, size, kind, number
+                )
+            )
     chosen = sized if arguments.convmeter else CALIBRATION if arguments.calibration else makers
     names = arguments.only or list(chosen)
     makers |= sized | {name: lambda name=name: _timm(name) for name in CALIBRATION}
@@ -87,7 +121,7 @@ def main() -> int:
         if target.exists():
             continue
         try:
-            _export(makers[name], target)
+            _export(makers[name], target, folded=not arguments.unfolded)
         except Exception as error:  # whatever a framework says of an architecture it cannot export
             failures[name] = f"{type(error).__name__}: {first_line(error)}"
         else:
@@ -147,12 +181,39 @@ def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 def _torchvision(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
     import torch
+
+    return _torchvision_module(name), (torch.zeros(1, 3, size, size),)
+
+
+@lru_cache(maxsize=1)  # all sizes of a network follow each other
+def _torchvision_module(name: str) -> Any:
+    import torch
     import torchvision
 
     plain = {"aux_logits": False, "init_weights": False}
     extra = plain if name in ("googlenet", "inception_v3") else {}
-    model = torchvision.models.get_model(name, weights=None, **extra)
-    return model, (torch.zeros(1, 3, size, size),)
+    module = torchvision.models.get_model(name, weights=None, **extra)
+    with torch.no_grad():
+        # The exporter writes equal tensors once, and untrained biases and statistics are equal.
+        for each in (*module.parameters(), *module.buffers()):
+            if each.is_floating_point():
+                each.uniform_(0.5, 1.5)
+    return module
+
+
+def _block(name: str, size: int, kind: str, number: int) -> tuple[Any, tuple[Any, ...]]:
+    """Make a block of a network, with an input as the network gives it."""
+    import torch
+
+    model, images = _torchvision(name, size)
+    model.eval()
+    block = [each for each in model.modules() if type(each).__name__ == kind][number - 1]
+    given: list[Any] = []
+    hook = block.register_forward_pre_hook(lambda _, inputs: given.extend(inputs))
+    with torch.no_grad():
+        model(*images)
+    hook.remove()
+    return block, tuple(torch.zeros_like(each) for each in given)
 
 
 def _segmentation(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -212,18 +273,23 @@ def _tuples(model: Any) -> Any:
     return Hidden()
 
 
-def _export(make: Callable[[], tuple[Any, tuple[Any, ...]]], target: Path) -> None:
-    """Export a module with its first dimension fixed at 1, then drop the weights' bytes."""
+def _export(make: Callable[[], tuple[Any, tuple[Any, ...]]], target: Path, *, folded: bool) -> None:
+    """Export a module with a free batch size, then drop the weights' bytes.
+
+    Not folded, each batch normalisation stays an operator of its own.
+    """
     import torch
 
     module, inputs = make()
     module.eval()
+    modes = torch.onnx.TrainingMode
     with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         path = Path(folder) / "whole.onnx"
         torch.onnx.export(
             module, inputs, str(path), opset_version=OPSET, dynamo=False,
             input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
+            training=modes.EVAL if folded else modes.PRESERVE, do_constant_folding=folded,
         )  # fmt: skip
         target.write_bytes(stripped_model(path).SerializeToString())
 

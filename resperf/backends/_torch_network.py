@@ -170,8 +170,9 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             if prepares(node.op) and len(node.inputs) > 1:
                 return function, [self._slot(node.inputs[0]), *self._prepared(node, operator)]
             fixed = STATISTICS.get(node.op, ())
+            # Of their own: an untrained network's file may have one constant as bias and mean.
             return function, [
-                self._keep(name, self._constant(name), fixed=True)
+                self._keep(f"statistics {name}", self._constant(name), fixed=True)
                 if place in fixed and name not in self._variable
                 else self._slot(name)
                 for place, name in enumerate(node.inputs)

@@ -120,9 +120,10 @@ def command(
 ) -> None:
     """Measure the layers and networks of a campaign on this machine.
 
-    CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
-    cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
-    no finished row; the same command resumes the campaign.
+    CAMPAIGN is a TOML file or the name of a shipped one (demo, convmeter-onnxruntime,
+    convmeter-torch, convmeter-torch-training, cpu-45min, cpu-90min, cpu-overnight, gpu-overnight,
+    gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
+    command resumes the campaign.
     """
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign

@@ -273,6 +273,22 @@ def test_a_network_s_training_step_updates_its_weights(trained: Backend) -> None
     assert values["peak_memory_bytes"] > 3 * 4 * 61_706
 
 
+def test_a_bias_that_is_also_a_running_mean_is_trained_and_the_mean_is_not(
+    trained: Backend, network_file
+) -> None:
+    """Exporters write the equal constants of an untrained network once."""
+    names = ["x", "scale", "zeros", "zeros", "scale"]
+    nodes = [onnx.helper.make_node("BatchNormalization", names, ["y"])]
+    weights = {"scale": np.ones(3, np.float32), "zeros": np.zeros(3, np.float32)}
+    path = network_file("n.onnx", nodes, {"x": [2, 3, 4, 4]}, {"y": None}, weights)
+    network = as_run(read_network(path), trained.setting())
+    found = TorchNetwork(network, weights_of(path), torch.device("cpu"), training=True)
+    assert sum(each.requires_grad for each in found.parameters()) == 2
+    assert sum(each.numel() for each in (*found.parameters(), *found.buffers())) == 4 * 3
+    with trained.network(path, batch=None) as built:
+        assert built.phases["step_ms"].sampler() > 0
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rmsprop", "adam", "adadelta"])
 def test_every_optimizer_updates(optimizer: str) -> None:
     step = module.TrainingStep
