@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from resperf.dataset.importing.trtexec import EngineLayer, EngineTensor
+from resperf.dataset.importing.trtexec import DETAILED, MOST, VIEWS, EngineLayer, EngineTensor
 from resperf.errors import LayerError
 from resperf.layers import (
     FUNCTION_OF,
@@ -27,9 +27,6 @@ from resperf.layers import (
 )
 from resperf.layers.cast import ELEMENT_TYPES
 from resperf.network import MALFORMED
-
-VIEWS = ("NoOp", "Constant")
-"""Types of layers that run nothing."""
 
 _LAYOUTS: Mapping[str, str] = {
     "linear": "nchw", "hwc": "nhwc", "hwc4": "nhwc", "hwc8": "nhwc", "hwc16": "nhwc",
@@ -51,6 +48,8 @@ _SAME_PADDING: Mapping[str, str] = {"kSAME_UPPER": "SAME_UPPER", "kSAME_LOWER": 
 
 def is_relayout(layer: EngineLayer) -> bool:
     """Whether a layer only changes formats or types of values."""
+    if not layer.type:
+        return layer.name.startswith("Reformatting CopyNode ")
     return layer.type.lower() == "reformat"
 
 
@@ -68,6 +67,10 @@ def typed_layer(layer: EngineLayer) -> Layer:
         If no kind says all of it; the message is the reason, without sizes, so that equal reasons
         can be counted.
     """
+    if not layer.type:
+        raise LayerError(f"only its name is exported; trtexec {DETAILED} exports more")
+    if "deconv" in layer.type.lower():  # its parameters are called those of a convolution
+        raise LayerError("a transposed convolution")
     read = _READERS.get(str(layer.parameters.get("ParameterType") or layer.type))
     if read is None:
         raise LayerError(f"no kind of layer for TensorRT's {layer.type or 'unknown type'}")
@@ -76,7 +79,10 @@ def typed_layer(layer: EngineLayer) -> Layer:
     if any(min(each.shape, default=0) < 1 for each in (*layer.inputs, *layer.outputs)):
         raise LayerError("the export gives no sizes")
     try:
-        return read(layer)
+        made = read(layer)
+        if any(isinstance(value, int) and value >= MOST**2 for value in made.fields().values()):
+            raise LayerError("sizes that no layer has")
+        return made
     except MALFORMED as error:
         raise LayerError(f"the export lacks parameters of a {layer.type}") from error
 
@@ -118,7 +124,8 @@ def _checked(layer: EngineLayer, made: Layer) -> Layer:
 
 def _activation(layer: EngineLayer) -> str:
     """Name the fused activation; chains that TensorRT generates are named by their nodes."""
-    written = str(layer.parameters.get("Activation", "NONE"))
+    usual = "RELU" if layer.parameters.get("HasReLU") else "NONE"
+    written = str(layer.parameters.get("Activation", usual))
     if written not in _ACTIVATIONS:
         raise LayerError(f"fused activation {written} is none of layers")
     if written == "NONE" and "PWN(" in layer.name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -103,7 +104,7 @@ class _InvalidRowError(Exception):
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """A CSV file in memory.
+    """A text file in memory.
 
     Attributes
     ----------
@@ -120,7 +121,7 @@ class ForeignFile:
 
     @classmethod
     def read(cls, path: Path) -> ForeignFile:
-        """Read a CSV file, compressed with gzip or not.
+        """Read a text file, compressed with gzip or not.
 
         Raises
         ------
@@ -130,7 +131,10 @@ class ForeignFile:
         try:
             content = path.read_bytes()
             packed = content.startswith(_GZIP)
-            text = (gzip.decompress(content) if packed else content).decode("utf-8-sig")
+            plain = gzip.decompress(content) if packed else content
+            # What PowerShell writes of a program's output is UTF-16.
+            is_wide = plain.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            text = plain.decode("utf-16" if is_wide else "utf-8-sig")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DatasetError(
                 f"{path} is a damaged gzip file ({error}); fetch it again"
@@ -138,7 +142,7 @@ class ForeignFile:
         except OSError as error:
             raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
         except UnicodeDecodeError as error:
-            raise DatasetError(f"{path} is not a CSV file in UTF-8: {error}") from error
+            raise DatasetError(f"{path} is not text in UTF-8: {error}") from error
         return cls(path.name, hashlib.sha256(content).hexdigest(), text)
 
     def cells(

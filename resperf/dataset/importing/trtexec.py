@@ -1,6 +1,6 @@
 """TensorRT engines, read from the files that trtexec exports.
 
-``--exportLayerInfo`` writes the engine's layers (detailed if the engine was built with
+``--exportLayerInfo`` writes the engine's layers (their names alone unless it was built with
 ``--profilingVerbosity=detailed``), ``--exportProfile`` the time of each, ``--exportTimes`` those of
 whole runs. TensorRT's version and the device are in trtexec's log alone; the metadata files of
 TensorRT Engine Explorer are that log as JSON. Files of TensorRT 8 to 11 differ in what they leave
@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from resperf.dataset.importing.rows import ForeignFile, read_files
@@ -26,6 +27,9 @@ from resperf.network import MALFORMED
 DETAILED = "--profilingVerbosity=detailed"
 """Option of trtexec with which an engine keeps what its layers are."""
 
+Facts = Mapping[str, str]
+MOST = 1 << 31
+"""More than any size or number of runs."""
 _DTYPES: Mapping[str, str] = {
     "fp32": "float32", "float": "float32", "tf32": "float32", "fp16": "float16", "half": "float16",
     "bf16": "bfloat16", "bfloat16": "bfloat16", "int8": "int8", "uint8": "uint8", "int32": "int32",
@@ -200,7 +204,7 @@ def read_exports(paths: Sequence[Path]) -> Engine:
     ------
     DatasetError
         If a file cannot be read, is cut short, none of trtexec's or of another engine; if there is
-        no layer information, or it has names only.
+        no layer information.
     """
     files = read_files(paths)
     found: dict[_Role, tuple[ForeignFile, Any]] = {}
@@ -208,6 +212,7 @@ def read_exports(paths: Sequence[Path]) -> Engine:
     for file in files:
         role, content = _recognised(file)
         if role is _Role.FACTS:
+            _refuse_other_facts(file, facts, content)
             facts |= content
         elif role in found:
             raise DatasetError(
@@ -223,15 +228,16 @@ def read_exports(paths: Sequence[Path]) -> Engine:
     engine = _graph(*found[_Role.GRAPH])
     if _Role.PROFILE in found:
         engine = _with_profile(engine, *found[_Role.PROFILE])
+    else:
+        engine = _of_shapes(engine, "")
     if _Role.TIMES in found:
         engine = _with_times(engine, *found[_Role.TIMES], _warm_up_ms(facts))
-    _refuse_other_inputs(engine, facts)
-    device = facts.pop("Selected Device", "") or facts.pop("Name", "")
+    engine = _with_inputs(engine, facts)
+    _refuse_other_times(engine, facts.pop(_SUMMARY, ""))
+    device = facts.pop(_DEVICE, "")
     version = facts.pop("TensorRT version", "")
-    if "Model" in facts:  # without the folders of whoever ran it
-        facts["Model"] = re.split(r"[/\\]", facts["Model"])[-1]
-        if engine.name.lower() in _NO_NAMES:
-            engine = replace(engine, name=_stem(facts["Model"]))
+    if facts.get("Model") and engine.name.lower() in _NO_NAMES:
+        engine = replace(engine, name=_stem(facts["Model"]))
     return replace(engine, version=version, device=device, facts=facts, files=tuple(files))
 
 
@@ -241,8 +247,8 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
         return _Role.FACTS, facts
     try:
         # Names of layers may hold control characters, which separate them in TensorRT 10.
-        content = json.loads(file.text, strict=False)
-    except json.JSONDecodeError as error:
+        content = json.loads(file.text.rstrip("\0"), strict=False)
+    except (ValueError, RecursionError) as error:
         raise DatasetError(
             f"{file.name} is cut short or not an export of trtexec ({error}); export it again"
         ) from error
@@ -261,7 +267,7 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
         ):
             return _Role.FACTS, dict(_flat(content))
         case [{"Name": _, "ComputeCapability": _}]:
-            return _Role.FACTS, {"Name": str(content[0]["Name"])}
+            return _Role.FACTS, {_DEVICE: str(content[0]["Name"])}
     raise DatasetError(
         f"{file.name} is no export of trtexec: expected layer information, a profile, times, a log "
         "or metadata"
@@ -269,15 +275,41 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
 
 
 def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts of all sections; the summary of performance follows from the times."""
+    """Yield the facts of all sections, and of the summary of performance the median run."""
     for section, values in sections.items():
-        if section != "performance_summary" and isinstance(values, Mapping):
-            yield from ((str(name), str(value)) for name, value in values.items())
+        match section, values:
+            case "performance_summary", {"GPU Compute Time": [_, _, _, float(median_ms), *_]}:
+                yield _SUMMARY, str(median_ms)
+            case "performance_summary", _:
+                pass
+            case _, Mapping():
+                yield from (_fact(str(name), str(value)) for name, value in values.items())
+
+
+def _fact(name: str, value: str) -> tuple[str, str]:
+    """Return a fact; a path without the folders of whoever ran it."""
+    return name, re.split(r"[/\\]", value)[-1] if name == "Model" else value
+
+
+_DEVICE, _SUMMARY = "Selected Device", "GPU Compute Time"
+_OF_ENGINE = (_DEVICE, "Model")
+"""Facts that are the same in all files of an engine that have them."""
+
+
+def _refuse_other_facts(file: ForeignFile, known: Facts, found: Facts) -> None:
+    for name in _OF_ENGINE:
+        one, other = known.get(name), found.get(name)
+        if one and other and one != other:
+            raise DatasetError(
+                f"{file.name} is of another engine: its {name} is {printable(other)}, that of the "
+                f"other files {printable(one)}; name the files of one engine"
+            )
 
 
 _LOG_VERSION = re.compile(r"\[TensorRT v(\d+)\]")
 _LOG_SECTION = re.compile(r"=== (Model|Build|Inference|Device) (?:Options|Information) ===")
 _LOG_FACT = re.compile(r"\[I\] ([^:=]+): ?(.*)")
+_LOG_SUMMARY = re.compile(r"\[I\] GPU Compute Time: .*median = (\d+\.?\d*) ms")
 
 
 def _log_facts(text: str) -> dict[str, str]:
@@ -292,7 +324,10 @@ def _log_facts(text: str) -> dict[str, str]:
         fact = _LOG_FACT.search(line)
         # Lists of all devices have their serial numbers.
         if fact and (in_section or fact[1] == "TensorRT version") and "UUID" not in line:
-            facts.setdefault(fact[1].strip(), fact[2].strip())
+            name, value = _fact(fact[1].strip(), fact[2].strip())
+            facts.setdefault(name, value)
+        if summary := _LOG_SUMMARY.search(line):
+            facts[_SUMMARY] = summary[1]
     version = _LOG_VERSION.search(text)
     if version and "TensorRT version" not in facts:
         facts["TensorRT version"] = version_of(version[1])
@@ -310,18 +345,15 @@ def _graph(file: ForeignFile, content: Mapping[str, Any]) -> Engine:
     layers = content["Layers"]
     if not layers:
         raise DatasetError(f"{file.name} holds no layers; build the engine with trtexec {DETAILED}")
-    if all(isinstance(layer, str) for layer in layers):
-        raise DatasetError(
-            f"{file.name} has names of layers only; build the engine with trtexec {DETAILED}"
-        )
     try:
         read = tuple(map(_layer, layers))
+        bindings = tuple(map(str, content.get("Bindings") or ()))
     except MALFORMED as error:
         raise DatasetError(
             f"{file.name} has a layer that cannot be read ({type(error).__name__}: {error}); "
             "export it again"
         ) from error
-    return Engine(_stem(file.name), read, tuple(map(str, content.get("Bindings") or ())))
+    return Engine(_stem(file.name), read, bindings)
 
 
 _NO_NAMES = ("graph", "layer", "layers", "layerinfo", "layer_info", "engine", "engine_info")
@@ -356,6 +388,8 @@ def _tensor(values: Mapping[str, Any]) -> EngineTensor:
     if written is None:
         written = f"{values.get('Format', '')} {values.get('Datatype', '')}"
     shape = tuple(map(int, values.get("Dimensions") or ()))
+    if not all(-1 <= size < MOST for size in shape):
+        raise ValueError(f"sizes {printable(str(values['Dimensions']))}")
     return EngineTensor(str(values["Name"]), shape, *_type_and_layout(str(written)))
 
 
@@ -400,20 +434,41 @@ def _nodes(name: str, metadata: str) -> tuple[tuple[str, ...], bool]:
         return tuple(filter(None, (first, last))), True
     if name.startswith("Reformatting CopyNode "):
         return (), False
-    parts = re.split(r" \+ | \|\| |, ", name.replace("PWN(", "("))
+    own = name.removesuffix(_shapes_of(name))
+    parts = re.split(r" \+ | \|\| |, ", own.replace("PWN(", "("))
     trimmed = (part.lstrip("(") if "Unnamed" not in part else part for part in parts)
     names = (part.rstrip(")") if part.count("(") < part.count(")") else part for part in trimmed)
     return tuple(dict.fromkeys(each for each in names if each and not _OWN.search(each))), False
 
 
-_MAX_RUNS = 1 << 31
+_OF_SHAPES = re.compile(r" \[profile \d+\]$")
+"""Ends names of layers and bindings of all optimization profiles but the first."""
+
+
+def _shapes_of(name: str) -> str:
+    found = _OF_SHAPES.search(name)
+    return found[0] if found else ""
+
+
+def _of_shapes(engine: Engine, ending: str) -> Engine:
+    """Keep what is of one optimization profile (a range of shapes), by how its names end."""
+    layers = tuple(layer for layer in engine.layers if _shapes_of(layer.name) == ending)
+    bindings = tuple(name for name in engine.bindings if _shapes_of(name) == ending)
+    return replace(engine, layers=layers, bindings=bindings) if layers else engine
+
+
+VIEWS = ("NoOp", "Constant")
+"""Types of layers that run nothing."""
+_NOT_PROFILED = (*VIEWS, "signal", "wait", "shape_call")
+_MOST_UNTIMED = 0.25
+"""Share of the other layers that a profile of the same engine may lack."""
 
 
 def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> Engine:
     """Give layers their times, by name; of equal names, by order."""
     try:
         runs = int(content[0]["count"])
-        if not 0 < runs < _MAX_RUNS:
+        if not 0 < runs < MOST:
             raise ValueError(f"{runs} runs")
         waiting: dict[str, deque[tuple[float, bool]]] = defaultdict(deque)
         for entry in content[1:]:
@@ -423,20 +478,39 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
             f"{file.name} has an entry that cannot be read ({type(error).__name__}: {error}); "
             "export it again"
         ) from error
+    if not waiting:
+        raise DatasetError(f"{file.name} has no times of layers; export it again")
+    engine = _of_shapes(engine, next(filter(None, map(_shapes_of, waiting)), ""))
+    left = Counter(layer.name for layer in engine.layers)
     timed = []
     for layer in engine.layers:
+        left[layer.name] -= 1
         mine = waiting[layer.name]
-        ms, is_median = mine.popleft() if mine else (math.nan, False)
-        timed.append(replace(layer, ms=ms, is_median=is_median))
-    unknown = [name for name, rest in waiting.items() for _ in rest]
-    if unknown:
-        raise DatasetError(
-            f"{file.name} is a profile of another engine than {engine.name}, which has no layer "
-            f"{printable(unknown[0])!r}; export both in one run of trtexec"
-        )
-    if all(math.isnan(layer.ms) for layer in timed):
-        raise DatasetError(f"{file.name} has no times of layers; export it again")
+        # What runs several times in a run, such as the body of a loop, has as many entries.
+        count = min(1, len(mine)) if left[layer.name] else len(mine)
+        if entries := [mine.popleft() for _ in range(count)]:
+            ms = math.fsum(ms for ms, _ in entries)
+            layer = replace(layer, ms=ms, is_median=entries[0][1])
+        timed.append(layer)
+    for name, rest in waiting.items():
+        if rest and not name.startswith("["):  # copies and shapes, which some versions leave out
+            raise _other_engine(file, engine, f"which has no layer {printable(name)!r}")
+        timed += [
+            EngineLayer(name, "", (), (), (), ms=ms, is_median=is_median) for ms, is_median in rest
+        ]
+    times_ms = [layer.ms for layer in timed if layer.type not in _NOT_PROFILED]
+    untimed = sum(map(math.isnan, times_ms))
+    if untimed > _MOST_UNTIMED * len(times_ms):
+        why = f"of which it lacks {untimed} of {len(times_ms)} layers"
+        raise _other_engine(file, engine, why)
     return replace(engine, layers=tuple(timed), profiled_runs=runs)
+
+
+def _other_engine(file: ForeignFile, engine: Engine, why: str) -> DatasetError:
+    return DatasetError(
+        f"{file.name} is a profile of another engine than {engine.name}, {why}; export both in one "
+        "run of trtexec"
+    )
 
 
 def _time_ms(entry: Mapping[str, Any], runs: int) -> tuple[float, bool]:
@@ -464,7 +538,12 @@ def _warm_up_ms(facts: Mapping[str, str]) -> float:
     return float(written[1]) if written else _USUAL_WARM_UP_MS
 
 
-_COLUMNS = ("h2dMs", "computeMs", "d2hMs")
+_COLUMNS = (("h2dMs", "inMs"), ("computeMs",), ("d2hMs", "outMs"))
+"""Names of each phase, by version."""
+
+
+def _phase_ms(run: Mapping[str, Any], names: tuple[str, ...]) -> float:
+    return _not_negative(run[next((each for each in names if each in run), names[0])])
 
 
 def _started_ms(run: Mapping[str, Any]) -> float:
@@ -478,7 +557,7 @@ def _with_times(
         # Runs may all be shorter than the warm-up where trtexec was told to do so few.
         later = [run for run in content if _started_ms(run) >= warm_up_ms] or content
         h2d_ms, compute_ms, d2h_ms = (
-            tuple(_not_negative(run[name]) for run in later) for name in _COLUMNS
+            tuple(_phase_ms(run, names) for run in later) for names in _COLUMNS
         )
     except MALFORMED as error:
         raise DatasetError(
@@ -496,14 +575,48 @@ def _with_times(
     )
 
 
+_OTHER_RUN, _IMPOSSIBLE = 1.1, 10.0
+"""How many times as long, or as short, the runs of one engine are not."""
+
+
+def _refuse_other_times(engine: Engine, summary_ms: str) -> None:
+    """Refuse times of runs that are not those of the summary, or of such layers.
+
+    Raises
+    ------
+    DatasetError
+        If the times are of another engine; they name none.
+    """
+    if not engine.compute_ms:
+        return
+    run_ms = median(engine.compute_ms)
+    others = (
+        ("the summary in log or metadata says", float(summary_ms or "nan"), _OTHER_RUN),
+        ("its layers add up to", engine.layers_ms, _IMPOSSIBLE),
+    )
+    for words, ms, most in others:
+        if max(ms, run_ms) > most * min(ms, run_ms):  # never if it is not a number
+            raise DatasetError(
+                f"times of another engine than {engine.name}: a run takes {run_ms:g} ms, {words} "
+                f"{ms:g} ms; name the files of one run of trtexec"
+            )
+
+
 _INPUT_SHAPE = re.compile(r"([^,]+)=(\d+(?:x\d+)*)(?:,|$)")
 
 
-def _refuse_other_inputs(engine: Engine, facts: Mapping[str, str]) -> None:
-    """Refuse a log or metadata of a run with other inputs than the engine's."""
+def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
+    """Give inputs the sizes of the run where the engine leaves them open.
+
+    Raises
+    ------
+    DatasetError
+        If log or metadata are of a run with other inputs than the engine's.
+    """
     words = ("Input inference shape", "Input inference shapes")
     written = next((facts[each] for each in words if each in facts), "")
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
+    ran = {}
     for name, sizes in _INPUT_SHAPE.findall(written):
         shape = tuple(map(int, sizes.split("x")))
         if shapes and not _may_be(shapes.get(name, ()), shape):
@@ -512,6 +625,15 @@ def _refuse_other_inputs(engine: Engine, facts: Mapping[str, str]) -> None:
                 f"log or metadata of a run of another engine: its input is {name}={sizes}, that of "
                 f"{engine.name} {has}; name the files of one engine"
             )
+        ran[name] = shape
+    layers = (
+        replace(
+            layer,
+            inputs=tuple(replace(x, shape=ran.get(x.name, x.shape)) for x in layer.inputs),
+        )
+        for layer in engine.layers
+    )
+    return replace(engine, layers=tuple(layers))
 
 
 def _may_be(shape: Sequence[int], other: Sequence[int]) -> bool:

@@ -136,7 +136,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, "cannot be read"),
-        (b"\xff\xfe\x00", "not a CSV file in UTF-8"),
+        (b"\xff\xfe\x00", "not text in UTF-8"),
         (gzip.compress(b"a,b\n" * 99, mtime=0)[:20], "damaged gzip file"),
         (b"\x1f\x8b nonsense", "damaged gzip file"),
     ],

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
+import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +255,117 @@ def test_sizes_that_are_not_fixed(tmp_path: Path) -> None:
     assert imported.rows == {"networks": 1}
     assert {each.reason for each in imported.untyped} == {"the export gives no sizes"}
     (run,) = read_dataset(tmp_path / "a.h5").measurements
+    # What the log says of the run.
+    assert (run.setting.batch, run.setting.shapes) == (2, {"x": (2, 3, 8, 8)})
+    import_trtexec([graph, PROFILE, TIMES], tmp_path / "b.h5", device="a100")
+    (run,) = read_dataset(tmp_path / "b.h5").measurements
     assert (run.setting.batch, run.setting.shapes) == (None, {})
+
+
+def test_names_alone(tmp_path: Path) -> None:
+    def names(content: dict[str, Any]) -> None:
+        content["Layers"] = [layer["Name"] for layer in content["Layers"]]
+
+    imported = import_trtexec([changed(tmp_path, GRAPH, names), PROFILE, TIMES, LOG],
+                              tmp_path / "a.h5")  # fmt: skip
+    assert imported.rows == {"networks": 1}
+    assert {each.reason for each in imported.untyped} == {
+        "only its name is exported; trtexec --profilingVerbosity=detailed exports more"
+    }
+    (sums,) = imported.info.source["engines"]
+    # By its name, a layer that runs nothing is a change of format, too.
+    assert (sums["layers_ms"], sums["relayouts"]) == (pytest.approx(0.090), 3)
+
+
+def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
+    def entry(name: str, ms: float) -> dict[str, Any]:
+        return {"name": name, "timeMs": 100 * ms, "averageMs": ms, "medianMs": ms}
+
+    def unlike(entries: list[dict[str, Any]]) -> None:
+        entries += [entry("[HostToDeviceCopy 0]", 0.003), entry("Softmax_9", 0.001)]
+        del entries[2]
+
+    engine = read_engine(GRAPH, changed(tmp_path, PROFILE, unlike))
+    found = {layer.name: layer.ms for layer in engine.layers}
+    # A layer that runs twice in a run; a copy that only the profile has; a layer without a time.
+    assert found["Softmax_9"] == pytest.approx(0.008)
+    assert found["[HostToDeviceCopy 0]"] == 0.003
+    assert math.isnan(found["Conv_0 + Relu_1"])
+    assert engine.layers_ms == pytest.approx(0.090 - 0.030 + 0.003 + 0.001)
+
+    def shorter(entries: list[dict[str, Any]]) -> None:
+        del entries[2:6]
+
+    with pytest.raises(DatasetError, match="another engine than small, of which it lacks 3 of 8"):
+        read_engine(GRAPH, changed(tmp_path, PROFILE, shorter))
+
+
+@pytest.mark.parametrize("timed", ["", " [profile 1]"])
+def test_optimization_profiles(tmp_path: Path, timed: str) -> None:
+    def two(content: dict[str, Any]) -> None:
+        for layer in content["Layers"].copy():
+            content["Layers"].append({**layer, "Name": f"{layer['Name']} [profile 1]"})
+        content["Bindings"] += ["x [profile 1]", "y [profile 1]"]
+
+    def named(entries: list[dict[str, Any]]) -> None:
+        for entry in entries[1:]:
+            entry["name"] += timed
+
+    engine = read_engine(changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named))
+    assert engine.layers_ms == pytest.approx(0.090)
+    assert engine.layers[4].name == f"Conv_3 + Add_4 + Relu_5{timed}"
+    assert engine.layers[4].nodes == ("Conv_3", "Add_4", "Relu_5")
+    assert engine.bindings == (f"x{timed}", f"y{timed}")
+
+
+def test_times_of_older_versions(tmp_path: Path) -> None:
+    def older(runs: list[dict[str, float]]) -> None:
+        for run in runs:
+            run |= {"inMs": run.pop("h2dMs"), "outMs": run.pop("d2hMs")}
+
+    engine = read_engine(GRAPH, times=changed(tmp_path, TIMES, older))
+    assert engine.h2d_ms == (0.012, 0.010, 0.011)
+    assert engine.d2h_ms == (0.002, 0.004, 0.003)
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    log, graph = tmp_path / "small.log", tmp_path / "small.graph.json"
+    log.write_text(LOG.read_text(), encoding="utf-16")
+    graph.write_bytes(b"\xef\xbb\xbf" + GRAPH.read_bytes() + b"\n\0\0")
+    assert read_engine(graph, metadata=[log]).device == "NVIDIA GeForce RTX 3090"
+
+
+def test_damaged_exports_are_refused_in_one_line(tmp_path: Path) -> None:
+    rng = random.Random(22)
+    files = {path.name: path.read_bytes() for path in (GRAPH, PROFILE, TIMES, LOG)}
+    values = (None, -1, 1e30, math.nan, "x", [], {}, [None], 10**400, True)
+
+    def mutated(content: bytes) -> bytes:
+        document = json.loads(content)
+        holder = rng.choice(document["Layers"] if isinstance(document, dict) else document)
+        holder = rng.choice([each for each in (document, holder) if isinstance(each, dict | list)])
+        place = rng.choice([*holder] if isinstance(holder, dict) else range(len(holder)))
+        holder[place] = rng.choice(values)
+        return json.dumps(document).encode()
+
+    def cut(content: bytes) -> bytes:
+        return content[: rng.randrange(len(content))]
+
+    def packed_and_cut(content: bytes) -> bytes:
+        return cut(gzip.compress(content))
+
+    refused = 0
+    for name in rng.choices([*files][:3], k=80):
+        for each, content in files.items():
+            (tmp_path / each).write_bytes(content)
+        change = rng.choice((cut, packed_and_cut, mutated))
+        (tmp_path / name).write_bytes(change(files[name]))
+        try:
+            read_exports([tmp_path / each for each in files])
+        except DatasetError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 50
 
 
 def image(*shape: int, dtype: str = "float16", layout: str = "hwc8") -> EngineTensor:
@@ -272,6 +385,10 @@ def convolution(
 
 def test_typed_convolutions() -> None:
     wide, narrow = image(1, 8, 9, 9), image(1, 16, 5, 5)
+    # TensorRT 8.2 said only whether a relu is fused.
+    older = convolution((wide,), narrow, HasReLU=1)
+    del older.parameters["Activation"]  # type: ignore[attr-defined]
+    assert typed_layer(older).fields()["activation"] == "relu"
     layer = typed_layer(convolution((wide,), narrow, Activation="CLIPPED_RELU", HasBias=0))
     assert {"activation=clip", "bias=0", "stride_width=2"} <= set(layer.key.split(","))
     # The file gives no pads where they follow from SAME: (5 - 1) x 2 + 3 - 9 = 2, one per side.
@@ -306,6 +423,9 @@ def test_typed_convolutions() -> None:
         (convolution((image(1, 8, 9, 9),), image(1, 16, 5, 5), "Conv_0 + PWN(Erf_1)"),
          "pointwise"),
         (EngineLayer("a", "ConvActPool", (), (), ()), "ConvActPool"),
+        (convolution((image(1, 8, 2, 2),), image(1, 16, 1, 1), Stride=[10**30] * 2), "no layer has"),
+        (replace(convolution((image(1, 8, 9, 9),), image(1, 16, 5, 5)),
+                 type="CaskDeconvolutionV2"), "transposed"),
         (EngineLayer("a", "CaskConvolution", (image(1, 8, 9, 9),), (image(1, 16, 5, 5),), (),
                      parameters={"ParameterType": "Convolution"}), "lacks parameters"),
     ],
@@ -361,7 +481,11 @@ def renamed(content: list[dict[str, Any]]) -> None:
         (lambda tmp: [tmp, GRAPH.read_text()[:-40]], "cut short"),
         (lambda tmp: [tmp, "layer,ms\n1,2\n"], "not an export of trtexec"),
         (lambda tmp: [tmp, '{"layers": []}'], "no export of trtexec"),
-        (lambda tmp: [tmp, '{"Layers": ["Conv_0"]}'], "--profilingVerbosity=detailed"),
+        (lambda tmp: [tmp, '{"Layers": ["Conv_0"]}'], "another engine than bad"),
+        (lambda tmp: [tmp, '{"Layers": ["Conv_0"], "Bindings": 3}'], "cannot be read"),
+        (lambda tmp: [tmp, f'{{"Layers": [{"9" * 5000}]}}'], "cut short or not an export"),
+        (lambda tmp: [tmp, GRAPH.read_text().replace("[2, 3, 8, 8]", "[2, 3, 8, 1e30]")], "1e"),
+        (lambda tmp: [tmp, "[" * 100_000], "cut short or not an export"),
         (lambda tmp: [tmp, '{"Layers": []}'], "--profilingVerbosity=detailed"),
         (lambda tmp: [tmp, '{"Layers": [{"LayerType": "NoOp"}]}'], "cannot be read"),
     ],
@@ -395,6 +519,23 @@ def test_bad_companions(tmp_path: Path) -> None:
     log.write_text(LOG.read_text().replace("x=2x3x8x8", "x=1x3x8x8"))
     with pytest.raises(DatasetError, match="its input is x=1x3x8x8, that of small x=2x3x8x8"):
         read_exports([GRAPH, log])
+    other_log = tmp_path / "other_device.log"
+    other_log.write_text(LOG.read_text().replace("RTX 3090", "RTX 4090"))
+    with pytest.raises(DatasetError, match="Device is NVIDIA GeForce RTX 4090, that of the other"):
+        read_exports([GRAPH, LOG, other_log])
+    # The median of the file is 0.076 ms.
+    log.write_text(f"{LOG.read_text()}[I] GPU Compute Time: min = 1 ms, median = 0.085 ms, p\n")
+    assert read_exports([GRAPH, PROFILE, log]).layers
+    with pytest.raises(DatasetError, match=r"run takes 0.076 ms, the summary .* says 0.085 ms"):
+        read_exports([GRAPH, TIMES, log])
+    metadata = tmp_path / "metadata.json"
+    metadata.write_text('{"performance_summary": {"GPU Compute Time": [1, 1, 1, 0.06, 1]},'
+                        ' "model_options": {"Model": "small.onnx"}}')  # fmt: skip
+    with pytest.raises(DatasetError, match=r"says 0.06 ms"):
+        read_exports([GRAPH, TIMES, metadata])
+    times = changed(tmp_path, TIMES, lambda runs: [run.update(computeMs=1) for run in runs])
+    with pytest.raises(DatasetError, match=r"run takes 1 ms, its layers add up to 0.09 ms"):
+        read_exports([GRAPH, PROFILE, times])
     times = changed(tmp_path, TIMES, lambda runs: runs[1].pop("h2dMs"))
     with pytest.raises(DatasetError, match="has a run that cannot be read"):
         read_exports([GRAPH, times])
