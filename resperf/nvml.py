@@ -23,6 +23,7 @@ from typing import Any
 from resperf.devices import canonical_device
 from resperf.errors import DeviceLostError, ResperfError, require
 from resperf.platform import Accelerator
+from resperf.targets import device_number
 from resperf.units import NS_PER_S
 
 REASONS: Mapping[str, int] = {
@@ -167,7 +168,7 @@ class Gpu:
 
     def __init__(self, word: str = "cuda") -> None:
         self._nvml = _started()
-        self.number = _number_of(word)
+        self.number = device_number(word)
         visible = _visible(self._nvml)
         if self.number >= len(visible):
             raise ResperfError(f"there is no device {word}: {_there()}")
@@ -358,14 +359,6 @@ def _lost_error(number: int, error: Exception) -> DeviceLostError:
         f"cuda:{number} is lost ({error}); the system's log (dmesg) may say why, and a reboot "
         "usually brings it back"
     )
-
-
-def _number_of(word: str) -> int:
-    """Return the number in a device's word; 0 if it has none."""
-    _, colon, number = word.partition(":")
-    if colon and not number.isdecimal():
-        raise ResperfError(f"device {word!r} must be written like cuda:1")
-    return int(number or 0)
 
 
 def _visible(nvml: Any) -> list[str]:

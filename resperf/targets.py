@@ -10,7 +10,6 @@ Another package adds a target by an entry point of the group ``resperf.targets``
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -393,11 +392,20 @@ def device_class(word: str, framework: str | None = None) -> str:
 
 
 def is_at_hand(word: str) -> bool:
-    """Whether a name means the local device: the name of a class, such as ``"cpu"``."""
+    """Whether a name means the local device: the name of a class, such as ``"cpu"``.
+
+    Raises
+    ------
+    ResperfError
+        If something else than a number follows it, as in ``"cuda:x"``.
+    """
     name = _class_word(word)
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
-    return any(row.device_class == name for row in _table.values())
+    found = any(row.device_class == name for row in _table.values())
+    if found:
+        device_number(word)
+    return found
 
 
 def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
@@ -418,13 +426,21 @@ def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
 
 def _class_word(word: str) -> str:
     """Return a name without the device number: ``"cuda"`` of ``"CUDA:0"``."""
-    return re.sub(r":\d+$", "", word.casefold())
+    return word.casefold().partition(":")[0]
 
 
 def device_number(word: str) -> int:
-    """Return the number in a local device's name: 1 of ``"cuda:1"``, 0 of ``"cuda"``."""
-    found = re.search(r":(\d+)$", word)
-    return int(found[1]) if found else 0
+    """Return the number in a local device's name: 1 of ``"cuda:1"``, 0 of ``"cuda"``.
+
+    Raises
+    ------
+    ResperfError
+        If something else follows the colon.
+    """
+    name, colon, number = word.partition(":")
+    if colon and not number.isdecimal():
+        raise ResperfError(f"device {word!r} must be written like {name}:1")
+    return int(number or 0)
 
 
 def names_with(field: str) -> str:

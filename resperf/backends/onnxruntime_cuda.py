@@ -13,7 +13,6 @@ provider got which node, and nodes on another one are an error that names them.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
@@ -27,6 +26,7 @@ from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
 from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
+from resperf.targets import device_number
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 PROVIDERS: Mapping[str, str] = {"cuda": CUDA, "tensorrt": TENSORRT}
@@ -87,10 +87,9 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
     ) -> None:
         self._set_threads(threads)
         self._word, self._block = device, 0
-        found = re.fullmatch(r"cuda(?::(\d+))?", device.casefold())
-        if found is None:
+        if device.casefold().partition(":")[0] != "cuda":
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")
-        self.place = Place("cuda", int(found[1] or 0))
+        self.place = Place("cuda", device_number(device))
         self.provider = _one_of("provider", provider, PROVIDERS)
         self.provider = PROVIDERS[self.provider]
         known = PRECISIONS[self.provider]

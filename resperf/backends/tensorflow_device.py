@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from resperf.errors import ResperfError
+from resperf.targets import device_number
 from resperf.timing import WallClock
 
 _T = TypeVar("_T")
@@ -86,10 +86,9 @@ def chosen_device(word: str, compiled: str) -> Device:
     ResperfError
         If there is no such GPU, or TensorFlow already runs on other devices in this process.
     """
-    found = re.fullmatch(r"cuda(?::(\d+))?", word.casefold())
-    if found is None:
+    if word.casefold().partition(":")[0] != "cuda":
         return Device(CPU_NAME, compiled)
-    number, gpus = int(found[1] or 0), tf.config.list_physical_devices("GPU")
+    number, gpus = device_number(word), tf.config.list_physical_devices("GPU")
     if number >= len(gpus):
         raise ResperfError(_absent(word, gpus))
     try:

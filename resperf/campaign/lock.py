@@ -1,4 +1,4 @@
-"""One campaign at a time on a device that two would share, such as a GPU."""
+"""One measurement at a time on a device that two would share, such as a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resperf.files import lock
 
 @contextmanager
 def only_campaign_on(monitor: Monitor) -> Iterator[None]:
-    """Keep other campaigns off the device inside the ``with`` block.
+    """Keep other campaigns and measurements off the device inside the ``with`` block.
 
     The lock is a file in the cache folder; the system releases it however this process ends. Where
     there can be no such file, nothing is locked.
@@ -23,7 +23,7 @@ def only_campaign_on(monitor: Monitor) -> Iterator[None]:
     Raises
     ------
     CampaignError
-        If another campaign measures on it.
+        If another one measures on it.
     ResperfError
         If the device is not there.
     """
@@ -43,7 +43,7 @@ def only_campaign_on(monitor: Monitor) -> Iterator[None]:
         if not lock(file):
             holder = os.read(file, 20).decode(errors="replace").strip()
             raise CampaignError(
-                f"another campaign (process {holder}) is measuring on {monitor.device}; wait for "
+                f"another resperf (process {holder}) is measuring on {monitor.device}; wait for "
                 "it to end, or choose another device"
             )
         os.ftruncate(file, 0)

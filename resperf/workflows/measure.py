@@ -16,6 +16,7 @@ from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
 from resperf.campaign.guarded import ROUNDS, GuardedRuns, time_network
+from resperf.campaign.lock import only_campaign_on
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import MeasurementError
 from resperf.layers import Layer
@@ -141,6 +142,8 @@ def reference_monitor(
     ------
     MeasurementError
         If the framework cannot run the reference layer.
+    CampaignError
+        If something else measures on a device that only one may use.
     """
     monitor = monitor or load_monitor(target_of(backend.platform().device, backend.name))
     usual: dict[str, tuple[float, int]] = {}
@@ -149,7 +152,7 @@ def reference_monitor(
         + backend.setting().differences(bundle.setting)
     ):
         usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
-    with monitor.start(backend, usual=usual, networks=True):
+    with monitor.start(backend, usual=usual, networks=True), only_campaign_on(monitor):
         if monitor.unwatched:
             raise MeasurementError(
                 f"{backend.name} cannot run the reference layer on this machine: "

@@ -205,7 +205,9 @@ def test_a_second_campaign_on_the_same_card_says_so_and_a_killed_one_does_not_ke
         assert holder.stdout.readline() == "held\n"
         shown = cli.run(*words, "--device", "cuda", code=2)
         assert shown.err.count("\n") == 1
-        assert f"another campaign (process {holder.pid}) is measuring on cuda; wait" in shown.err
+        busy = f"another resperf (process {holder.pid}) is measuring on cuda"
+        assert f"{busy}; wait" in shown.err
+        assert busy in cli.run("measure", "lenet5", *words[2:4], "--device", "cuda", code=2).err
         assert not (tmp_path / "a.h5").exists()
         # Another card is free.
         second = Bench(gpu.TARGET, {"device": "cuda:1"})

@@ -115,6 +115,9 @@ def test_the_dataset_of_a_campaign_is_named_after_how_it_is_run(tmp_path, monkey
     name = str(default_output("quick", cuda, settings))
     assert name == "quick-cuda1-torch-2threads-amp-nhwc.h5"
     assert [device_number(word) for word in ("cpu", "cuda", "cuda:0", "cuda:12")] == [0, 0, 0, 12]
+    for word in ("cuda:x", "cuda:", "cuda:-1"):
+        with pytest.raises(ResperfError, match=f"'{word}' must be written like cuda:1"):
+            device_number(word)
 
 
 def test_a_setting_that_a_framework_lacks_is_named():
