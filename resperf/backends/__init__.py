@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Collection, Iterable
 
 from resperf import targets
 from resperf.backends._base import Backend, Built, Phase
 from resperf.errors import ResperfError
 
-__all__ = ["Backend", "Built", "Phase", "backend"]
+__all__ = ["Backend", "Built", "Phase", "backend", "known_settings"]
 
 
 def backend(framework: str, device_class: str | None = None, /, **settings: object) -> Backend:
@@ -35,7 +36,24 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     row = targets.target(framework, device_class)
     factory = row.load("backend")
-    known = inspect.signature(factory).parameters
+    if "device" in known_settings(row, settings):
+        settings = {"device": row.device_class, **settings}
+    try:
+        started: Backend = factory(**settings)
+    except TypeError as error:
+        raise ResperfError(f"framework {framework}: {error}") from error
+    return started
+
+
+def known_settings(row: targets.Target, settings: Iterable[str]) -> Collection[str]:
+    """Return all settings of a target's backend.
+
+    Raises
+    ------
+    ResperfError
+        If one of these is none; if the backend cannot be imported, as `Target.load`.
+    """
+    known = inspect.signature(row.load("backend")).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
     unknown = [] if takes_any else [name for name in settings if name not in known]
     if unknown:
@@ -43,10 +61,4 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
             f"framework {row.framework} on {row.device_class} has no setting "
             f"{', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         )
-    if "device" in known:
-        settings = {"device": row.device_class, **settings}
-    try:
-        started: Backend = factory(**settings)
-    except TypeError as error:
-        raise ResperfError(f"framework {framework}: {error}") from error
-    return started
+    return known

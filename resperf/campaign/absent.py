@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from resperf.backends import known_settings
 from resperf.campaign.harvest import harvest
 from resperf.devices import DeviceFacts, device_facts
+from resperf.errors import MissingExtraError, ResperfError
 from resperf.layers import Layer
 from resperf.platform import Accelerator, Platform
 from resperf.settings import Setting
@@ -24,7 +27,8 @@ class AbsentDevice:
     ----------
     target : Target
     settings : mapping
-        Keywords of the backend. Those that are no fields of a `Setting` are ignored.
+        Keywords of the backend. Which it has is known where its framework is installed; those
+        that are no fields of a `Setting` do not change the plan.
     device : str
         As after ``--device``: the name of a card, whose facts then count, or of its class.
 
@@ -35,10 +39,23 @@ class AbsentDevice:
     platform : Platform
         With the card's published facts, if it is known.
     facts : DeviceFacts or None
+
+    Raises
+    ------
+    ResperfError
+        If the target does not have a setting or the precision.
     """
 
     def __init__(self, target: Target, settings: Mapping[str, Any], device: str = "") -> None:
         self._lowering = target.load("lowering")
+        with suppress(MissingExtraError):
+            known_settings(target, settings)
+        precision = settings.get("precision") or target.precisions[0]
+        if precision not in target.precisions:
+            raise ResperfError(
+                f"precision={precision} does not exist for {target.name}; it has "
+                f"{', '.join(target.precisions)}"
+            )
         self.facts: DeviceFacts | None = device_facts(device) if device else None
         given = {name: value for name, value in settings.items() if name in _SETTING_FIELDS}
         optimizer = str(given.pop("optimizer", ""))

@@ -138,7 +138,9 @@ def command(
         raise click.UsageError("--results needs --runner trtexec")
     if runner is not None and (adaptive or check_fusion or dry_run):
         raise click.UsageError("--runner takes no --adaptive, --check-fusion and --dry-run")
-    target = named_target(device, framework) if runner is None else target_of_runner(framework)
+    target = (
+        named_target(device, framework) if runner is None else target_of_runner(device, framework)
+    )
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
@@ -171,19 +173,24 @@ def command(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def target_of_runner(framework: str | None) -> Target:
+def target_of_runner(device: str | None, framework: str | None) -> Target:
     """Return the target of trtexec.
 
     Raises
     ------
     CampaignError
-        If another framework was asked for.
+        If another framework or class of devices was asked for.
     """
+    from resperf.devices import device_class
     from resperf.targets import target
 
     row = target("tensorrt")
     if framework not in (None, row.framework):
         raise CampaignError(f"trtexec measures {row.framework}, not {framework}")
+    if device is not None and device_class(device) != row.device_class:
+        raise CampaignError(
+            f"trtexec measures on NVIDIA GPUs, not on {device}; use --device cuda:0, or leave it out"
+        )
     return row
 
 

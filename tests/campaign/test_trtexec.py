@@ -388,3 +388,4 @@ def test_from_campaign_to_prediction(
     assert (found["framework"], found["device"]) == ("tensorrt", "a100-80gb")
     assert "--results needs --runner trtexec" in cli.error(*words[:2], "--results", "mine-trtexec")
     assert "trtexec measures tensorrt, not torch" in cli.error(*words, "--framework", "torch")
+    assert "NVIDIA GPUs, not on cpu" in cli.error(*words, "--device", "cpu")

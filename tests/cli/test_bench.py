@@ -222,6 +222,9 @@ def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> N
     assert values["published_hours"] == pytest.approx(12 * 48.4 / 3600)
     assert values["weight_bytes"] > 0
     assert values["too_large"] == 0
+    assert "amp does not exist for tensorrt/cuda" in cli.error(*words, "a100", "--precision", "amp")
+    words[3] = "onnxruntime"
+    assert "no setting 'compiled'" in cli.error(*words, "cuda:0", "--compiled", "graph")
     campaign.write_text(TOML.replace("features_out = 5", "features_out = 40_000_000"))
     with campaign.open("a") as file:
         file.write("[constraints]\nlargest_weight_bytes = 10_000_000_000_000\n"

@@ -13,6 +13,7 @@ export LC_ALL=C CUDA_DEVICE_ORDER=PCI_BUS_ID
 DEVICE=${DEVICE:-@DEVICE@}
 HOURS=${HOURS:-@HOURS@} # 0: no limit
 TIMEOUT_S=${TIMEOUT_S:-@TIMEOUT_S@}
+PRECISION=@PRECISION@
 REFERENCE_EVERY=50
 FAILURES_IN_ROW=5
 
@@ -44,15 +45,15 @@ FLAGS="$FLAGS --warmUp=@WARMUP_MS@ --duration=0"
 for each in --maxAuxStreams=0 --builderOptimizationLevel=3 --noCudaGraph; do
     if has "${each%%=*}"; then FLAGS="$FLAGS $each"; fi
 done
-case @PRECISION@ in
+case $PRECISION in
 tf32) ;;
 *) FLAGS="$FLAGS --noTF32" ;;
 esac
 if has --stronglyTyped; then
     FLAGS="$FLAGS --stronglyTyped"
 else
-    case @PRECISION@ in
-    fp16 | int8) FLAGS="$FLAGS --@PRECISION@" ;;
+    case $PRECISION in
+    fp16 | int8) FLAGS="$FLAGS --$PRECISION" ;;
     bf16) stop "TensorRT v$VERSION has no bfloat16; use a newer one, or another --precision" ;;
     esac
 fi
