@@ -70,6 +70,15 @@ def test_the_page_holds_the_papers_figures_beside_ours(
     assert "**code changed since**: conv: polynomial" in page.read_text()
 
 
+def test_the_page_says_why_rows_cannot_be_had(tool: ModuleType) -> None:
+    text = (tool.ROOT / "docs" / "paper.md").read_text()
+    reasons = text[text.index("## What cannot be had") :]
+    assert [f"| {row} | {why} |" for row, why in tool.ABSENT] == reasons.splitlines()[4:]
+    for each in ("Table 1", "Table 2 is", *(f"### Table {n}" for n in range(5, 10)), "Figure 2",
+                 "Figure 3", "Figure 4"):  # fmt: skip
+        assert each in text
+
+
 def test_box_cox_is_what_differs_and_a_training_that_is_done_is_read(
     tool: ModuleType, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
