@@ -485,7 +485,7 @@ def _interrupted(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the machine; return 0, 2 for wrong usage, 130 after Ctrl-C."""
+    """Check the machine; return 0, 2 for wrong usage or no answer of doctor, 130 after Ctrl-C."""
     options = parsed(arguments)
     for each in (signal.SIGTERM, signal.SIGINT):  # which shells may ignore in the background
         signal.signal(each, _interrupted)
@@ -501,7 +501,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     finally:
         print(f"report: {started.folder / 'report.md'}", flush=True)
-    return 0
+    return 2 if started.steps["doctor"].status == FAILED else 0
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def target_of_runner(device: str | None, framework: str | None) -> Target:
         raise CampaignError(f"trtexec measures {row.framework}, not {framework}")
     if device is not None and device_class(device) != row.device_class:
         raise CampaignError(
-            f"trtexec measures on NVIDIA GPUs, not on {device}; use --device cuda:0, or leave it out"
+            f"trtexec measures on NVIDIA GPUs, not on {device}; use --device cuda:0, or none"
         )
     return row
 

@@ -39,6 +39,7 @@ from resperf.lowering._base import (
     in_precision,
     is_computed_once,
     qualified_by_domain,
+    refuse_all_but_rules,
     with_fields,
 )
 from resperf.lowering._read import (
@@ -132,11 +133,7 @@ def lower(
     UnsupportedError
         If another method is requested: TensorFlow does not write its optimised graph.
     """
-    if method not in ("auto", "rules"):
-        raise UnsupportedError(
-            f"lowering method {method!r} does not exist for TensorFlow, which does not write its "
-            "optimised graph; use rules"
-        )
+    refuse_all_but_rules(method, "TensorFlow, which does not write its optimised graph")
     named = replace(
         network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
     )

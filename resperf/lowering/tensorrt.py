@@ -28,6 +28,7 @@ from resperf.lowering._base import (
     answer,
     in_precision,
     named_by_sources,
+    refuse_all_but_rules,
 )
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._torch_attention import attention_in_parts
@@ -84,11 +85,7 @@ def lower(
     UnsupportedError
         If another method is requested.
     """
-    if method not in ("auto", "rules"):
-        raise UnsupportedError(
-            f"lowering method {method!r} does not exist for TensorRT, whose engines are not read "
-            "for predictions; use rules"
-        )
+    refuse_all_but_rules(method, "TensorRT, whose engines are not read for predictions")
     joined = canonical(in_precision(network, setting.precision))
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)

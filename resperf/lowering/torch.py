@@ -21,6 +21,7 @@ from resperf.lowering._base import (
     LoweredNode,
     answer,
     in_precision,
+    refuse_all_but_rules,
     with_fields,
 )
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
@@ -98,11 +99,7 @@ def lower(
     UnsupportedError
         If another method is requested.
     """
-    if method not in ("auto", "rules"):
-        raise UnsupportedError(
-            f"lowering method {method!r} does not exist for PyTorch, which is not asked what it "
-            "runs; use rules"
-        )
+    refuse_all_but_rules(method, "PyTorch, which is not asked what it runs")
     joined, kernels = _kernels(network, setting)
     original = {node.name for node in network.nodes}
     nodes: list[LoweredNode] = []

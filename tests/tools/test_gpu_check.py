@@ -219,6 +219,14 @@ def test_an_answer_of_another_form_costs_its_target_only(
     assert found["b/cuda/measure-lenet5-8"] == ("ok", "")
 
 
+def test_a_device_that_is_not_there_fails_the_check(
+    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    scenario("doctor=sys.exit('no device')\n")
+    assert tool.main(words(tmp_path / "out")) == 2
+    assert by_name(tmp_path / "out") == {"doctor": ("failed", "no device")}
+
+
 def test_a_folder_that_cannot_be_read_is_refused(tool: ModuleType, tmp_path: Path, capsys) -> None:
     (tmp_path / "results.json").write_text("{")
     assert tool.main(words(tmp_path)) == 2

@@ -354,7 +354,7 @@ def test_damaged_exports_are_refused_in_one_line(tmp_path: Path) -> None:
     def packed_and_cut(content: bytes) -> bytes:
         return cut(gzip.compress(content))
 
-    refused = 0
+    refused = []
     for name in rng.choices([*files][:3], k=80):
         for each, content in files.items():
             (tmp_path / each).write_bytes(content)
@@ -363,9 +363,9 @@ def test_damaged_exports_are_refused_in_one_line(tmp_path: Path) -> None:
         try:
             read_exports([tmp_path / each for each in files])
         except DatasetError as error:
-            refused += 1
-            assert "\n" not in str(error)
-    assert refused > 50
+            refused.append(str(error))
+    assert len(refused) > 50
+    assert not any("\n" in error for error in refused)
 
 
 def image(*shape: int, dtype: str = "float16", layout: str = "hwc8") -> EngineTensor:
@@ -423,7 +423,8 @@ def test_typed_convolutions() -> None:
         (convolution((image(1, 8, 9, 9),), image(1, 16, 5, 5), "Conv_0 + PWN(Erf_1)"),
          "pointwise"),
         (EngineLayer("a", "ConvActPool", (), (), ()), "ConvActPool"),
-        (convolution((image(1, 8, 2, 2),), image(1, 16, 1, 1), Stride=[10**30] * 2), "no layer has"),
+        (convolution((image(1, 8, 2, 2),), image(1, 16, 1, 1), Stride=[1 << 99] * 2),
+         "no layer has"),
         (replace(convolution((image(1, 8, 9, 9),), image(1, 16, 5, 5)),
                  type="CaskDeconvolutionV2"), "transposed"),
         (EngineLayer("a", "CaskConvolution", (image(1, 8, 9, 9),), (image(1, 16, 5, 5),), (),
