@@ -394,7 +394,7 @@ def _untyped_lines(untyped: Sequence[Untyped]) -> list[str]:
     """Name the layers that have no row, the slowest first."""
     slowest = sorted(untyped, key=lambda each: -each.ms if each.ms == each.ms else 0.0)
     lines = [
-        f"  {format_ms(each.ms)} ms {each.type} {printable(each.name)}: {each.reason}"
+        f"  {format_ms(each.ms)} ms {each.type or 'unknown'} {printable(each.name)}: {each.reason}"
         for each in slowest[:_SHOWN_UNTYPED]
     ]
     more = len(untyped) - len(lines)

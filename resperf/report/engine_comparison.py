@@ -222,7 +222,7 @@ def engine_comparison_text(found: EngineComparison, *, every: bool = False) -> s
                    [(each.execution_ms, f"{each.name} ({each.kind})")
                     for each in found.predicted_only], every),
         _only_text("in the engine only",
-                   [(each.ms, f"{_short(each.name)} ({each.type})")
+                   [(each.ms, f"{_short(each.name)} ({each.type or 'unknown'})")
                     for each in found.engine_only], every),
         warnings_text(found.prediction.warnings),
     ]  # fmt: skip
