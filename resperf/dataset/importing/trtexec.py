@@ -309,6 +309,7 @@ def _refuse_other_facts(file: ForeignFile, known: Facts, found: Facts) -> None:
 _LOG_VERSION = re.compile(r"\[TensorRT v(\d+)\]")
 _LOG_SECTION = re.compile(r"=== (Model|Build|Inference|Device) (?:Options|Information) ===")
 _LOG_FACT = re.compile(r"\[I\] ([^:=]+): ?(.*)")
+_SHAPES = ("Input inference shape", "Input inference shapes")
 _LOG_SUMMARY = re.compile(r"\[I\] GPU Compute Time: .*median = (\d+\.?\d*) ms")
 
 
@@ -325,6 +326,8 @@ def _log_facts(text: str) -> dict[str, str]:
         # Lists of all devices have their serial numbers.
         if fact and (in_section or fact[1] == "TensorRT version") and "UUID" not in line:
             name, value = _fact(fact[1].strip(), fact[2].strip())
+            if name in _SHAPES and name in facts:  # a line for each input
+                facts[name] += f",{value}"
             facts.setdefault(name, value)
         if summary := _LOG_SUMMARY.search(line):
             facts[_SUMMARY] = summary[1]
@@ -613,8 +616,7 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
     DatasetError
         If log or metadata are of a run with other inputs than the engine's.
     """
-    words = ("Input inference shape", "Input inference shapes")
-    written = next((facts[each] for each in words if each in facts), "")
+    written = next((facts[each] for each in _SHAPES if each in facts), "")
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     ran = {}
     for name, sizes in _INPUT_SHAPE.findall(written):

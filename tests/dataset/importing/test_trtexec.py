@@ -520,6 +520,10 @@ def test_bad_companions(tmp_path: Path) -> None:
     log.write_text(LOG.read_text().replace("x=2x3x8x8", "x=1x3x8x8"))
     with pytest.raises(DatasetError, match="its input is x=1x3x8x8, that of small x=2x3x8x8"):
         read_exports([GRAPH, log])
+    two = "x=2x3x8x8\n[I] Input inference shape : z=1x7"
+    log.write_text(LOG.read_text().replace("x=2x3x8x8", two))
+    with pytest.raises(DatasetError, match="its input is z=1x7, that of small x=2x3x8x8"):
+        read_exports([GRAPH, log])
     other_log = tmp_path / "other_device.log"
     other_log.write_text(LOG.read_text().replace("RTX 3090", "RTX 4090"))
     with pytest.raises(DatasetError, match="Device is NVIDIA GeForce RTX 4090, that of the other"):
