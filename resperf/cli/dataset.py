@@ -378,7 +378,7 @@ def _engine_text(engine: Mapping[str, Any]) -> str:
     return f"{shapes}, {relayouts}; {sums}; {whole}"
 
 
-_POSSIBLE_SUMS = (0.5, 3.0)
+_POSSIBLE_SUMS = (0.7, 3.0)
 """Sum of profiled layers over a whole run, beyond which the times are hardly of one engine."""
 
 

@@ -578,7 +578,7 @@ def _with_times(
     )
 
 
-_OTHER_RUN, _IMPOSSIBLE = 1.1, 10.0
+_OTHER_RUN, _IMPOSSIBLE = 1.1, 20.0
 """How many times as long, or as short, the runs of one engine are not."""
 
 

@@ -538,8 +538,8 @@ def test_bad_companions(tmp_path: Path) -> None:
                         ' "model_options": {"Model": "small.onnx"}}')  # fmt: skip
     with pytest.raises(DatasetError, match=r"says 0.06 ms"):
         read_exports([GRAPH, TIMES, metadata])
-    times = changed(tmp_path, TIMES, lambda runs: [run.update(computeMs=1) for run in runs])
-    with pytest.raises(DatasetError, match=r"run takes 1 ms, its layers add up to 0.09 ms"):
+    times = changed(tmp_path, TIMES, lambda runs: [run.update(computeMs=2) for run in runs])
+    with pytest.raises(DatasetError, match=r"run takes 2 ms, its layers add up to 0.09 ms"):
         read_exports([GRAPH, PROFILE, times])
     times = changed(tmp_path, TIMES, lambda runs: runs[1].pop("h2dMs"))
     with pytest.raises(DatasetError, match="has a run that cannot be read"):
