@@ -19,7 +19,7 @@ from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError, MissingExtraError, ResperfError
 from resperf.layers import Layer
-from resperf.platform import Platform
+from resperf.platform import OVERSUBSCRIBED, Platform
 from resperf.settings import Setting
 from resperf.targets import DEFAULT, Target
 
@@ -105,6 +105,12 @@ def plan_campaign(
     with _planner(campaign, bench, absent) as (planner, note):
         planned = _plan_with(planner, campaign, bench)
         setting, platform = planner.setting, planner.platform
+        if OVERSUBSCRIBED in platform.interconnect:
+            short = (
+                f"{platform.devices} processes have more threads than cores: rows are labelled "
+                f"{OVERSUBSCRIBED}",
+            )
+            planned = replace(planned, notes=(*planned.notes, *short))
         if isinstance(planner, AbsentDevice):
             planned = replace(planned, notes=(note, *planned.notes), facts=planner.facts)
         else:
