@@ -126,8 +126,13 @@ def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
     from resperf.report.tables import table
 
+    headings = ["device", "processor", "rows"]
     rows = [[each.device, each.processor, str(count)] for each, count in summary.platforms.items()]
-    return table(("device", "processor", "rows"), rows, text=("device", "processor"))
+    if any(each.devices > 1 for each in summary.platforms):
+        headings += ["sharing a run", "interconnect"]
+        for row, each in zip(rows, summary.platforms, strict=True):
+            row += [str(each.devices), each.interconnect or "-"]
+    return table(headings, rows, text=("device", "processor", "interconnect"))
 
 
 def _settings_table(summary: Summary) -> str:
