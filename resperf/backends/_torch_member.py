@@ -32,7 +32,7 @@ from resperf.backends._torch_devices import Device, EventTimer, Run
 from resperf.backends._torch_network import TorchNetwork, size_bytes
 from resperf.backends.lifetime import die_with_parent
 from resperf.backends.torch import TorchBackend
-from resperf.errors import NetworkError, ResperfError, UnsupportedError
+from resperf.errors import ResperfError, UnsupportedError
 from resperf.timing import Sampler
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
@@ -88,6 +88,9 @@ class Member(TorchBackend):
         super().__init__(**settings)
         self._device = cast("Device", _Together(self._device, hosts))
         self._alone: tuple[TorchNetwork, Sequence[Any]] | None = None
+
+    def own_process(self) -> None:
+        """Do nothing: each process measures by itself anyway."""
 
     def _trained_network(self, module: TorchNetwork, whole: Any, inputs: Sequence[Any]) -> Built:  # noqa: ARG002 -- compiled by nobody
         """Build a network in this process alone, as far as that goes."""
@@ -149,16 +152,17 @@ def _answers(member: Member, hosts: Any, pipe: Any) -> None:
     built = Built({}, lambda: 0.0)
     while True:
         question, *arguments = _shared(None if pipe is None else pipe.recv(), hosts)
-        error, answer = "", None
+        answer: Any = None
+        error: Exception | None = None
         if question == "build":
-            error, answer = _build(member, hosts, *arguments)
-            if not error:
+            error = _error_of_building(member, hosts, *arguments)
+            if error is None:
                 built = member.together()
                 answer = {name: phase.unit for name, phase in built.phases.items()}
         elif question == "sample":
-            slowest = torch.tensor(built.phases[arguments[0]].sampler(), dtype=torch.float64)
-            distributed.all_reduce(slowest, distributed.ReduceOp.MAX, group=hosts)
-            answer = float(slowest)
+            value = torch.tensor(built.phases[arguments[0]].sampler(), dtype=torch.float64)
+            distributed.all_reduce(value, distributed.ReduceOp.MAX, group=hosts)
+            answer = float(value)
         else:
             built.close()
         if pipe is not None:
@@ -172,23 +176,19 @@ def _shared(question: Any, hosts: Any) -> Any:
     return box[0]
 
 
-def _build(
+def _error_of_building(
     member: Member, hosts: Any, path: Path, batch: int | None, shapes: Any
-) -> tuple[str, str]:
+) -> Exception | None:
     """Build a network alone in each process; return the first error of any of them."""
-    mine = ("", "")
-    built = None
+    built, mine = None, None
     try:
         built = member.network(path, batch=batch, shapes=shapes)
-    except (NetworkError, UnsupportedError, MemoryError) as error:
-        kind = next(
-            each for each in (NetworkError, UnsupportedError, MemoryError) if isinstance(error, each)
-        )
-        mine = (kind.__name__, str(error) or kind.__name__)
+    except (ResperfError, MemoryError) as error:
+        mine = error
     every: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(every, mine, group=hosts)
-    found: tuple[str, str] = next((each for each in every if each[0]), ("", ""))
-    if found[0] and built is not None:
+    found: Exception | None = next(filter(None, every), None)
+    if found is not None and built is not None:
         built.close()
     return found
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from resperf.backends._base import Built, Phase
 from resperf.backends.lifetime import die_with_parent
-from resperf.errors import NetworkError, ResperfError, UnsupportedError
+from resperf.errors import ResperfError
 from resperf.platform import OVERSUBSCRIBED, usable_cores
 
 MEMBER = "resperf.backends._torch_member"
@@ -180,7 +180,8 @@ class RunningTeam:
         self._team = team
         self._open = ExitStack()
         folder = self._open.enter_context(tempfile.TemporaryDirectory())
-        self._stderr = self._open.enter_context(tempfile.TemporaryFile())
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the stack
+        self._stderr = self._open.enter_context(stderr)
         address = str(Path(folder) / "team")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
@@ -230,8 +231,8 @@ class RunningTeam:
             error, answer = self._pipe.recv()
         except (EOFError, OSError):
             raise self._end("the processes ended") from None
-        if error:
-            raise _ERRORS[error](answer)
+        if error is not None:
+            raise error
         return answer
 
     def _end(self, otherwise: str) -> TeamError:
@@ -245,10 +246,6 @@ class RunningTeam:
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         self._open.close()
         return TeamError(lines[-1].strip()[:300] if lines else otherwise)
-
-
-_ERRORS = {each.__name__: each for each in (NetworkError, UnsupportedError, MemoryError)}
-"""Name -> what says that a network cannot be built."""
 
 
 def main(words: Sequence[str]) -> None:

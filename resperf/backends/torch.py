@@ -118,7 +118,7 @@ class TorchBackend(Backend):
     ) -> None:
         alone = processes is None and nodes == 1
         self.threads = usable_threads(threads if alone else threads or 1)
-        self._team = Team(processes or 1, nodes, node_rank, rendezvous)
+        self._team = Team(1 if processes is None else processes, nodes, node_rank, rendezvous)
         kind = device.partition(":")[0]
         for word, value, known in (
             ("device", kind, tuple(PRECISIONS)),

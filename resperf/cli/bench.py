@@ -146,9 +146,9 @@ def command(
     """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, convmeter-onnxruntime,
-    convmeter-torch, convmeter-torch-scaling, convmeter-torch-training, cpu-45min, cpu-90min, cpu-overnight, gpu-overnight,
-    gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
-    command resumes the campaign.
+    convmeter-torch, convmeter-torch-scaling, convmeter-torch-training, cpu-45min, cpu-90min,
+    cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
+    no finished row; the same command resumes the campaign.
     """
     from resperf.backends import backend
     from resperf.bundle import named_target
