@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from resperf.backends._base import Built, Phase
 from resperf.backends._torch_devices import Device, EventTimer, Run
 from resperf.backends._torch_network import TorchNetwork, size_bytes
-from resperf.backends.lifetime import die_with_parent
+from resperf.backends.processes import die_with_parent
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.timing import Sampler

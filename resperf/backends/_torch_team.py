@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends._base import Built, Phase
-from resperf.backends.lifetime import die_with_parent
+from resperf.backends.processes import die_with_parent, python_path
 from resperf.errors import ResperfError
 from resperf.platform import OVERSUBSCRIBED, usable_cores
 
@@ -146,8 +146,6 @@ def _torchrun(
     """Start this host's processes; the first one of all connects to the address."""
     module = [sys.executable, "-m", "resperf.backends._torch_team"]
     member = ["-m", MEMBER, json.dumps(dict(settings)), address]
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [*module, *team.torchrun_words(), *member],
         stdin=subprocess.DEVNULL,
@@ -155,7 +153,7 @@ def _torchrun(
         stderr=stderr,
         env={
             **os.environ,
-            "PYTHONPATH": path,
+            "PYTHONPATH": python_path(),
             "OMP_NUM_THREADS": str(settings["threads"]),
         },
     )

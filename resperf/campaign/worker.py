@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends import Backend, backend
-from resperf.backends.lifetime import die_with_parent
 from resperf.backends.monitors import Monitor, Reading, load_monitor
+from resperf.backends.processes import die_with_parent
 from resperf.campaign.guarded import time_network
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import failure, measure_layer

@@ -1,9 +1,11 @@
-"""Processes that end with the one that started them."""
+"""What processes that are started to measure have in common."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+from pathlib import Path
 
 
 def die_with_parent() -> None:
@@ -13,3 +15,9 @@ def die_with_parent() -> None:
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def python_path() -> str:
+    """Return PYTHONPATH with the folder of this package first."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
