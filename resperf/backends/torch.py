@@ -136,6 +136,11 @@ class TorchBackend(Backend):
                 "several processes share training steps of eager PyTorch only; add --training sgd, "
                 "or measure with one process"
             )
+        if self._team.size > 1 and ":" in device:
+            raise ResperfError(
+                f"several processes take a host's devices from the first on, not {device}; write "
+                f"{kind}"
+            )
         self._word, self._kind = device, kind
         self._precision, self._layout, self._compiled = precision, layout, compiled
         self._optimizer = optimizer

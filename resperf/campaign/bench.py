@@ -186,6 +186,10 @@ def _settings_of_networks(
         try:
             with WorkerProcess(bench.worker_settings(campaign, options)) as process:
                 found.append((options, process.setting))
+                if process.platform.devices != planner.platform.devices:
+                    raise CampaignError(
+                        "rows of one file have one number of processes; write --processes"
+                    )
         except CampaignError as error:
             words = ", ".join(f"{word}={value!r}" for word, value in options.items())
             raise CampaignError(

@@ -136,6 +136,7 @@ def test_gradients_are_exchanged_in_buckets_of_those_that_are_ready() -> None:
         ({"nodes": 2, "optimizer": "sgd", "rendezvous": "nowhere"}, "must be HOST:PORT"),
         ({"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "host number 2 of 2"),
         ({"processes": 0}, "must be at least 1"),
+        ({"processes": 2, "optimizer": "sgd", "device": "cpu:1"}, "from the first on, not cpu:1"),
     ],
 )
 def test_contradictions_are_refused(settings: dict[str, object], words: str) -> None:
