@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -545,6 +545,12 @@ class Bundle:
         """Say more about the prediction of a network, if the predictor of the quantity can."""
         return self._predictors[NETWORK, quantity].account(network, setting, platform)
 
+    def at_batches(
+        self, read: Callable[[int], Network], batches: Sequence[int], quantity: str
+    ) -> Mapping[int, Any]:
+        """Return what stands for a network at each of several batch sizes in `predict_networks`."""
+        return self._predictors[NETWORK, quantity].at_batches(read, batches)
+
     def most_devices(self, quantity: str, setting: Setting, platform: Platform) -> int:
         """Return how many devices shared one run at most, of those that taught a quantity."""
         return self._predictors[NETWORK, quantity].most_devices(setting, platform)
@@ -756,6 +762,8 @@ class Bundle:
             for entry in self.part["golden"].get("networks", ())
         }
         for network, now in zip(networks, values, strict=True):
+            if not isinstance(network, Network):
+                continue  # what stands for a network at some batch size
             stored = golden.get((structure_digest(network), network.batch), {}) if golden else {}
             if quantity in stored:
                 then = np.array([stored[quantity]], dtype=float)

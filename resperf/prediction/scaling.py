@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any
 
 from resperf.bundle import NETWORK, Bundle
-from resperf.devices import DataSheetTime
 from resperf.devices.collectives import Topology, topology_of
 from resperf.errors import UnsupportedError
 from resperf.network import Network
@@ -191,63 +190,66 @@ def scaling(
             f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
             "leave out the topology"
         )
+    series: dict[int, list[Scaled]] = {batch: [] for batch in batches}
+    shared = {
+        (batch, count): _share(batch, count) if strong else batch
+        for count in counts
+        for batch in series
+    }
     read_once = cache(read)
-    series = {}
-    for batch in dict.fromkeys(batches):
-        points = []
-        for count in counts:
-            if strong and batch % count:
-                raise UnsupportedError(
-                    f"a batch of {batch} cannot be shared equally by {count} devices"
-                )
-            each = batch // count if strong else batch
+    network = read_once(min(shared.values()))
+    subjects = part.at_batches(read_once, list(dict.fromkeys(shared.values())), name)
+    size_bytes = _GRADIENT_BYTES * counted(network).weights
+    for count in counts:
+        where = bundle.platform if connected else replace(bundle.platform, devices=count)
+        own = [subjects[shared[batch, count]] for batch in series]
+        found = part.predict_networks(own, bundle.setting, where, name)[name]
+        times = zip(found.values.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+        for (batch, points), subject, time in zip(series.items(), own, times, strict=True):
+            ms, low_ms, high_ms = time
+            if connected is not None and count > 1:
+                ms, low_ms, high_ms = _exchanging(*time, size_bytes, connected, count)
+            each = shared[batch, count]
+            per_s = each * count / ms * MS_PER_S
+            account = part.account(subject, name, bundle.setting, where)
             points.append(
-                _point(read_once(each), part, bundle, name, each, count, images, connected)
-            )
-        series[batch] = tuple(points)
+                Scaled(
+                    each, count, ms, low_ms, high_ms, per_s,
+                    math.nan if images is None else images / per_s,
+                    account.extrapolated if account is not None else "",
+                )
+            )  # fmt: skip
     notes = []
     if connected is None and counts[-1] > most:
         notes.append(f"runs on at most {most} devices were measured: more are extrapolated")
     return Scaling(
-        read_once(next(iter(series.values()))[0].batch).name, bundle.device, bundle.framework, name,
-        part.method_of(NETWORK, name), strong, least_gain, series,
+        network.name, bundle.device, bundle.framework, name, part.method_of(NETWORK, name), strong,
+        least_gain, {batch: tuple(points) for batch, points in series.items()},
         () if connected is None else _parts(connected, counts), tuple(notes),
     )  # fmt: skip
 
 
-def _point(
-    network: Network, part: Bundle, bundle: Bundle, name: str, batch: int, count: int,
-    images: int | None, connected: Topology | None,
-) -> Scaled:  # fmt: skip
-    where = bundle.platform if connected else replace(bundle.platform, devices=count)
-    found = part.predict_networks([network], bundle.setting, where, name)[name]
-    account = part.account(network, name, bundle.setting, where)
-    time = DataSheetTime(*(float(each[0]) for each in (found.values, found.low, found.high)))
-    if connected is not None and count > 1:
-        time = _exchanging(time, network, connected, count)
-    per_s = batch * count / time.ms * MS_PER_S
-    return Scaled(
-        batch, count, time.ms, time.low_ms, time.high_ms, per_s,
-        math.nan if images is None else images / per_s,
-        account.extrapolated if account is not None else "",
-    )  # fmt: skip
+def _share(batch: int, count: int) -> int:
+    """Return the batch size of each device where they share one."""
+    if batch % count:
+        raise UnsupportedError(f"a batch of {batch} cannot be shared equally by {count} devices")
+    return batch // count
 
 
 def _exchanging(
-    alone: DataSheetTime, network: Network, connected: Topology, count: int
-) -> DataSheetTime:
-    """Return the step on several devices from the step on one.
+    ms: float, low_ms: float, high_ms: float, size_bytes: float, connected: Topology, count: int
+) -> tuple[float, float, float]:
+    """Return the step on several devices from the step on one, with its interval.
 
     PyTorch's DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass,
     two thirds of a step, goes on; the last bucket waits for its end. What the backward pass does
     not hide is added. Below, all is hidden; above, nothing.
     """
-    size_bytes = _GRADIENT_BYTES * counted(network).weights
     whole, _ = connected.all_reduce(count, size_bytes)
     last, _ = connected.all_reduce(count, min(size_bytes, _BUCKET_BYTES))
-    hidden_ms = (PASSES - 1) / PASSES * alone.ms
+    hidden_ms = (PASSES - 1) / PASSES * ms
     exposed_ms = max(last.ms, whole.ms - hidden_ms)
-    return DataSheetTime(alone.ms + exposed_ms, alone.low_ms, alone.high_ms + whole.high_ms)
+    return ms + exposed_ms, low_ms, high_ms + whole.high_ms
 
 
 def _parts(connected: Topology, counts: Sequence[int]) -> tuple[str, ...]:

@@ -367,6 +367,19 @@ class Predictor(ABC):
         """
         return networks
 
+    def at_batches(
+        self, read: Callable[[int], Network], batches: Sequence[int]
+    ) -> Mapping[int, Any]:
+        """Return what stands for a network in `predict` at each of several batch sizes.
+
+        Parameters
+        ----------
+        read : callable
+            Reads the network at a batch size.
+        batches : sequence of int
+        """
+        return {batch: read(batch) for batch in batches}
+
     def network_shares(
         self,
         networks: Sequence[Network],

@@ -8,7 +8,7 @@ found by linear regression (section 3.4).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -27,11 +27,7 @@ from resperf.predictors._base import (
 )
 from resperf.predictors._linear_fit import LinearFit
 from resperf.predictors.network_totals import (
-    BATCHED,
-    CONVOLUTION,
-    GROUPED,
     OTHER,
-    PRODUCT,
     Counted,
     counted,
 )
@@ -71,6 +67,14 @@ class LinearInTotals(Predictor):
     def prepared(self, networks: Sequence[Any]) -> list[Counted]:
         """Count what networks compute, which fits and predictions read instead of their graphs."""
         return [each if isinstance(each, Counted) else counted(each) for each in networks]
+
+    def at_batches(
+        self, read: Callable[[int], Network], batches: Sequence[int]
+    ) -> dict[int, Counted]:
+        """Count a network once; its totals are in proportion to the batch size (equation 3)."""
+        first = min(batches)
+        network = counted(read(first))
+        return {batch: network.scaled(batch / first) for batch in batches}
 
     def remarks(self, network: Counted) -> Sequence[str]:  # noqa: ARG002
         """Return what users should know about the totals of a network."""
@@ -232,20 +236,20 @@ class OperatorTotals(LinearInTotals):
 
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return the totals that the quantity needs."""
-        found = network.operations
+        found = network.by_sort
         columns: dict[str, float] = {_CONSTANT: 1.0}
         if self.quantity_ != "update_ms":
-            for sort in (CONVOLUTION, GROUPED, PRODUCT, BATCHED):
-                own = [each for each in found if each.sort == sort]
-                columns[f"multiply-adds of {sort}s"] = sum(each.macs for each in own)
-                columns[f"values of {sort}s"] = sum(each.data + each.weights for each in own)
-            others = [each for each in found if each.sort == OTHER]
-            columns["values of other operators"] = sum(each.data + each.weights for each in others)
-            columns["operators"] = float(sum(each.times for each in found))
+            for sort, own in found.items():
+                if sort == OTHER:
+                    columns["values of other operators"] = own.data + own.weights
+                else:
+                    columns[f"multiply-adds of {sort}s"] = own.macs
+                    columns[f"values of {sort}s"] = own.data + own.weights
+            columns["operators"] = float(sum(each.times for each in found.values()))
         if self.quantity_ in _UPDATING:
             weights, several = network.weights, float(devices > 1)
             columns["weights"] = weights
-            columns["layers"] = float(sum(each.times for each in found if each.weights))
+            columns["layers"] = network.totals.layers
             # A ring exchanges twice all gradients but a device's own share.
             columns["exchanged weights"] = several * weights * (devices - 1) / devices
             columns[_DEVICES] = devices * several

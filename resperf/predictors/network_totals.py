@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
 from typing import NamedTuple
 
 from resperf.lowering import macs_of
@@ -121,6 +122,14 @@ class Counted:
             float(sum(each.times for each in self.operations if each.weights)),
             summed,
         )
+
+    @cached_property
+    def by_sort(self) -> dict[str, Operation]:
+        """Sums of the operators of each sort."""
+        found = {sort: Operation(sort, 0.0, 0.0, 0.0, 0.0, 0.0, 0) for sort in SORTS}
+        for each in self.operations:
+            found[each.sort] = Operation(each.sort, *map(add, found[each.sort][1:], each[1:]))
+        return found
 
     @property
     def is_convolutional(self) -> bool:

@@ -93,6 +93,8 @@ class RunNetwork:
         Why operators are not in the list.
     batch : int or None
         Batch size that it runs at; None if not known.
+    architecture : str
+        What it has in common with the same network at other image sizes; empty if not known.
     """
 
     name: str
@@ -101,6 +103,7 @@ class RunNetwork:
     parameters: float = 0.0
     left_out: tuple[str, ...] = ()
     batch: int | None = None
+    architecture: str = ""
 
     def in_single_precision(self) -> RunNetwork:
         """Return the network as it runs without autocast."""

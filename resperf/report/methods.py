@@ -13,6 +13,7 @@ from resperf.report.tables import ms_cell, percent_cell, table
 if TYPE_CHECKING:
     from resperf.predictors.metrics import TimeBin
     from resperf.training import Compared, LeftOut
+    from resperf.training.left_out import LeftOutGroup
 
 _WORST = 12
 """Networks or families that are shown of one method."""
@@ -55,21 +56,27 @@ def left_out_text(rows: Sequence[LeftOut]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    return "\n\n".join([table(headings, cells, text=place), *map(_worst, rows)])
+    worst = [
+        _worst(row, by, groups)
+        for row in rows
+        for by, groups in ((row.by, row.groups), ("family", row.families))
+        if groups
+    ]
+    return "\n\n".join([table(headings, cells, text=place), *worst])
 
 
-def _worst(row: LeftOut) -> str:
-    groups = sorted(row.groups, key=lambda each: -each.mape)
+def _worst(row: LeftOut, by: str, errors: Sequence[LeftOutGroup]) -> str:
+    groups = sorted(errors, key=lambda each: -each.mape)
     cells = [
         [each.name, str(each.rows), percent_cell(each.mape), f"{each.rmse:.4g}",
          "" if math.isnan(each.nrmse) else f"{each.nrmse:.3f}"]
         for each in groups[:_WORST]
     ]  # fmt: skip
     rest = f", the worst {_WORST} of {len(groups)}" if len(groups) > _WORST else ""
-    title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {row.by}{rest}"
+    title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {by}{rest}"
     unit = QUANTITIES[row.quantity].unit
-    headings = (row.by, "rows", "MAPE", f"RMSE {unit}", "NRMSE")
-    return f"{title}\n{table(headings, cells, text=(row.by,))}"
+    headings = (by, "rows", "MAPE", f"RMSE {unit}", "NRMSE")
+    return f"{title}\n{table(headings, cells, text=(by,))}"
 
 
 def by_kind_and_quantity(

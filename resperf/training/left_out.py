@@ -13,9 +13,11 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
+from resperf.network import Network
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.predictors.network_totals import counted
+from resperf.predictors.operator_classes import RunNetwork
 from resperf.quantities import Level
 from resperf.records import Record
 from resperf.splits import architecture_of, folds_of
@@ -26,7 +28,7 @@ By = Literal["network", "family"]
 
 @dataclass(frozen=True)
 class LeftOutGroup(Record):
-    """Errors on one network, or family, by a fit without it.
+    """Errors on one network, or family, by fits without its networks.
 
     Attributes
     ----------
@@ -72,6 +74,8 @@ class LeftOut(Record):
     fit_s : float
         Mean seconds of a fit.
     groups : tuple of LeftOutGroup
+    families : tuple of LeftOutGroup
+        The same errors by family, if networks were left out and families are known.
     """
 
     quantity: str
@@ -87,6 +91,7 @@ class LeftOut(Record):
     width: float
     fit_s: float
     groups: tuple[LeftOutGroup, ...]
+    families: tuple[LeftOutGroup, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -114,8 +119,9 @@ def leave_out(
     dataset : Path
     methods : sequence of str
     by : str
-        What is left out: one network at all its batch and image sizes (``resnet18@64`` and
-        ``resnet18@224`` are one), or one family.
+        What is left out: one network at all its batch and image sizes (those of one name before
+        an ``@``, ``resnet18@64`` and ``resnet18@224``, and those whose published list names one
+        architecture), or one family.
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
     quantities : sequence of str
@@ -147,7 +153,7 @@ def leave_out(
             if convolutional:
                 examples = _convolutional(examples)
             for setting, platform, rows in _by_way(examples):
-                names = [architecture_of(each.name) for each in rows.networks]
+                names = [_architecture(each) for each in rows.networks]
                 groups = rows.groups if by == "family" else names
                 if len(set(groups)) < 2:
                     remarks.append(f"{platform}: a single {by} cannot be left out")
@@ -167,6 +173,11 @@ def _convolutional(examples: Examples) -> Examples:
     return examples.select(np.array(kept, dtype=int))
 
 
+def _architecture(network: Network | RunNetwork) -> str:
+    listed = network.architecture if isinstance(network, RunNetwork) else ""
+    return listed or architecture_of(network.name)
+
+
 def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
     """Split rows by setting and device, named in words."""
     places: dict[tuple[str, str], list[int]] = {}
@@ -184,8 +195,7 @@ def _judged(
     method: str, rows: Examples, groups: Sequence[str], by: str, folds: int | None, seed: int,
     device: str, setting: str,
 ) -> LeftOut:  # fmt: skip
-    names = np.array(groups)
-    parts = names if folds is None else np.array(folds_of(list(groups), folds))
+    parts = np.array(groups if folds is None else folds_of(list(groups), folds))
     networks = predictor_class(method)("network").prepared(rows.networks)
     ready = replace(rows, subjects=networks, groups=rows.groups or tuple(groups))
     values, low, high = (np.zeros(len(rows)) for _ in range(3))
@@ -212,11 +222,19 @@ def _judged(
         float(inside.mean()) if len(inside) else math.nan,
         float(np.median(wide)) if len(wide) else math.nan,
         float(np.mean(seconds)),
-        tuple(
-            _group(str(name), measured[names == name], values[names == name])
-            for name in np.unique(names)
-        ),
+        _by_group(groups, measured, values),
+        _by_group(rows.groups, measured, values) if list(rows.groups) != list(groups) else (),
     )  # fmt: skip
+
+
+def _by_group(
+    groups: Sequence[str], measured: Array, values: Array
+) -> tuple[LeftOutGroup, ...]:  # fmt: skip
+    names = np.array(groups)
+    return tuple(
+        _group(str(name), measured[names == name], values[names == name])
+        for name in np.unique(names)
+    )
 
 
 def _group(name: str, measured: Array, predicted: Array) -> LeftOutGroup:

@@ -354,7 +354,10 @@ def listed_network(description: NetworkDescription) -> RunNetwork:
         for each in description.operators
         if each.op.startswith("aten.") or each.op == "sdpa"
     )
-    return RunNetwork(description.name, operators, 1.0, float(description.parameters or 0))
+    return RunNetwork(
+        description.name, operators, parameters=float(description.parameters or 0),
+        architecture=description.architecture,
+    )  # fmt: skip
 
 
 def _run_operator(listed: ListedOperator) -> RunOperator:

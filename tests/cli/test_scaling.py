@@ -14,8 +14,9 @@ from resperf.bundle import Bundle
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.devices.collectives import topologies
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
-from resperf.network import graph_digest, read_graph
+from resperf.network import Network, graph_digest, read_graph
 from resperf.platform import Platform
+from resperf.prediction.scaling import scaling
 from resperf.predictors.network_totals import counted
 from resperf.settings import Mode, Setting
 
@@ -207,12 +208,18 @@ def test_bad_questions_are_one_line(bundle, new, cli):
     assert "has no times of cpu with precision bf16" in error
 
 
-def test_networks_are_counted_once_for_many_batch_sizes_and_devices(bundle, runs):
-    """What a scheduler asks: each network is counted once, then only multiplied."""
-    predictor = Bundle.load(bundle)._predictors["network", "step_ms"]
-    networks = [counted(read_graph(graph(seed), f"n{seed}", batch=1)) for seed in range(3)]
-    scaled = [each.scaled(batch) for each in networks for batch in (4, 16)]
-    for count in DEVICES:
-        found = predictor.predict(scaled, STEPS, Platform("cpu", "toy", devices=count))["step_ms"]
-        exact = [step_ms(graph(seed), batch, count) for seed in range(3) for batch in (4, 16)]
-        np.testing.assert_allclose(found.values, exact, rtol=1e-3)
+def test_a_network_is_read_once_for_all_batch_sizes_and_devices(bundle):
+    """What a scheduler asks: read and counted once, then only multiplied."""
+    part = Bundle.load(bundle)
+    steps = part.on(STEPS, part.platform)
+    asked: list[int] = []
+
+    def read(size: int) -> Network:
+        asked.append(size)
+        return read_graph(graph(99), "new", batch=size)
+
+    found = scaling(read, steps, range(4, 17), DEVICES)
+    assert asked == [4]
+    for batch, points in found.series.items():
+        exact = [step_ms(graph(99), batch, count) for count in DEVICES]
+        np.testing.assert_allclose([each.time_ms for each in points], exact, rtol=1e-3)

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -285,10 +286,16 @@ def _operator(values: Sequence[Any]) -> ListedOperator:
     return ListedOperator(
         str(op),
         tuple(
-            ListedTensor(tuple(shape), np.dtype(code).name, bool(is_weight))
+            ListedTensor(tuple(shape), _type_name(code), bool(is_weight))
             for shape, code, is_weight in inputs
         ),
-        tuple(ListedTensor(tuple(shape), np.dtype(code).name) for shape, code in outputs),
+        tuple(ListedTensor(tuple(shape), _type_name(code)) for shape, code in outputs),
         attributes,
         int(count),
     )
+
+
+@cache
+def _type_name(code: str) -> str:
+    # Asked half a million times for four types, NumPy takes a quarter of the import.
+    return np.dtype(code).name

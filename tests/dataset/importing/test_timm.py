@@ -23,6 +23,7 @@ from resperf.measurement import Measurement, Status
 from resperf.network import Network
 from resperf.quantities import Estimator
 from resperf.settings import Mode
+from resperf.training import leave_out
 from resperf.training.rows import network_examples
 
 HEAD = "model,infer_img_size,infer_samples_per_sec,infer_step_time,infer_batch_size,param_count\n"
@@ -251,3 +252,19 @@ def test_other_files_are_refused_in_one_line(
     with pytest.raises(DatasetError, match=message) as raised:
         import_timm(files, tmp_path / "a.h5")
     assert "\n" not in str(raised.value)
+
+
+def test_sizes_of_one_architecture_are_left_out_together(tmp_path: Path) -> None:
+    sizes = {"one": (64, 96), "two": (64, 128), "six": (96,), "ten": (160,)}
+    pairs = [(name, size) for name, own in sizes.items() for size in own]
+    lists = written(tmp_path, "operators.jsonl", "".join(listed(*each, 320000) for each in pairs))
+    times = "".join(f"{name},{size},10,{size / 8},256,0.32\n" for name, size in pairs)
+    import_timm([written(tmp_path, INFER, HEAD + times), lists], tmp_path / "a.h5")
+    [found] = leave_out(tmp_path / "a.h5", ["operator-totals"], by="network")
+    assert {each.name: each.rows for each in found.groups} == {
+        name: len(own) for name, own in sizes.items()
+    }
+    assert found.fits == 4
+    assert {each.name for each in found.families} == {f"{name}s" for name in sizes}
+    [by_family] = leave_out(tmp_path / "a.h5", ["operator-totals"], by="family")
+    assert (by_family.fits, by_family.families) == (4, ())
