@@ -1,8 +1,8 @@
 """One of the processes that share a training step by DistributedDataParallel.
 
-Run by torchrun as ``python -m resperf.backends._torch_member SETTINGS ADDRESS``. Process 0 reads
-questions from the socket ADDRESS and broadcasts them; every process does the same work, a sample
-begins behind a barrier, and the time of the slowest counts.
+Run by torchrun (`resperf.backends._torch_team`). Process 0 reads questions from a socket and
+broadcasts them; every process does the same work, a sample begins behind a barrier, and the time of
+the slowest counts.
 
 DistributedDataParallel has PyTorch's own defaults: gradients are averaged in buckets of 25 MiB
 (the first of 1 MiB) while the backward pass goes on, and the statistics of normalisations are sent
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,6 @@ from torch.nn.parallel import DistributedDataParallel
 from resperf.backends._base import Built, Phase
 from resperf.backends._torch_devices import Device, EventTimer, Run
 from resperf.backends._torch_network import TorchNetwork, size_bytes
-from resperf.backends.processes import die_with_parent
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.timing import Sampler
@@ -196,7 +194,6 @@ def _error_of_building(
 @record  # type: ignore[untyped-decorator]  # torch is not typed here
 def main(settings: str, address: str) -> None:
     """Join the others, and answer until the measuring process ends."""
-    die_with_parent()
     given = json.loads(settings)
     if given["device"].startswith("cuda"):
         given["device"] = f"cuda:{os.environ['LOCAL_RANK']}"
@@ -209,7 +206,3 @@ def main(settings: str, address: str) -> None:
     # The measuring process closes the pipe; the others end with process 0.
     with suppress(EOFError):
         _answers(member, hosts, pipe)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

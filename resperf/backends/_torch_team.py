@@ -5,14 +5,14 @@ socket of the measuring process and passes each question on to all others
 (`resperf.backends._torch_member`). On other hosts a command without a campaign of its own starts
 `torchrun` whenever the first host has.
 
-``python -m resperf.backends._torch_team`` is `torchrun`, except that it ends with the process that
-started it, and says in one line which process failed.
+`main` is `torchrun`, except that it says in one line which process failed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends._base import Built, Phase
-from resperf.backends.processes import die_with_parent, python_path
+from resperf.backends.processes import python_path
 from resperf.errors import ResperfError
 from resperf.platform import OVERSUBSCRIBED, usable_cores
 
-MEMBER = "resperf.backends._torch_member"
 START_S = 120.0
 """How long the processes of one host may take to import PyTorch and to meet."""
 MEETING_S = 600.0
@@ -144,10 +143,10 @@ def _torchrun(
     team: Team, settings: Mapping[str, Any], address: str, stderr: Any
 ) -> subprocess.Popen[bytes]:
     """Start this host's processes; the first one of all connects to the address."""
-    module = [sys.executable, "-m", "resperf.backends._torch_team"]
-    member = ["-m", MEMBER, json.dumps(dict(settings)), address]
+    run = ["-m", "resperf.backends.processes"]
+    member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
     return subprocess.Popen(
-        [*module, *team.torchrun_words(), *member],
+        [sys.executable, *run, "resperf.backends._torch_team", *team.torchrun_words(), *member],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
@@ -246,9 +245,8 @@ class RunningTeam:
         return TeamError(lines[-1].strip()[:300] if lines else otherwise)
 
 
-def main(words: Sequence[str]) -> None:
+def main(*words: str) -> None:
     """Run torchrun; end with the reason if a process fails."""
-    die_with_parent()
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
@@ -258,13 +256,9 @@ def main(words: Sequence[str]) -> None:
         rank, failure = error.get_first_failure()
         # Others fail because of one that was killed, and may write so before it is noticed.
         for each, other in error.failures.items():
-            if other.exitcode == -9:
+            if other.exitcode == -signal.SIGKILL:
                 rank, failure = each, other
         how = failure.message.splitlines()[0]
-        if failure.exitcode == -9:
+        if failure.exitcode == -signal.SIGKILL:
             how = "killed by the system, probably out of memory"
         sys.exit(f"process {rank}: {how}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

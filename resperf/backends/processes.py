@@ -1,10 +1,16 @@
-"""What processes that are started to measure have in common."""
+"""What processes that are started to measure have in common.
+
+``python -m resperf.backends.processes MODULE WORD...`` calls the `main` of a module in a process
+that ends with its parent, also while the module is still being imported.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 
@@ -21,3 +27,8 @@ def python_path() -> str:
     """Return PYTHONPATH with the folder of this package first."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    importlib.import_module(sys.argv[1]).main(*sys.argv[2:])
