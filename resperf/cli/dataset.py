@@ -80,12 +80,14 @@ def _fusions(info: DatasetInfo) -> str:
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:
     info, machine = summary.info, summary.info.platform
+    shared = f", {machine.devices} sharing a run: {machine.interconnect}"
     return {
         "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
         + (f" (merged from {len(info.merged)})" if info.merged else ""),
         "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
         "device": f"{machine.device}: {machine.processor}, {info.setting.threads} threads of "
-        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
+        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}"
+        + shared * (machine.devices > 1),
     }
 
 
