@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from resperf.backends._base import Built, Phase
-from resperf.backends._torch_devices import Device, EventTimer, Run
+from resperf.backends._torch_devices import Device, Run
 from resperf.backends._torch_network import TorchNetwork, size_bytes
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
@@ -67,24 +67,31 @@ class _Together:
         return getattr(self._alone, name)
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
-        """Time work that all processes start; on CUDA as the host starts it, by events."""
+        """Time work that all processes start at once."""
 
         def ready() -> None:
             if before is not None:
                 before()
             distributed.barrier(group=self._hosts)
 
-        # A timer that repeats a sample would not do so in every process.
-        on_cuda = self._alone.place.type == "cuda"
-        return EventTimer(run, before=ready) if on_cuda else self._alone.timer(run, ready)
+        # The device's other timer may repeat a sample, and not in every process.
+        return self._alone.run_timer(run, ready)
 
 
 class Member(TorchBackend):
-    """The backend of one process."""
+    """The backend of one process, which joins the others.
 
-    def __init__(self, hosts: Any, **settings: Any) -> None:
+    Attributes
+    ----------
+    hosts : ProcessGroup
+        All processes, by way of their hosts' memory.
+    """
+
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._device = cast("Device", _Together(self._device, hosts))
+        distributed.init_process_group(self._device.libraries, timeout=PATIENCE)
+        self.hosts = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        self._device = cast("Device", _Together(self._device, self.hosts))
         self._alone: tuple[TorchNetwork, Sequence[Any]] | None = None
 
     def own_process(self) -> None:
@@ -116,8 +123,7 @@ class Member(TorchBackend):
             [name for name, each in module.named_buffers()
              if not (each.is_floating_point() and each.ndim)],
         )  # fmt: skip
-        on = self._device.place
-        shared = DistributedDataParallel(module, [on] if on.type == "cuda" else None)
+        shared = DistributedDataParallel(module)
         built = super()._trained_network(module, shared, inputs)
         weights = [each for each in module.parameters() if each.requires_grad]
         peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
@@ -145,15 +151,16 @@ class Member(TorchBackend):
         return exchange
 
 
-def _answers(member: Member, hosts: Any, pipe: Any) -> None:
+def _answers(member: Member, pipe: Any) -> None:
     """Answer questions until there are no more; only process 0 has the pipe."""
+    hosts = member.hosts
     built = Built({}, lambda: 0.0)
     while True:
         question, *arguments = _shared(None if pipe is None else pipe.recv(), hosts)
         answer: Any = None
         error: Exception | None = None
         if question == "build":
-            error = _error_of_building(member, hosts, *arguments)
+            error = _error_of_building(member, *arguments)
             if error is None:
                 built = member.together()
                 answer = {name: phase.unit for name, phase in built.phases.items()}
@@ -175,7 +182,7 @@ def _shared(question: Any, hosts: Any) -> Any:
 
 
 def _error_of_building(
-    member: Member, hosts: Any, path: Path, batch: int | None, shapes: Any
+    member: Member, path: Path, batch: int | None, shapes: Any
 ) -> Exception | None:
     """Build a network alone in each process; return the first error of any of them."""
     built, mine = None, None
@@ -184,7 +191,7 @@ def _error_of_building(
     except (ResperfError, MemoryError) as error:
         mine = error
     every: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(every, mine, group=hosts)
+    distributed.all_gather_object(every, mine, group=member.hosts)
     found: Exception | None = next(filter(None, every), None)
     if found is not None and built is not None:
         built.close()
@@ -195,14 +202,8 @@ def _error_of_building(
 def main(settings: str, address: str) -> None:
     """Join the others, and answer until the measuring process ends."""
     given = json.loads(settings)
-    if given["device"].startswith("cuda"):
-        given["device"] = f"cuda:{os.environ['LOCAL_RANK']}"
-        distributed.init_process_group("cpu:gloo,cuda:nccl")
-    else:
-        distributed.init_process_group("gloo", timeout=PATIENCE)
-    hosts = distributed.new_group(backend="gloo", timeout=PATIENCE)
-    member = Member(hosts, **given)
+    member = Member(**{**given, "device": given["device"] + os.environ["LOCAL_RANK"]})
     pipe = Client(address, "AF_UNIX") if distributed.get_rank() == 0 else None
     # The measuring process closes the pipe; the others end with process 0.
     with suppress(EOFError):
-        _answers(member, hosts, pipe)
+        _answers(member, pipe)

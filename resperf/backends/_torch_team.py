@@ -38,8 +38,6 @@ MEETING_S = 600.0
 LOOK_S = 0.2
 END_S = 40.0
 """How long torchrun may take to end what is left of a team: it waits 30 s before it kills."""
-_LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
-"""Class of devices -> what exchanges gradients."""
 
 
 class TeamError(RuntimeError):
@@ -90,13 +88,11 @@ class Team:
         """Processes on all hosts."""
         return self.processes * self.nodes
 
-    def interconnect(self, device_class: str, threads: int) -> str:
-        """Describe what connects the processes; says so if they are more than the cores are for."""
+    def interconnect(self, library: str, threads: int) -> str:
+        """Describe what connects the processes; also says if their threads outnumber the cores."""
         hosts = f"{self.nodes} hosts" if self.nodes > 1 else "1 host"
-        found = f"{_LIBRARIES[device_class]} on {hosts}"
-        if device_class == "cpu" and self.processes * threads > usable_cores():
-            found += f", {OVERSUBSCRIBED}"
-        return found
+        short = f", {OVERSUBSCRIBED}" if self.processes * threads > usable_cores() else ""
+        return f"{library} on {hosts}{short}"
 
     def torchrun_words(self) -> list[str]:
         """Return the options of torchrun."""

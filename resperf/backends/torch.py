@@ -154,7 +154,8 @@ class TorchBackend(Backend):
         found, team = this_platform(self._word), self._team
         if team.size == 1:
             return found
-        connected = team.interconnect(self._kind, self.threads)
+        library = self._device.libraries.rpartition(":")[2]
+        connected = team.interconnect(library, self.threads)
         return replace(found, devices=team.size, interconnect=connected)
 
     @cached_property
@@ -163,9 +164,9 @@ class TorchBackend(Backend):
 
     @property
     def _member_settings(self) -> dict[str, Any]:
-        """Return what each process of a team is started with."""
+        """Return what each process of a team is started with; it adds its number to the device."""
         return {
-            "threads": self.threads, "device": self._word, "precision": self._precision,
+            "threads": self.threads, "device": f"{self._kind}:", "precision": self._precision,
             "layout": self._layout, "optimizer": self._optimizer,
         }  # fmt: skip
 

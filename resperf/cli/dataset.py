@@ -87,7 +87,8 @@ def _campaign_lines(summary: Summary) -> dict[str, str]:
         "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
         "device": f"{machine.device}: {machine.processor}, {info.setting.threads} threads of "
         f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}"
-        + shared * (machine.devices > 1),
+        + shared
+        * (machine.devices > 1),
     }
 
 
