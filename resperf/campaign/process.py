@@ -32,6 +32,7 @@ MEMORY_WORDS = (
     "out of memory",
     "failed to allocate",
     "cannot allocate",
+    "can't allocate",
 )
 
 
