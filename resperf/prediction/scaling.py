@@ -222,6 +222,8 @@ def scaling(
     notes = []
     if connected is None and counts[-1] > most:
         notes.append(f"runs on at most {most} devices were measured: more are extrapolated")
+    if any(point.extrapolated for points in series.values() for point in points):
+        notes.append("whether what is extrapolated fits into the memory of a device is not checked")
     return Scaling(
         network.name, bundle.device, bundle.framework, name, part.method_of(NETWORK, name), strong,
         least_gain, {batch: tuple(points) for batch, points in series.items()},
