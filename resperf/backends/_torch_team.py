@@ -219,6 +219,8 @@ class RunningTeam:
 
     def _ask(self, *question: object) -> Any:
         """Ask all processes; return what process 0 answers."""
+        if self._pipe.closed:
+            raise TeamError("the processes have ended; start others")
         try:
             self._pipe.send(question)
             error, answer = self._pipe.recv()

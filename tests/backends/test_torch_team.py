@@ -81,6 +81,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         members[0].kill()
         with expected(made):
             built.phases["step_ms"].sampler()
+    with expected(made):
+        torch.network(unused, batch=1)
     return made
 
 
@@ -105,6 +107,7 @@ def test_what_cannot_be_read_is_said_and_does_not_end_the_team(found: Found) -> 
 def test_a_process_that_is_killed_ends_the_team_with_its_name(found: Found) -> None:
     assert isinstance(found.errors[1], TeamError)
     assert str(found.errors[1]) == "process 1: killed by the system, probably out of memory"
+    assert "have ended" in str(found.errors[2])
 
 
 def test_the_platform_says_how_many_share_a_run() -> None:
