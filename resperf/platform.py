@@ -23,6 +23,9 @@ PROBE = "probe_"
 PROBE_TOLERANCE = 0.1
 """Machines whose probes differ by less than this share count as equally fast."""
 
+OVERSUBSCRIBED = "oversubscribed"
+"""What `Platform.interconnect` says of more processes and threads than cores."""
+
 
 @dataclass(frozen=True)
 class Accelerator(Record):
@@ -92,7 +95,7 @@ class Platform(Record):
     devices : int
         Number of machines or accelerators that share one run.
     interconnect : str
-        Connection between them.
+        Connection between them, with the number of hosts: ``"gloo on 1 host"``.
     probes : mapping of str to float
         Results of short probes of its speed; names end in a unit: ``probe_call_us``,
         ``probe_copy_gb_per_s``.
@@ -208,6 +211,8 @@ def _facts_that_differ(one: Accelerator, other: Accelerator) -> list[str]:
     return [name for name in names if _both_known(getattr(one, name), getattr(other, name))]
 
 
+_TRANSFERS = "times of transfers between devices may differ"
+
 _CPU: Mapping[str, _Rule] = {
     "processor": _Rule(),
     "family": _Rule("another processor generation"),
@@ -219,6 +224,8 @@ _CPU: Mapping[str, _Rule] = {
     "cores": _Rule(),
     "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
+    "devices": _Rule(),
+    "interconnect": _Rule(_TRANSFERS),
 }
 """Facts that affect times on a CPU."""
 
@@ -227,7 +234,7 @@ _ACCELERATED: Mapping[str, _Rule] = {
         "another device, driver or clock: all times may differ", _accelerators_differ
     ),
     "devices": _Rule(),
-    "interconnect": _Rule("times of transfers between devices may differ"),
+    "interconnect": _Rule(_TRANSFERS),
     "processor": _Rule("preprocess, postprocess and launch times may differ"),
     "cores": _Rule("preprocess, postprocess and launch times may differ"),
     "memory_bytes": _Rule("", _memory_differs),

@@ -123,6 +123,12 @@ _ROWS = (
         "step_ms", "ms", "one training step", _BOTH, Composition.DERIVED,
         ("forward_ms", "backward_ms", "update_ms"),
     ),
+    Quantity(
+        "allreduce_ms", "ms",
+        "the exchange of all gradients between devices, apart from the backward pass that hides "
+        "some of it",
+        _NETWORK, Composition.NONE,
+    ),
     Quantity("epoch_s", "s", "one pass over a data set", _NETWORK, Composition.NONE),
     Quantity(
         "peak_memory_bytes", "bytes", "most memory that was allocated at once", _BOTH,

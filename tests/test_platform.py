@@ -72,6 +72,15 @@ def test_another_generation_of_the_same_name_is_reported() -> None:
     ]
 
 
+def test_the_number_of_processes_that_share_a_run_tells_platforms_apart() -> None:
+    two = replace(XEON, devices=2, interconnect="gloo on 1 host")
+    assert XEON.differences(two) == ["devices: 1 here, 2 there"]
+    assert two.differences(replace(two, interconnect="gloo on 2 hosts")) == [
+        "interconnect: gloo on 1 host here, gloo on 2 hosts there, times of transfers between "
+        "devices may differ"
+    ]
+
+
 def test_facts_that_one_side_does_not_know_are_not_compared() -> None:
     unknown = replace(XEON, family=None, model=None, stepping=None, caches={}, probes={})
     assert XEON.differences(unknown) == unknown.differences(XEON) == []

@@ -11,6 +11,10 @@ The datasets are those of three campaigns, each on an otherwise idle machine:
     python tools/benchmark_convmeter.py ort.h5 --bundle BUNDLE --json ort.json
     python tools/benchmark_convmeter.py training.h5
 
+Rows of several processes that share a training step (``resperf bench convmeter-torch-scaling
+--processes``, merged by ``resperf dataset merge``) get a table by number of processes: what a fit
+without the network says of each number, and of how much faster several are than one.
+
 Every prediction is by a fit without the network, at any batch or image size, and without any of its
 blocks (networks whose names have a dash behind the ``@``). One set of coefficients predicts all
 other networks, or all networks and blocks together. With ``--bundle``, the sum of that bundle's
@@ -26,6 +30,7 @@ Gold 5318Y on one core for inference (Table 1), and of an A100 for blocks and tr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -97,6 +102,8 @@ class Judged:
         Share inside the 90% intervals; NaN without intervals.
     fit_s : float
         Mean seconds of a fit; NaN if there was none.
+    runs : tuple of (str, int, int)
+        Network, batch size of each device and number of devices, of each row; may be empty.
     """
 
     quantity: str
@@ -108,6 +115,30 @@ class Judged:
     predicted: Array
     in_interval: float
     fit_s: float = math.nan
+    runs: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def devices(self) -> list[int]:
+        """Numbers of devices that shared a run."""
+        return sorted({devices for *_, devices in self.runs})
+
+    def of_devices(self, devices: int) -> tuple[Array, Array]:
+        """Return measured and predicted times on so many devices."""
+        own = np.array([count == devices for *_, count in self.runs])
+        return self.measured[own], self.predicted[own]
+
+    def efficiencies(self, devices: int) -> tuple[Array, Array]:
+        """Return the throughput of each device, measured and predicted, over that of one alone."""
+        place = {run: row for row, run in enumerate(self.runs)}
+        pairs = [
+            (place[network, batch, 1], row)
+            for (network, batch, count), row in place.items()
+            if count == devices and (network, batch, 1) in place
+        ]
+        alone, several = np.array(pairs, dtype=int).reshape(-1, 2).T
+        return self.measured[alone] / self.measured[several], (
+            self.predicted[alone] / self.predicted[several]
+        )
 
     @property
     def mape(self) -> float:
@@ -125,6 +156,7 @@ class Judged:
             "on": self.on, **found.to_json(), "r2": r_squared(self.measured, self.predicted),
             "nrmse": found.rmse_ms / float(np.ptp(self.measured)),
             "in_interval": self.in_interval, "fit_s": self.fit_s,
+            "devices": {count: errors(*self.of_devices(count)).to_json() for count in self.devices},
             "networks": {name: self.mape_of(name) for name in dict.fromkeys(self.names)},
         }  # fmt: skip
 
@@ -173,6 +205,16 @@ class Runs:
         return np.array([label_of(each) for each in found])
 
     @property
+    def of_each(self) -> list[tuple[str, int, int]]:
+        """Network, batch size of each device and number of devices, of each row."""
+        return [
+            (network.name, setting.batch or 0, platform.devices)
+            for network, (setting, platform) in zip(
+                self.examples.networks, self.examples.per_row(), strict=True
+            )
+        ]
+
+    @property
     def whole_networks(self) -> list[str]:
         return sorted(set(self.names[~self.of_block].tolist()))
 
@@ -203,7 +245,7 @@ def main() -> int:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--bundle", type=Path, help="also judge the sum of its layers")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD")
-    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, metavar="N",
+    parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, metavar="N",
                         help="numbers of networks of the learning curve")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20, help="of networks, for each number")
     parser.add_argument("--seed", type=int, default=0, help="of the first draw")
@@ -303,10 +345,20 @@ def predicted(method: str, runs: Runs, learnt: Mask, judged: Mask) -> tuple[Arra
     """
     rows = runs.examples.select(np.flatnonzero(learnt))
     fitted = predictor_class(method)("network").fit(rows, validation=rows, seed=0)
-    asked = runs.examples.select(np.flatnonzero(judged))
-    setting, platform = asked.per_row()[0]
-    found = fitted.predict(asked.networks, setting.without_batch(), platform)[asked.quantity]
-    return found.values, found.low, found.high
+    places = np.flatnonzero(judged)
+    asked = runs.examples.select(places)
+    how = asked.per_row()
+    every = np.full((3, len(places)), np.nan)
+    counts = np.array([platform.devices for _, platform in how])
+    for count in np.unique(counts):
+        own = np.flatnonzero(counts == count)
+        setting, platform = how[own[0]]
+        found = fitted.predict(
+            [asked.networks[place] for place in own], setting.without_batch(), platform
+        )[asked.quantity]
+        every[:, own] = found.values, found.low, found.high
+    values, low, high = every
+    return values, low, high
 
 
 def each_left_out(method: str, runs: Runs, learnt: str, on: str) -> Judged:
@@ -327,7 +379,7 @@ def each_left_out(method: str, runs: Runs, learnt: str, on: str) -> Judged:
     return Judged(
         runs.examples.quantity, method, learnt, on, tuple(runs.labels[judged].tolist()),
         measured[judged], values[judged], float(inside.mean()) if len(inside) else math.nan,
-        float(np.mean(seconds)),
+        float(np.mean(seconds)), tuple(itertools.compress(runs.of_each, judged)),
     )  # fmt: skip
 
 
@@ -408,6 +460,12 @@ def report(
         for on in dict.fromkeys(each.on for each in own):
             parts += [f"MAPE of each of the {on}, learnt from all that there is:",
                       names_table([each for each in own if each.on == on])]  # fmt: skip
+        shared = [each for each in own if len(each.devices) > 1 and each.on == each.learnt]
+        if shared:
+            parts += ["By the number of devices that share a run, each with a batch of its own; "
+                      "efficiency is a device's throughput over that of one alone:",
+                      devices_table(shared), f"Each run, predicted by {shared[0].method}:",
+                      scaling_table(shared[0])]  # fmt: skip
         points = [each for each in curve if each.quantity == quantity]
         if points:
             parts += ["MAPE on all other networks by the number of networks measured, mean of the "
@@ -433,6 +491,44 @@ def errors_table(judged: Sequence[Judged]) -> str:
             f"{found.rmse_ms:.3g}", f"{found.rmse_ms / float(np.ptp(each.measured)):.3f}",
             percent_cell(each.in_interval), _number(each.fit_s), _whole_percent(aim),
         ])  # fmt: skip
+    return markdown_table(headings, rows)
+
+
+def devices_table(judged: Sequence[Judged]) -> str:
+    """Show the errors of each method by number of devices, and those of the efficiency."""
+    rows = []
+    for each in judged:
+        for count in each.devices:
+            measured, predicted = each.of_devices(count)
+            real, found = each.efficiencies(count)
+            off = float(np.abs(found / real - 1).mean()) if len(real) else math.nan
+            rows.append([
+                each.on, each.method, str(count), str(len(measured)),
+                percent_cell(errors(measured, predicted).mape), _percent_of_mean(real),
+                _percent_of_mean(found), percent_cell(off) if count > 1 else UNKNOWN,
+            ])  # fmt: skip
+    headings = ("judged on", "method", "devices", "rows", "MAPE", "mean efficiency measured",
+                "predicted", "MAPE of the efficiency")  # fmt: skip
+    return markdown_table(headings, rows)
+
+
+def _percent_of_mean(shares: Array) -> str:
+    return percent_cell(float(shares.mean())) if len(shares) else UNKNOWN
+
+
+def scaling_table(judged: Judged) -> str:
+    """Show each run on each number of devices, measured and predicted."""
+    found = dict(zip(judged.runs, zip(judged.measured, judged.predicted, strict=True), strict=True))
+    headings = ["network", "batch of each"]
+    for count in judged.devices:
+        headings += [f"measured on {count}, ms", f"predicted on {count}, ms"]
+    rows = []
+    for network, batch in dict.fromkeys((network, batch) for network, batch, _ in judged.runs):
+        cells = [network, str(batch)]
+        for count in judged.devices:
+            pair = found.get((network, batch, count), (math.nan, math.nan))
+            cells += [UNKNOWN if math.isnan(value) else f"{value:.1f}" for value in pair]
+        rows.append(cells)
     return markdown_table(headings, rows)
 
 

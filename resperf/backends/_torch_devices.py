@@ -27,10 +27,20 @@ _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory"
 
 
 class Device(Protocol):
-    """What differs between a CPU and a CUDA device."""
+    """What differs between a CPU and a CUDA device.
+
+    Attributes
+    ----------
+    place : torch.device
+    provider : str
+    libraries : str
+        What several processes exchange tensors by, as ``init_process_group`` takes it; the last
+        one exchanges those on the device.
+    """
 
     place: torch.device
     provider: str
+    libraries: str
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Time work as the device does it, without what the host needs to start it.
@@ -39,8 +49,8 @@ class Device(Protocol):
         """
         ...
 
-    def run_timer(self, run: Run) -> Sampler:
-        """Time work as it is started, by the device's clock."""
+    def run_timer(self, run: Run, before: Run | None = None) -> Sampler:
+        """Time work as it is started, by the device's clock; each sample is one run."""
         ...
 
     def call_timer(self, run: Run) -> Sampler:
@@ -68,6 +78,7 @@ class Cpu:
     """The host's processors."""
 
     provider = "CPU"
+    libraries = "gloo"
 
     def __init__(self) -> None:
         self.place = torch.device("cpu")
@@ -84,11 +95,11 @@ class Cpu:
 
         return prepared_run
 
-    def run_timer(self, run: Run) -> Sampler:
+    run_timer = timer
+
+    def call_timer(self, run: Run) -> Sampler:
         """Return a wall clock."""
         return WallClock(run)
-
-    call_timer = run_timer
 
     def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
         """Time forced copies: ``from_numpy`` alone is a view."""
@@ -200,6 +211,7 @@ class Cuda:
     """
 
     provider = "CUDA"
+    libraries = "cpu:gloo,cuda:nccl"
 
     def __init__(self, word: str) -> None:
         number = device_number(word)
@@ -221,9 +233,9 @@ class Cuda:
         """Time queued work between events, behind the filler."""
         return EventTimer(run, self._filler, before)
 
-    def run_timer(self, run: Run) -> Sampler:
+    def run_timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Time work between events as the host starts it."""
-        return EventTimer(run)
+        return EventTimer(run, before=before)
 
     def call_timer(self, run: Run) -> Sampler:
         """Time a call until the device is done, by the wall clock."""

@@ -10,13 +10,15 @@ subtracted. On CUDA that is the device's own time, and a kernel's dispatch by th
 beside it (``dispatch_ms``): eager networks of kernels shorter than this wait for the host.
 Execution of a network is one forward pass as the host starts it.
 
-With an optimizer, layers and networks offer a training step in its parts instead.
+With an optimizer, layers and networks offer a training step in its parts instead. Several processes
+share a network's training step by DistributedDataParallel (`resperf.backends._torch_member`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
 from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
+from resperf.backends._torch_team import RunningTeam, Team
 from resperf.backends._torch_training import TrainingStep, check_optimizer
 from resperf.backends._weights import weights_costs
 from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
@@ -70,7 +73,8 @@ class TorchBackend(Backend):
     Parameters
     ----------
     threads : int, optional
-        Threads within an operator on the host; all usable cores by default.
+        Threads within an operator on the host; all usable cores by default, and one where the
+        number of processes is given.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     precision : {"fp32", "tf32", "amp", "fp16", "bf16"}
@@ -82,6 +86,13 @@ class TorchBackend(Backend):
         ``dynamo`` is ``torch.compile``; compiling is not timed.
     optimizer : str
         Measures training steps with it; inference if it is empty.
+    processes : int, optional
+        Processes of this host that share each training step of a network, each with a batch of its
+        own and, on CUDA, a device of its own.
+    nodes, node_rank : int
+        Hosts with so many processes each, and this host's number.
+    rendezvous : str
+        ``HOST:PORT`` of host 0, where there are several.
 
     Raises
     ------
@@ -100,8 +111,14 @@ class TorchBackend(Backend):
         layout: str = "nchw",
         compiled: str = "eager",
         optimizer: str = "",
+        processes: int | None = None,
+        nodes: int = 1,
+        node_rank: int = 0,
+        rendezvous: str = "",
     ) -> None:
-        self.threads = usable_threads(threads)
+        alone = processes is None and nodes == 1
+        self.threads = usable_threads(threads if alone else threads or 1)
+        self._team = Team(1 if processes is None else processes, nodes, node_rank, rendezvous)
         kind = device.partition(":")[0]
         for word, value, known in (
             ("device", kind, tuple(PRECISIONS)),
@@ -114,6 +131,16 @@ class TorchBackend(Backend):
                     f"framework torch on {kind} has no {word} {value!r}; it has {', '.join(known)}"
                 )
         check_optimizer(optimizer)
+        if self._team.size > 1 and (not optimizer or compiled != "eager"):
+            raise ResperfError(
+                "several processes share training steps of eager PyTorch only; add --training sgd, "
+                "or measure with one process"
+            )
+        if self._team.size > 1 and ":" in device:
+            raise ResperfError(
+                f"several processes take a host's devices from the first on, not {device}; write "
+                f"{kind}"
+            )
         self._word, self._kind = device, kind
         self._precision, self._layout, self._compiled = precision, layout, compiled
         self._optimizer = optimizer
@@ -123,8 +150,29 @@ class TorchBackend(Backend):
         self._device: Device = Cpu() if kind == "cpu" else Cuda(device)
 
     def platform(self) -> Platform:
-        """Describe this machine and the device."""
-        return this_platform(self._word)
+        """Describe this machine and the device, and how many share a run."""
+        found, team = this_platform(self._word), self._team
+        if team.size == 1:
+            return found
+        library = self._device.libraries.rpartition(":")[2]
+        connected = team.interconnect(library, self.threads)
+        return replace(found, devices=team.size, interconnect=connected)
+
+    @cached_property
+    def _running_team(self) -> RunningTeam:
+        return RunningTeam(self._team, self._member_settings)
+
+    @property
+    def _member_settings(self) -> dict[str, Any]:
+        """Return what each process of a team is started with; it adds its number to the device."""
+        return {
+            "threads": self.threads, "device": f"{self._kind}:", "precision": self._precision,
+            "layout": self._layout, "optimizer": self._optimizer,
+        }  # fmt: skip
+
+    def join(self) -> None:
+        """Run this host's processes for the campaign of host 0, until it has ended."""
+        self._team.follow(self._member_settings)
 
     def setting(self) -> Setting:
         """How PyTorch runs layers and networks here."""
@@ -216,6 +264,8 @@ class TorchBackend(Backend):
         MemoryError
             If it does not fit.
         """
+        if self._team.size > 1:
+            return self._running_team.network(path, batch, shapes)
         network = read_network(path, batch=batch, shapes=shapes)
         return self._built(network, weights_of(path, batch=batch, shapes=shapes))
 

@@ -19,7 +19,7 @@ from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError, MissingExtraError, ResperfError
 from resperf.layers import Layer
-from resperf.platform import Platform
+from resperf.platform import OVERSUBSCRIBED, Platform
 from resperf.settings import Setting
 from resperf.targets import DEFAULT, Target
 
@@ -105,6 +105,12 @@ def plan_campaign(
     with _planner(campaign, bench, absent) as (planner, note):
         planned = _plan_with(planner, campaign, bench)
         setting, platform = planner.setting, planner.platform
+        if OVERSUBSCRIBED in platform.interconnect:
+            short = (
+                f"{platform.devices} processes have more threads than cores: rows are labelled "
+                f"{OVERSUBSCRIBED}",
+            )
+            planned = replace(planned, notes=(*planned.notes, *short))
         if isinstance(planner, AbsentDevice):
             planned = replace(planned, notes=(note, *planned.notes), facts=planner.facts)
         else:
@@ -180,6 +186,10 @@ def _settings_of_networks(
         try:
             with WorkerProcess(bench.worker_settings(campaign, options)) as process:
                 found.append((options, process.setting))
+                if process.platform.devices != planner.platform.devices:
+                    raise CampaignError(
+                        "rows of one file have one number of processes; write --processes"
+                    )
         except CampaignError as error:
             words = ", ".join(f"{word}={value!r}" for word, value in options.items())
             raise CampaignError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends.monitors import Reading
+from resperf.backends.processes import python_path
 from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, DeviceLostError, MissingExtraError, ResperfError
 from resperf.layers import Layer
@@ -31,6 +32,7 @@ MEMORY_WORDS = (
     "out of memory",
     "failed to allocate",
     "cannot allocate",
+    "can't allocate",
 )
 
 
@@ -130,7 +132,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 pass_fds=[number],
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 # Ctrl-C reaches the parent only, which then decides.
                 start_new_session=True,
             )
@@ -284,10 +286,3 @@ def _status_of(message: str) -> Status:
     """Return whether a message reports a lack of memory or another crash."""
     no_memory = any(word in message.lower() for word in MEMORY_WORDS)
     return Status.OUT_OF_MEMORY if no_memory else Status.CRASHED
-
-
-def _python_path() -> str:
-    """Return PYTHONPATH with the folder of this package first."""
-    root = str(Path(__file__).resolve().parents[2])
-    rest = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([root, rest] if rest else [root])

@@ -20,6 +20,7 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
+from resperf.backends.processes import die_with_parent
 from resperf.campaign.guarded import time_network
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import failure, measure_layer
@@ -32,15 +33,6 @@ from resperf.quantities import layer_quantity
 from resperf.targets import register
 from resperf.timing import SamplingProtocol
 from resperf.units import NS_PER_S
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent is killed, even while it hangs."""
-    with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 @dataclass

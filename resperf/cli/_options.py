@@ -23,6 +23,10 @@ _SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
 _DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
+_COUNTED = ("threads", "processes", "nodes")
+"""Settings that a file's name names beside their number."""
+_UNNAMED = ("device", "node_rank", "rendezvous")
+"""Settings that a file's name leaves out."""
 _MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
 """Unit of time -> its milliseconds."""
 
@@ -298,12 +302,11 @@ def run_settings(device: str | None, **given: Any) -> dict[str, Any]:
 
 def settings_name(settings: Mapping[str, Any]) -> str:
     """Name settings for a file: ``-2threads-amp-nhwc``; empty for the defaults."""
-    words = {
-        name: f"{value}threads" if name == "threads" else str(value)
+    return "".join(
+        f"-{value}{name}" if name in _COUNTED else f"-{value}"
         for name, value in settings.items()
-        if name != "device"
-    }
-    return "".join(f"-{word}" for word in words.values())
+        if name not in _UNNAMED
+    )
 
 
 def seconds(default: float, text: str) -> Decorator:

@@ -41,6 +41,7 @@ Examples:
   resperf bench cpu-overnight --hours 6 -o datasets/mine.h5
   resperf bench quick --device cpu --framework tensorflow
   resperf bench networks-cpu --framework torch --training sgd
+  resperf bench convmeter-torch-scaling --framework torch --training sgd --processes 2 -o two.h5
   resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
   resperf bench gpu-overnight --runner trtexec -o mine.h5
 """
@@ -58,6 +59,30 @@ RUNNERS = ("trtexec",)
 @DEVICE
 @FRAMEWORK
 @run_options
+@click.option(
+    "--processes",
+    type=COUNT,
+    metavar="N",
+    help="Processes of this host that share each training step of a network, of one thread each "
+    "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
+)
+@click.option(
+    "--nodes",
+    type=COUNT,
+    metavar="N",
+    help="Hosts with so many processes each: give the same command on each of them, with its own "
+    "--node-rank. The files of networks have the same place on all.",
+)
+@click.option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    metavar="R",
+    help="With --nodes: number of this host, from 0. Host 0 measures and writes the dataset; the "
+    "others take part until it has been gone for ten minutes.",
+)
+@click.option(
+    "--rendezvous", metavar="HOST:PORT", help="With --nodes: where host 0 can be reached."
+)
 @click.option(
     "--hours",
     type=POSITIVE,
@@ -121,10 +146,11 @@ def command(
     """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, convmeter-onnxruntime,
-    convmeter-torch, convmeter-torch-training, cpu-45min, cpu-90min, cpu-overnight, gpu-overnight,
-    gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
-    command resumes the campaign.
+    convmeter-torch, convmeter-torch-scaling, convmeter-torch-training, cpu-45min, cpu-90min,
+    cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
+    no finished row; the same command resumes the campaign.
     """
+    from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch
@@ -144,6 +170,15 @@ def command(
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
+    if settings.get("node_rank"):
+        backend(target.framework, target.device_class, **settings).join()
+        return
+    if defined.kinds and (settings.get("processes", 1) > 1 or settings.get("nodes", 1) > 1):
+        raise CampaignError(
+            f"campaign {defined.name} has layers, which one process runs: several share training "
+            "steps of whole networks; choose a campaign of [networks] alone, such as "
+            "convmeter-torch-scaling"
+        )
     bench = Bench(
         target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
     )

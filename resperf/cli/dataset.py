@@ -80,12 +80,15 @@ def _fusions(info: DatasetInfo) -> str:
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:
     info, machine = summary.info, summary.info.platform
+    shared = f", {machine.devices} sharing a run: {machine.interconnect}"
     return {
         "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
         + (f" (merged from {len(info.merged)})" if info.merged else ""),
         "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
         "device": f"{machine.device}: {machine.processor}, {info.setting.threads} threads of "
-        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
+        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}"
+        + shared
+        * (machine.devices > 1),
     }
 
 
@@ -126,8 +129,13 @@ def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
     from resperf.report.tables import table
 
+    headings = ["device", "processor", "rows"]
     rows = [[each.device, each.processor, str(count)] for each, count in summary.platforms.items()]
-    return table(("device", "processor", "rows"), rows, text=("device", "processor"))
+    if any(each.devices > 1 for each in summary.platforms):
+        headings += ["sharing a run", "interconnect"]
+        for row, each in zip(rows, summary.platforms, strict=True):
+            row += [str(each.devices), each.interconnect or "-"]
+    return table(headings, rows, text=("device", "processor", "interconnect"))
 
 
 def _settings_table(summary: Summary) -> str:

@@ -63,8 +63,14 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
 
 
 def _refuse_unlike(path: Path, info: DatasetInfo, other_path: Path, other: DatasetInfo) -> None:
-    """Refuse files of unlike machines or settings, unless rows say everything by themselves."""
-    differences = info.platform.differences(other.platform)
+    """Refuse files of unlike machines or settings, unless rows say everything by themselves.
+
+    How many processes of a machine shared a run is said by each row.
+    """
+    shared = dataclasses.replace(
+        other.platform, devices=info.platform.devices, interconnect=info.platform.interconnect
+    )
+    differences = info.platform.differences(shared)
     differences += info.setting.without_batch().differences(other.setting.without_batch())
     if not differences:
         return

@@ -67,7 +67,7 @@ def complete_inputs(
     """
     shapes = _by_name(path, [info.name for info in declared], shapes or {})
     _check_given(batch, shapes)
-    dims = {info.name: _declared_dims(path, info) for info in declared}
+    dims = {info.name: declared_dims(path, info) for info in declared}
     wanted: dict[str, list[Dim] | None] = {}
     notes: list[str] = []
     bound: dict[str, int] = {}
@@ -170,7 +170,7 @@ def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None
             )
 
 
-def _declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
+def declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
     """Dimensions in the file; None where it does not even give their number."""
     if info.type.WhichOneof("value") != "tensor_type":
         kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type")

@@ -90,7 +90,11 @@ def learn_networks(
     learning.how = list(
         dict.fromkeys(each.without_batch() for one in every for each in one.settings)
     )
-    where = dict.fromkeys(each for one in every for each in one.platforms)
+    # A bundle's first platform answers where nobody asks for several devices.
+    where = sorted(
+        dict.fromkeys(each for one in every for each in one.platforms),
+        key=lambda platform: platform.devices,
+    )
     learning.where = [each if device is None else replace(each, device=device) for each in where]
     graphs = [each for each in _typical(every[0]) if isinstance(each, Network)]
     # Quantities of another mode have no rows under the first setting.

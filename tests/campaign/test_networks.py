@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from resperf.backends.synthetic import CALL_MS, SESSION_MS, closed_form_ms
-from resperf.campaign import Bench, Campaign, CampaignResult, run_campaign
+from resperf.campaign import Bench, Campaign, CampaignResult, plan_campaign, run_campaign
 from resperf.campaign.journal import read_journal
 from resperf.campaign.networks import reference_networks
+from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.store import journal_path
 from resperf.dataset import check_dataset, read_dataset
 from resperf.errors import CampaignError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import graph_digest, weightless
+from resperf.platform import Platform
 from resperf.quantities import PHASES
+from resperf.settings import Setting
 from resperf.targets import target
 
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
@@ -302,3 +305,21 @@ def test_methods_of_networks_learn_what_follows_from_phases(folder: Path) -> Non
     values = {net.name: ms for net, ms in zip(examples.networks, examples.values, strict=True)}
     latency_ms = sum(first.value(name) for name in PHASES)
     assert values[first.subject.name] == pytest.approx(latency_ms, rel=1e-3)
+
+
+def test_a_campaign_has_one_number_of_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of a start have one platform, which says how many share their runs."""
+
+    class Process(WorkerProcess):
+        def __init__(self, settings: WorkerSettings) -> None:
+            shared = settings.settings.get("processes", 1)
+            self.setting, self.platform = Setting("toy"), Platform("cpu", devices=shared)
+
+        def close(self) -> None:
+            """End nothing."""
+
+    monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", Process)
+    with pytest.raises(CampaignError, match="one number of processes; write --processes"):
+        plan_campaign(made(folder, processes=[1, 2]), Bench(target("synthetic")))

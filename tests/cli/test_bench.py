@@ -138,6 +138,11 @@ def test_shipped_campaigns_go_by_their_name(cli) -> None:
         (["tiny.toml", "--framework", "abacus"], "no framework 'abacus'"),
         (["tiny.toml", "--framework", "synthetic", "-o", "no/file/a.h5"], "choose another place"),
         (["bad.toml"], "has no sample"),
+        (["tiny.toml", "--framework", "torch", "--processes", "2"], "tiny has layers, which one"),
+        (
+            ["tiny.toml", "--framework", "synthetic", "--nodes", "2", "--node-rank", "1"],
+            "framework synthetic on synthetic has no setting 'nodes', 'node_rank'",
+        ),
     ],
 )
 def test_mistakes_are_one_line(campaign: Path, cli, words: list[str], part: str) -> None:

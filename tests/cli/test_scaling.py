@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from resperf.bundle import Bundle
-from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.devices.collectives import topologies
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import Network, graph_digest, read_graph
@@ -142,6 +142,17 @@ def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, ne
         each["value"] for each in cli.document(*words, "--batch", "4")["quantities"].values()
     ]
     assert single == pytest.approx(document["series"][0]["points"][0]["time_ms"])
+
+
+def test_one_device_is_meant_where_several_were_measured_first(new, tmp_path, cli):
+    path = written(tmp_path / "runs.h5", Platform("cpu", "toy"), (2, 1))
+    both = read_dataset(path)
+    steps = tuple(row for row in both.measurements if row.setting.mode is Mode.TRAINING)
+    write_dataset(path, dataclasses.replace(both, measurements=steps))
+    cli.text("train", path, "--method", "convmeter", "-o", tmp_path / "line", "--device", "cpu")
+    words = ("predict", new, "--bundle", tmp_path / "line", "--train", "--batch", "4")
+    [alone] = [each["value"] for each in cli.document(*words)["quantities"].values()]
+    assert alone == pytest.approx(step_ms(new.read_bytes(), 4, 1), rel=1e-3)
 
 
 def test_devices_may_share_each_batch(bundle, new, cli):

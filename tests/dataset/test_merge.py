@@ -123,6 +123,21 @@ def test_unlike_machines_are_refused_with_the_difference(
     assert not (tmp_path / "c.h5").exists()
 
 
+def test_rows_of_several_processes_are_merged_with_those_of_one(
+    tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
+) -> None:
+    shared = dataclasses.replace(info.platform, devices=2, interconnect="gloo on 1 host")
+    first = write("a.h5", measured(started_at=1.0))
+    second = write(
+        "b.h5",
+        measured(started_at=2.0, platform=shared),
+        info=dataclasses.replace(info, platform=shared),
+    )
+    merged = merge_datasets([first, second], tmp_path / "c.h5")
+    # They are no repeats of each other.
+    assert [(row.platform.devices, row.repeat) for row in merged.measurements] == [(1, 0), (2, 0)]
+
+
 def test_one_part_is_too_few_and_bad_outputs_are_named(
     tmp_path: Path, write: FileFactory, measured: MeasuredFactory
 ) -> None:

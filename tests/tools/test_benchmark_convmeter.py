@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -12,11 +14,17 @@ import pytest
 from onnx.helper import make_node
 
 from resperf.bundle import Bundle
-from resperf.network import read_network
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, read_graph, read_network, weightless
+from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.predictors.network_totals import counted
+from resperf.settings import Mode, Setting
 
 pytest.importorskip("h5py")
+
+STEPS = Setting("torch", "2.13.0", threads=1, mode=Mode.TRAINING, optimizer="sgd")
 
 METHODS = ["convmeter", "convmeter-relative"]
 ODD = "net3"
@@ -113,3 +121,49 @@ def test_the_tables_show_methods_networks_and_the_curve(tool, runs, capsys, monk
     monkeypatch.setattr(sys, "argv", ["tool", str(runs.with_name("absent.h5"))])
     assert tool.main() == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.fixture
+def shared(network_file, tmp_path) -> Path:
+    """Training steps of networks on one device and two, which ConvMeter's form says exactly."""
+    random = np.random.default_rng(5)
+    rows, graphs = [], {}
+    for place in range(12):
+        widths = [3, *(int(each) for each in random.integers(4, 40, 1 + place % 4))]
+        kernels = [int(each) for each in random.choice([1, 3, 5], len(widths) - 1)]
+        content = weightless(chain(network_file, f"net{place}.onnx", 16, widths, kernels))
+        graphs[graph_digest(content)] = content
+        for batch, count in itertools.product((4, 8), (1, 2)):
+            totals = counted(read_graph(content, "n", batch=batch)).totals
+            exchange_ms = (count > 1) * (2e-4 * totals.weights + 0.1)
+            time_ms = 1e-6 * totals.flops + 20 + 0.1 * totals.layers + exchange_ms
+            rows.append(Measurement(
+                NetworkRef(f"net{place}@16", graph_digest(content)), Status.OK,
+                {"step_ms": Samples((time_ms,), 1, 0, StopReason.BUDGET)},
+                setting=replace(STEPS, batch=batch), platform=Platform("cpu", devices=count),
+                started_at=1.0,
+            ))  # fmt: skip
+    info = DatasetInfo(
+        STEPS, Platform("cpu"), {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
+        quantities=("step_ms",),
+    )  # fmt: skip
+    write_dataset(tmp_path / "shared.h5", Dataset(info, tuple(rows), graphs))
+    return tmp_path / "shared.h5"
+
+
+def test_steps_on_several_devices_stand_beside_those_on_one(tool, shared, capsys, monkeypatch):
+    [judged] = tool.figures(shared, ["convmeter"], (), 1, 0, None)["judged"]
+    assert judged.devices == [1, 2]
+    for count in (1, 2):
+        measured, predicted = judged.of_devices(count)
+        assert len(measured) == 24
+        np.testing.assert_allclose(predicted, measured, rtol=1e-6)
+    real, found = judged.efficiencies(2)
+    np.testing.assert_allclose(found, real, rtol=1e-6)
+    assert (real < 1).all()
+    monkeypatch.setattr(sys, "argv", ["tool", str(shared), "--methods", "convmeter", "--counts"])
+    assert tool.main() == 0
+    text = capsys.readouterr().out
+    assert "| networks | convmeter | 2 | 24 | 0.0% |" in text
+    alone, two = (judged.measured[judged.runs.index(("net3@16", 8, count))] for count in (1, 2))
+    assert f"| net3@16 | 8 | {alone:.1f} | {alone:.1f} | {two:.1f} | {two:.1f} |" in text

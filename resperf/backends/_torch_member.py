@@ -1,0 +1,209 @@
+"""One of the processes that share a training step by DistributedDataParallel.
+
+Run by torchrun (`resperf.backends._torch_team`). Process 0 reads questions from a socket and
+broadcasts them; every process does the same work, a sample begins behind a barrier, and the time of
+the slowest counts.
+
+DistributedDataParallel has PyTorch's own defaults: gradients are averaged in buckets of 25 MiB
+(the first of 1 MiB) while the backward pass goes on, and the statistics of normalisations are sent
+from process 0 before each forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import distributed
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+from resperf.backends._base import Built, Phase
+from resperf.backends._torch_devices import Device, Run
+from resperf.backends._torch_network import TorchNetwork, size_bytes
+from resperf.backends.torch import TorchBackend
+from resperf.errors import ResperfError, UnsupportedError
+from resperf.timing import Sampler
+
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
+"""Gradients that DistributedDataParallel exchanges at once: those that are ready first, others."""
+PATIENCE = timedelta(days=1)
+"""How long a process waits for the next question."""
+
+
+def buckets(sizes_bytes: Sequence[int]) -> list[int]:
+    """Return the bytes of each exchange of gradients, as DistributedDataParallel makes them.
+
+    Parameters
+    ----------
+    sizes_bytes : sequence of int
+        Of the weights, in the network's order; gradients of the last are ready first.
+    """
+    found: list[int] = []
+    filled = 0
+    for size in reversed(sizes_bytes):
+        filled += size
+        if filled >= (BUCKET_BYTES if found else FIRST_BUCKET_BYTES):
+            found.append(filled)
+            filled = 0
+    return [*found, filled] if filled else found
+
+
+class _Together:
+    """A device on which no process begins to time before all are ready."""
+
+    def __init__(self, alone: Device, hosts: Any) -> None:
+        self._alone, self._hosts = alone, hosts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._alone, name)
+
+    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+        """Time work that all processes start at once."""
+
+        def ready() -> None:
+            if before is not None:
+                before()
+            distributed.barrier(group=self._hosts)
+
+        # The device's other timer may repeat a sample, and not in every process.
+        return self._alone.run_timer(run, ready)
+
+
+class Member(TorchBackend):
+    """The backend of one process, which joins the others.
+
+    Attributes
+    ----------
+    hosts : ProcessGroup
+        All processes, by way of their hosts' memory.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        distributed.init_process_group(self._device.libraries, timeout=PATIENCE)
+        self.hosts = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        self._device = cast("Device", _Together(self._device, self.hosts))
+        self._alone: tuple[TorchNetwork, Sequence[Any]] | None = None
+
+    def own_process(self) -> None:
+        """Do nothing: each process measures by itself anyway."""
+
+    def _trained_network(self, module: TorchNetwork, whole: Any, inputs: Sequence[Any]) -> Built:  # noqa: ARG002 -- compiled by nobody
+        """Build a network in this process alone, as far as that goes."""
+        weights = [each for each in module.parameters() if each.requires_grad]
+        outputs = [each for each in module(*inputs) if each.requires_grad]
+        if not outputs:
+            raise UnsupportedError("PyTorch computes no gradient of its results")
+        found = torch.autograd.grad(
+            outputs, weights, [torch.ones_like(each) for each in outputs], allow_unused=True
+        )
+        for weight, gradient in zip(weights, found, strict=True):
+            # DistributedDataParallel would wait for it forever.
+            weight.requires_grad_(gradient is not None)
+        self._alone = module, inputs
+        return Built({}, lambda: 0.0, module.free)
+
+    def together(self) -> Built:
+        """Build the training step of all processes of the network that each has built alone."""
+        assert self._alone is not None
+        module, inputs = self._alone
+        self._alone = None
+        # Constants of the file, such as shapes, are no statistics.
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            module,
+            [name for name, each in module.named_buffers()
+             if not (each.is_floating_point() and each.ndim)],
+        )  # fmt: skip
+        shared = DistributedDataParallel(module)
+        built = super()._trained_network(module, shared, inputs)
+        weights = [each for each in module.parameters() if each.requires_grad]
+        peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
+        phases = {
+            **built.phases,
+            # The buckets are there all the time, and nobody counts them.
+            "peak_memory_bytes": replace(peak, sampler=lambda: peak.sampler() + copied_bytes),
+            "allreduce_ms": Phase(self._device.timer(self._exchange_of(weights))),
+        }
+        return Built(phases, built.isolated, built.free)
+
+    def _exchange_of(self, weights: Sequence[Any]) -> Run:
+        """Return what sums as many bytes as the gradients have, in the same pieces."""
+        dtype = weights[0].dtype
+        pieces = [
+            torch.zeros(size // dtype.itemsize, dtype=dtype, device=self._device.place)
+            for size in buckets([size_bytes([each]) for each in weights])
+        ]
+
+        def exchange() -> None:
+            waiting = [distributed.all_reduce(each, async_op=True) for each in pieces]
+            for each in waiting:
+                each.wait()
+
+        return exchange
+
+
+def _answers(member: Member, pipe: Any) -> None:
+    """Answer questions until there are no more; only process 0 has the pipe."""
+    hosts = member.hosts
+    built = Built({}, lambda: 0.0)
+    while True:
+        question, *arguments = _shared(None if pipe is None else pipe.recv(), hosts)
+        answer: Any = None
+        error: Exception | None = None
+        if question == "build":
+            error = _error_of_building(member, *arguments)
+            if error is None:
+                built = member.together()
+                answer = {name: phase.unit for name, phase in built.phases.items()}
+        elif question == "sample":
+            value = torch.tensor(built.phases[arguments[0]].sampler(), dtype=torch.float64)
+            distributed.all_reduce(value, distributed.ReduceOp.MAX, group=hosts)
+            answer = float(value)
+        else:
+            built.close()
+        if pipe is not None:
+            pipe.send((error, answer))
+
+
+def _shared(question: Any, hosts: Any) -> Any:
+    """Return what process 0 was asked."""
+    box = [question]
+    distributed.broadcast_object_list(box, src=0, group=hosts)
+    return box[0]
+
+
+def _error_of_building(
+    member: Member, path: Path, batch: int | None, shapes: Any
+) -> Exception | None:
+    """Build a network alone in each process; return the first error of any of them."""
+    built, mine = None, None
+    try:
+        built = member.network(path, batch=batch, shapes=shapes)
+    except (ResperfError, MemoryError) as error:
+        mine = error
+    every: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, mine, group=member.hosts)
+    found: Exception | None = next(filter(None, every), None)
+    if found is not None and built is not None:
+        built.close()
+    return found
+
+
+@record  # type: ignore[untyped-decorator]  # torch is not typed here
+def main(settings: str, address: str) -> None:
+    """Join the others, and answer until the measuring process ends."""
+    given = json.loads(settings)
+    member = Member(**{**given, "device": given["device"] + os.environ["LOCAL_RANK"]})
+    pipe = Client(address, "AF_UNIX") if distributed.get_rank() == 0 else None
+    # The measuring process closes the pipe; the others end with process 0.
+    with suppress(EOFError):
+        _answers(member, pipe)

@@ -1,0 +1,262 @@
+"""The processes that share a training step: started by torchrun, asked through one of them.
+
+The measuring process starts `torchrun` on its host; process 0 of what that starts connects to a
+socket of the measuring process and passes each question on to all others
+(`resperf.backends._torch_member`). On other hosts a command without a campaign of its own starts
+`torchrun` whenever the first host has.
+
+`main` is `torchrun`, except that it says in one line which process failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from resperf.backends._base import Built, Phase
+from resperf.backends.processes import python_path
+from resperf.errors import ResperfError
+from resperf.platform import OVERSUBSCRIBED, usable_cores
+
+START_S = 120.0
+"""How long the processes of one host may take to import PyTorch and to meet."""
+MEETING_S = 600.0
+"""How long hosts wait for each other."""
+LOOK_S = 0.2
+END_S = 40.0
+"""How long torchrun may take to end what is left of a team: it waits 30 s before it kills."""
+
+
+class TeamError(RuntimeError):
+    """A process of a team ended; no error of resperf's, since a new team can go on."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """How many processes share a training step, and where.
+
+    Attributes
+    ----------
+    processes : int
+        Of each host.
+    nodes : int
+        Hosts.
+    node_rank : int
+        This host's number; 0 has the campaign.
+    rendezvous : str
+        ``HOST:PORT`` of the first host, where there are several.
+
+    Raises
+    ------
+    ResperfError
+        If these contradict each other.
+    """
+
+    processes: int = 1
+    nodes: int = 1
+    node_rank: int = 0
+    rendezvous: str = ""
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.nodes < 1:
+            raise ResperfError(
+                f"{self.processes} processes on {self.nodes} hosts; both must be at least 1"
+            )
+        if not 0 <= self.node_rank < self.nodes:
+            raise ResperfError(
+                f"host number {self.node_rank} of {self.nodes}; they count from 0 to "
+                f"{self.nodes - 1}"
+            )
+        if self.nodes > 1:
+            self._address()
+
+    @property
+    def size(self) -> int:
+        """Processes on all hosts."""
+        return self.processes * self.nodes
+
+    def interconnect(self, library: str, threads: int) -> str:
+        """Describe what connects the processes; also says if their threads outnumber the cores."""
+        hosts = f"{self.nodes} hosts" if self.nodes > 1 else "1 host"
+        short = f", {OVERSUBSCRIBED}" if self.processes * threads > usable_cores() else ""
+        return f"{library} on {hosts}{short}"
+
+    def torchrun_words(self) -> list[str]:
+        """Return the options of torchrun."""
+        words = [f"--nproc-per-node={self.processes}", f"--nnodes={self.nodes}"]
+        if self.nodes == 1:
+            return ["--standalone", *words]
+        host, port = self._address()
+        return [*words, f"--node-rank={self.node_rank}", f"--master-addr={host}",
+                f"--master-port={port}"]  # fmt: skip
+
+    def _address(self) -> tuple[str, int]:
+        host, _, port = self.rendezvous.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ResperfError(
+                f"rendezvous {self.rendezvous!r} must be HOST:PORT of the first host, such as "
+                "10.0.0.1:29500"
+            )
+        return host, int(port)
+
+    def follow(self, settings: Mapping[str, Any]) -> None:
+        """Run this host's processes whenever the first host starts its own.
+
+        Returns once the first host has not been there for `MEETING_S`.
+        """
+        missing_since = time.monotonic()
+        while time.monotonic() - missing_since < MEETING_S:
+            if _listens(*self._address()):
+                with tempfile.TemporaryFile() as stderr:
+                    _torchrun(self, settings, "", stderr).wait()
+                missing_since = time.monotonic()
+            time.sleep(LOOK_S)
+
+
+def _listens(host: str, port: int) -> bool:
+    """Whether somebody answers there."""
+    try:
+        with socket.create_connection((host, port), timeout=LOOK_S):
+            return True
+    except OSError:
+        return False
+
+
+def _torchrun(
+    team: Team, settings: Mapping[str, Any], address: str, stderr: Any
+) -> subprocess.Popen[bytes]:
+    """Start this host's processes; the first one of all connects to the address."""
+    run = ["-m", "resperf.backends.processes"]
+    member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
+    return subprocess.Popen(
+        [sys.executable, *run, "resperf.backends._torch_team", *team.torchrun_words(), *member],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        env={
+            **os.environ,
+            "PYTHONPATH": python_path(),
+            "OMP_NUM_THREADS": str(settings["threads"]),
+        },
+    )
+
+
+class RunningTeam:
+    """Processes that were started; `network` lets them build one, and samples of it ask them all.
+
+    Parameters
+    ----------
+    team : Team
+    settings : mapping
+        Keywords of each process's backend, as JSON values.
+
+    Raises
+    ------
+    TeamError
+        Now or later, if one of them ends.
+    """
+
+    def __init__(self, team: Team, settings: Mapping[str, Any]) -> None:
+        self._team = team
+        self._open = ExitStack()
+        folder = self._open.enter_context(tempfile.TemporaryDirectory())
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the stack
+        self._stderr = self._open.enter_context(stderr)
+        address = str(Path(folder) / "team")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(1)
+            listener.settimeout(LOOK_S)
+            self._process = _torchrun(team, settings, address, self._stderr)
+            self._pipe = self._open.enter_context(self._connected(listener))
+
+    def _connected(self, listener: socket.socket) -> Connection:
+        """Wait for process 0."""
+        deadline = time.monotonic() + (START_S if self._team.nodes == 1 else MEETING_S)
+        while self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                found, _ = listener.accept()
+            except TimeoutError:
+                continue
+            found.setblocking(True)
+            return Connection(found.detach())
+        raise self._end("the processes did not meet in time")
+
+    def network(
+        self, path: Path, batch: int | None, shapes: Mapping[str, Sequence[int]] | None
+    ) -> Built:
+        """Let every process build a network, for a training step that they share.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError, MemoryError
+            If one of them cannot.
+        """
+        # Every process has the same folder, but a file may be given from where this one is.
+        units: dict[str, str] = self._ask("build", path.resolve(), batch, shapes)
+        phases = {
+            name: Phase(partial(self._ask, "sample", name), unit=unit)
+            for name, unit in units.items()
+        }
+        return Built(phases, phases["step_ms"].sampler, self._free)
+
+    def _free(self) -> None:
+        if self._process.poll() is None:
+            self._ask("free")
+
+    def _ask(self, *question: object) -> Any:
+        """Ask all processes; return what process 0 answers."""
+        if self._pipe.closed:
+            raise TeamError("the processes have ended; start others")
+        try:
+            self._pipe.send(question)
+            error, answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._end("the processes ended") from None
+        if error is not None:
+            raise error
+        return answer
+
+    def _end(self, otherwise: str) -> TeamError:
+        """End what is left; return what torchrun said, or else what is given."""
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        self._open.close()
+        return TeamError(lines[-1].strip()[:300] if lines else otherwise)
+
+
+def main(*words: str) -> None:
+    """Run torchrun; end with the reason if a process fails."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(words)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        # Others fail because of one that was killed, and may write so before it is noticed.
+        for each, other in error.failures.items():
+            if other.exitcode == -signal.SIGKILL:
+                rank, failure = each, other
+        how = failure.message.splitlines()[0]
+        if failure.exitcode == -signal.SIGKILL:
+            how = "killed by the system, probably out of memory"
+        sys.exit(f"process {rank}: {how}")
