@@ -27,7 +27,7 @@ from resperf.layers import (
 )
 from resperf.layers.quantize import Quantize
 from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers, skeleton
-from resperf.lowering._ort_graph import optimised_graph
+from resperf.lowering._ort_graph import optimised_model
 from resperf.lowering._proto import embedded_weight_bytes
 from resperf.network import Network, Node, Tensor, read_network
 from resperf.platform import Platform
@@ -1244,7 +1244,7 @@ def test_shared_biases_in_half_precision_are_cast_in_every_run(
 ) -> None:
     path = half_network_with_shared_bias(tmp_path / "half.onnx")
     network = read_network(path)
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     convolutions = [node.layer for node in lower(network, *target).nodes if node.op in CONVS]
     # Without a constant bias, there is no blocked layout.
@@ -1291,7 +1291,7 @@ def test_biases_of_unknown_scale_are_fused_as_in_the_file(target: Target, tmp_pa
     path = saved(tmp_path / "q.onnx", nodes, (1, 8, 6, 6), values)
     network = read_network(path)
     assert network.tensors["of b"].value is None
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     assert operators(graph)["QLinearConv"] == 1
 
@@ -1301,7 +1301,7 @@ def test_signed_values_have_layers_under_new_names_and_types(
 ) -> None:
     path = quantised_network(tmp_path / "q.onnx", np.int8(0))
     network = read_network(path)
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     asked = lower(network, *target, method="framework")
     assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
