@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import onnx
 
 GRAPHS_KEPT = 8
-_PLACES = frozenset({"Squeeze", "Unsqueeze", "Gather", "Pad", "Slice"})
-"""Operators whose constants that ONNX Runtime makes are axes, not lengths."""
+LENGTHS = frozenset({"int32", "int64"})
+"""Element types of target shapes."""
+_FILTERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Operators that have weights behind their first input."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def at_batch(model: onnx.ModelProto, old: Network, new: Network) -> onnx.GraphPr
     """
     import onnx
 
+    new = _with_names_of(old, new)
     if not (old.batch and new.batch and _are_alike(old, new)):
         return None
     ratio = Fraction(new.batch, old.batch)
@@ -84,8 +87,17 @@ def at_batch(model: onnx.ModelProto, old: Network, new: Network) -> onnx.GraphPr
     scaled = onnx.ModelProto()
     scaled.CopyFrom(model)
     graph = scaled.graph
-    if not all(_set_constant(each, graph, old, new, ratio) for each in graph.initializer):
-        return None
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for constant in graph.initializer:
+        if constant.name in old.tensors:
+            is_set = _set_constant(constant, old.tensors[constant.name], new)
+        else:
+            is_set = _set_target(constant, readers.get(constant.name, []), old, new, ratio)
+        if not is_set:
+            return None
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         if info.name not in new.tensors:
@@ -95,6 +107,26 @@ def at_batch(model: onnx.ModelProto, old: Network, new: Network) -> onnx.GraphPr
         ):
             dim.dim_value = length
     return onnx.shape_inference.infer_shapes(scaled).graph
+
+
+def _with_names_of(old: Network, new: Network) -> Network:
+    """Give constants of `new` the names of `old`: target shapes have one for each batch size."""
+    names: dict[str, str] = {}
+    for before, now in zip(old.nodes, new.nodes, strict=False):
+        names |= {b: a for a, b in zip(before.inputs, now.inputs, strict=False) if a != b}
+    tensors = {name: each for name, each in new.tensors.items() if name not in names}
+    for own, name in names.items():
+        own_tensor = new.tensors.get(own)
+        if own_tensor is None or own_tensor.dtype not in LENGTHS or own_tensor.value is None:
+            return new
+        renamed = replace(own_tensor, name=name)
+        if not _is_same(tensors.setdefault(name, renamed).value, renamed.value):
+            return new
+    nodes = (
+        replace(each, inputs=tuple(names.get(name, name) for name in each.inputs))
+        for each in new.nodes
+    )
+    return replace(new, nodes=tuple(nodes), tensors=tensors) if names else new
 
 
 def _are_alike(old: Network, new: Network) -> bool:
@@ -121,9 +153,8 @@ def _is_same_node(old: Node, new: Node) -> bool:
 def _is_same_tensor(old: Tensor, new: Tensor) -> bool:
     """Whether two tensors differ in lengths only; integers may be lengths."""
     kinds = [(t.dtype, t.is_weight, t.value is None, len(t.shape)) for t in (old, new)]
-    return kinds[0] == kinds[1] and (
-        new.dtype in ("int32", "int64") or _is_same(old.value, new.value)
-    )
+    may_differ = new.dtype in LENGTHS or old.shape != new.shape
+    return kinds[0] == kinds[1] and (may_differ or _is_same(old.value, new.value))
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -161,8 +192,8 @@ def _is_decided_alike(
 
 
 def _equal_shapes(node: Node, network: Network) -> set[tuple[str, str]]:
-    """Return the pairs of a node's tensors that have equal shapes."""
-    names = dict.fromkeys((*node.inputs, *node.outputs))
+    """Return the pairs of a node's tensors that have equal shapes; filters are none of them."""
+    names = (*(node.inputs[:1] if node.op in _FILTERS else node.inputs), *node.outputs)
     shapes = {name: network.tensors[name].shape for name in names if name in network.tensors}
     return {(a, b) for a, b in combinations(shapes, 2) if shapes[a] == shapes[b]}
 
@@ -177,18 +208,14 @@ def _keeps_order(node: Node, network: Network) -> bool:
     return longer == sorted(longer)
 
 
-def _set_constant(
-    constant: onnx.TensorProto, graph: onnx.GraphProto, old: Network, new: Network, ratio: Fraction
-) -> bool:
-    """Give a constant of an optimised graph the value that it has in `new`; False if unknown."""
-    before, now = old.tensors.get(constant.name), new.tensors.get(constant.name)
-    if before is None or now is None:
-        return _set_made_constant(constant, graph, old, new, ratio)
+def _set_constant(constant: onnx.TensorProto, before: Tensor, new: Network) -> bool:
+    """Give a constant of the graph the value that it has in `new`; False if that is not known."""
     from onnx import numpy_helper
 
+    now = new.tensors[constant.name]
     if before.shape == now.shape and _is_same(before.value, now.value):
         # Integers of unknown value may be lengths.
-        return now.is_weight or now.value is not None or now.dtype not in ("int32", "int64")
+        return now.is_weight or now.value is not None or now.dtype not in LENGTHS
     if tuple(constant.dims) != before.shape:
         return False
     if now.value is not None:
@@ -198,33 +225,40 @@ def _set_constant(
     return True
 
 
-def _set_made_constant(
-    constant: onnx.TensorProto, graph: onnx.GraphProto, old: Network, new: Network, ratio: Fraction
+def _set_target(
+    constant: onnx.TensorProto,
+    readers: Sequence[onnx.NodeProto],
+    old: Network,
+    new: Network,
+    ratio: Fraction,
 ) -> bool:
-    """Do the same with a constant that ONNX Runtime made: the target of a Reshape may change."""
+    """Do the same with a constant that ONNX Runtime made: a Reshape to it has the batch first."""
     import onnx
     from onnx import numpy_helper
 
     if constant.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
         return True
-    readers = [node for node in graph.node if constant.name in node.input]
-    if all(node.op_type in _PLACES for node in readers):
+    if all(map(_reads_places, readers)):
         return True
     if constant.external_data or any(node.op_type != "Reshape" for node in readers):
         return False
+    sizes = {tuple(_size(node.input[0], each) for each in (old, new)) for node in readers}
     target = numpy_helper.to_array(constant).copy()
-    sizes = {tuple(_sizes(node.input[0], each) for each in (old, new)) for node in readers}
-    if all(before is not None and before == now for before, now in sizes):
+    if target[:1] <= 0 or all(before is not None and before == now for before, now in sizes):
         return True
-    if len(target) and target[0] > 0:
-        longer = int(target[0]) * ratio
-        if longer.denominator != 1:
-            return False
-        target[0] = int(longer)
-        constant.CopyFrom(numpy_helper.from_array(target, constant.name))
-    return True
+    longer = int(target[0]) * ratio
+    target[0] = int(longer)
+    constant.CopyFrom(numpy_helper.from_array(target, constant.name))
+    return longer.denominator == 1
 
 
-def _sizes(name: str, network: Network) -> int | None:
+def _reads_places(node: onnx.NodeProto) -> bool:
+    """Whether the constants that ONNX Runtime makes for an operator are never the batch size."""
+    if node.op_type == "Split":
+        return any(each.name == "axis" and each.i for each in node.attribute)
+    return node.op_type in ("Squeeze", "Unsqueeze", "Gather", "Pad")
+
+
+def _size(name: str, network: Network) -> int | None:
     tensor = network.tensors.get(name)
     return None if tensor is None else math.prod(tensor.shape)
