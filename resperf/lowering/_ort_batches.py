@@ -18,6 +18,7 @@ import numpy as np
 
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.lowering._ort_transposes import transpose_perm
+from resperf.lowering._proto import shared_weights
 from resperf.network import Network, Node, Tensor
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def _are_alike(old: Network, new: Network) -> bool:
     if (old.inputs, old.outputs, old.opsets) != (new.inputs, new.outputs, new.opsets):
         return False
     if old.tensors.keys() != new.tensors.keys() or len(old.nodes) != len(new.nodes):
+        return False
+    if shared_weights(old) != shared_weights(new):
         return False
     return all(map(_is_same_node, old.nodes, new.nodes)) and all(
         _is_same_tensor(old.tensors[name], each) for name, each in new.tensors.items()

@@ -44,7 +44,7 @@ def lower(
         why_rules = too_large(network)
         if not why_rules:
             try:
-                nodes = _ask(network, setting, platform, block)
+                nodes = _ask(network, setting, block)
                 notes = _unlike(network, nodes, _difference(setting, platform), block)
                 return answer(network, nodes, installed(), notes)
             except UnsupportedError as error:
@@ -61,7 +61,7 @@ def lower(
         return answer(network, nodes, "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
-    return answer(network, _ask(network, setting, platform, block), installed())
+    return answer(network, _ask(network, setting, block), installed())
 
 
 def _difference(setting: Setting, platform: Platform) -> str:
@@ -144,16 +144,13 @@ def _machine() -> tuple[str, str]:
     return installed(), instruction_set()
 
 
-def _ask(
-    network: Network, setting: Setting, platform: Platform, block: int
-) -> list[LoweredNode]:
-    """Return ONNX Runtime's own lowering in the layout of `platform`, through the cache."""
+def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
+    """Return ONNX Runtime's own lowering in blocks of a size, through the cache."""
     shared = sorted(shared_weights(network).items())
     also = (str(shared),) if shared else ()
-    ask = _ort_graph.ask if _same_layout(setting, platform, block) else _ort_graph.ask_for
-    identity = (
-        *_machine(), setting.provider, str(setting.threads), str(block), ask.__name__, *also,
-    )  # fmt: skip
+    own = block_size(threads=max(setting.threads, 1))
+    ask = _ort_graph.ask if block == own else _ort_graph.ask_for
+    identity = (*_machine(), setting.provider, str(setting.threads), str(block), *also)
     return _cache.once(network, identity, lambda: ask(network, block, threads=setting.threads))
 
 
@@ -180,13 +177,3 @@ def block_size(*, threads: int) -> int:
         found = _ort_graph.block_size(threads=threads)
         disk_cache.store("lowering", name, found)
     return found
-
-
-def _same_layout(setting: Setting, platform: Platform, block: int) -> bool:
-    """Whether this machine's ONNX Runtime chooses blocks of the size of `platform`'s.
-
-    Nothing else of its lowering depends on the instruction set within one architecture.
-    """
-    if platform.instruction_set == instruction_set() and not _difference(setting, platform):
-        return True
-    return block == block_size(threads=max(setting.threads, 1))

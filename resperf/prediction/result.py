@@ -590,7 +590,8 @@ SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "laye
 """Keys of a document of a predicted or a measured network."""
 _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
-    "lowering", "framework_version", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
+    "lowering", "framework_version", "rule", "estimated_phases", "views_estimated", "copies",
+    "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
     "groups", "classes", "inferred_from", "extrapolated", "assumed",
