@@ -273,7 +273,28 @@ def read_plain(network: Network, graph: onnx.GraphProto, block: int) -> list[Low
     around, read = _read_nodes(network, graph)
     sources = _sources(network, read.produced)
     names = {node.name: each for node, each in zip(around.nodes, sources, strict=True)}
-    return named_by_sources(network, _ort_rules.lower_optimised(around, block, names))
+    joined = _with_hard_swish(network, around, names)
+    return named_by_sources(network, _ort_rules.lower_optimised(joined, block, names))
+
+
+def _with_hard_swish(
+    network: Network, around: Network, sources: dict[str, tuple[str, ...]]
+) -> Network:
+    """Join the parts of HardSwish: ONNX Runtime inlines what it does not run in blocks.
+
+    Changes the `sources` of the products, which become it.
+    """
+    whole = {node.outputs[0] for node in network.nodes if node.op == "HardSwish"}
+    gates = {node.outputs[0]: node for node in around.nodes if node.op == "HardSigmoid"}
+    nodes: list[Node] = []
+    for node in around.nodes:
+        gate = next((gates[name] for name in node.inputs if name in gates), None)
+        if gate is not None and node.op == "Mul" and node.outputs[0] in whole:
+            nodes.remove(gate)
+            sources[node.name] += sources[gate.name]
+            node = replace(node, op="HardSwish", inputs=gate.inputs, attributes={})
+        nodes.append(node)
+    return replace(around, nodes=tuple(nodes))
 
 
 @dataclass

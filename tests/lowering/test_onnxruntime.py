@@ -711,6 +711,19 @@ def test_blocks_of_another_machine_are_applied_to_what_ort_makes(stem: str, targ
     assert applied == Counter(node.layer for node in lower(network, *target).nodes)
 
 
+def test_hard_swish_is_fused_in_blocks_of_another_machine(target: Target, tmp_path: Path) -> None:
+    nodes = [
+        conv_node("c1", "x", "a"),
+        helper.make_node("HardSwish", ["a"], ["b"], "act"),
+        conv_node("c2", "b", "y"),
+    ]
+    network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    first, second = (n for n in ask_for(network, 8, threads=1) if n.op in CONVS)
+    assert first.layer is not None
+    assert first.layer.fields()["activation"] == "hard_swish"
+    assert (first.sources, second.sources) == (("c1", "act"), ("c2",))
+
+
 def test_other_instruction_sets_and_versions_are_asked(target: Target) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
     setting, platform = target
