@@ -38,13 +38,13 @@ class _Made:
     model: onnx.ModelProto
 
 
-_made: deque[_Made] = deque(maxlen=GRAPHS_KEPT)
+graphs: deque[_Made] = deque(maxlen=GRAPHS_KEPT)
 """The last graphs that ONNX Runtime made in this process, the latest first."""
 
 
 def keep(network: Network, way: tuple[object, ...], model: onnx.ModelProto) -> None:
     """Keep what ONNX Runtime made of a network in one `way`: its threads and optimisers."""
-    _made.appendleft(_Made(network, way, model))
+    graphs.appendleft(_Made(network, way, model))
 
 
 def known_graph(network: Network, way: tuple[object, ...]) -> onnx.GraphProto | None:
@@ -52,7 +52,7 @@ def known_graph(network: Network, way: tuple[object, ...]) -> onnx.GraphProto | 
 
     None if it was not, or if the graph may depend on the batch size.
     """
-    for each in _made:
+    for each in graphs:
         if each.way == way and each.network.name == network.name:
             graph = at_batch(each.model, each.network, network)
             if graph is not None:
