@@ -101,11 +101,10 @@ def at_batch(model: onnx.ModelProto, old: Network, new: Network) -> onnx.GraphPr
             return None
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
-        if info.name not in new.tensors:
+        dims = info.type.tensor_type.shape.dim
+        if info.name not in new.tensors or len(dims) != len(new.tensors[info.name].shape):
             return None
-        for dim, length in zip(
-            info.type.tensor_type.shape.dim, new.tensors[info.name].shape, strict=True
-        ):
+        for dim, length in zip(dims, new.tensors[info.name].shape, strict=True):
             dim.dim_value = length
     return onnx.shape_inference.infer_shapes(scaled).graph
 

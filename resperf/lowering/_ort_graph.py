@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -285,7 +286,12 @@ def _with_hard_swish(
     Changes the `sources` of the products, which become it.
     """
     whole = {node.outputs[0] for node in network.nodes if node.op == "HardSwish"}
-    gates = {node.outputs[0]: node for node in around.nodes if node.op == "HardSigmoid"}
+    readers = Counter(name for node in around.nodes for name in node.inputs)
+    gates = {
+        node.outputs[0]: node
+        for node in around.nodes
+        if node.op == "HardSigmoid" and readers[node.outputs[0]] == 1
+    }
     nodes: list[Node] = []
     for node in around.nodes:
         gate = next((gates[name] for name in node.inputs if name in gates), None)
