@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,18 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
     assert not any(each.skipped for each in predictions.values() if folder not in CPU_FOLDERS)
     assert len(totals_ms) >= 5
     assert totals_ms == pytest.approx(TOTALS_MS[folder.name], rel=1e-3)
+
+
+def test_another_version_is_warned_of_where_it_was_not_asked() -> None:
+    shipped = Bundle.load(ROOT / "models" / "bundles" / "cpu-onnxruntime")
+    bundle = shipped.on(replace(shipped.setting, framework_version="1.0.0"), shipped.platform)
+    network = read_network(ROOT / "models" / "networks" / "lenet5.onnx", batch=1)
+    for lowering, warned in (("auto", False), ("rules", True)):
+        prediction = predict_network(network, bundle, lowering=lowering)
+        assert any("framework_version" in each for each in prediction.warnings) == warned
+        document = prediction.to_json()
+        assert document["framework_version"] == "1.0.0"
+        assert document["lowering"].startswith("rules" if warned else "onnxruntime ")
 
 
 def golden_of(part: Bundle) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ class Nothing(dict):
     def __setitem__(self, key, value): pass
 s._cache = Nothing()
 """
-RULES = "import resperf.lowering.onnxruntime as o; o._difference = lambda *_: 'forced'"
+RULES = "import resperf.lowering.onnxruntime as o; o.too_large = lambda *_: 'forced'"
 STARTS = {
     "all": "",
     "first": "",

@@ -114,6 +114,29 @@ def throughput(bundle_path: Path, folder: Path) -> None:
         print(f"{len(asked)} networks in one process, {label}: {len(asked) / seconds:.1f} a second")
 
 
+def second_batch(bundle: Path, files: list[Path], folder: Path) -> None:
+    """Time a second batch size of a network in one process, after another network was predicted."""
+    script = (
+        "import sys, time, resperf\n"
+        "times_s = []\n"
+        f"for path, batch in (({str(NETWORKS / 'lenet5.onnx')!r}, 1), (sys.argv[1], 1), "
+        "(sys.argv[1], 8)):\n"
+        "    start = time.perf_counter()\n"
+        f"    resperf.predict(path, bundle={str(bundle)!r}, batch=batch)\n"
+        "    times_s.append(time.perf_counter() - start)\n"
+        "print(*times_s[1:])"
+    )
+    print(f"{'network, nothing cached':<32} {'batch 1 s':>10} {'then 8 s':>9} {'ratio':>6}")
+    for path in files:
+        runs = []
+        for turn in range(RUNS):
+            words = [sys.executable, "-c", script, str(path.resolve())]
+            output = ended(words, folder / f"cache-{path.stem}-{turn}").output
+            runs.append([float(word) for word in output.split()])
+        first_s, second_s = (median(each) for each in zip(*runs, strict=True))
+        print(f"{path.stem:<32} {first_s:10.3f} {second_s:9.3f} {second_s / first_s:6.2f}")
+
+
 def one_call(bundle_path: Path) -> None:
     """Predict 100,000 different layers in one call, which runs in one thread."""
     from resperf.bundle import Bundle
@@ -149,8 +172,16 @@ def one_call(bundle_path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True, help="folder of a bundle")
-    bundle = parser.parse_args().bundle.resolve()
+    parser.add_argument(
+        "--second-batch", type=Path, nargs="+", metavar="NETWORK.onnx",
+        help="only time a second batch size of these networks",
+    )  # fmt: skip
+    given = parser.parse_args()
+    bundle = given.bundle.resolve()
     with tempfile.TemporaryDirectory() as folder:
+        if given.second_batch:
+            second_batch(bundle, given.second_batch, Path(folder))
+            return
         cold_starts(bundle, Path(folder))
         throughput(bundle, Path(folder))
     one_call(bundle)

@@ -4,20 +4,27 @@
     python tools/export_networks.py build/networks
     python tools/compare_lowerings.py build/networks/*.onnx
 
-Without files, all of models/networks and the onnx wheel's light networks.
+    python tools/compare_lowerings.py build/networks/*.onnx --batch 8 --ways-from 1
+
+Without files, all of models/networks and the onnx wheel's light networks. With --ways-from, what
+ONNX Runtime answers is compared with what is made of its graph of that batch size, and with its
+graph without blocks, to which this machine's blocks are applied.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 from resperf.backends import backend
 from resperf.errors import ResperfError
-from resperf.lowering import LoweredNetwork, lower
-from resperf.network import read_network
+from resperf.lowering import LoweredNetwork, LoweredNode, _ort_batches, _ort_graph, lower
+from resperf.network import Network, read_network
 from resperf.report.tables import table
+from resperf.settings import Setting
 from resperf.workflows.demo import light_networks
 
 SHIPPED = Path(__file__).parents[1] / "models" / "networks"
@@ -27,10 +34,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", type=Path, nargs="*")
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--ways-from", type=int, metavar="BATCH")
     arguments = parser.parse_args()
     paths = arguments.networks or [*sorted(SHIPPED.glob("*.onnx")), *light_networks()]
     device = backend("onnxruntime")
     target = (device.setting(), device.platform())
+    if arguments.ways_from:
+        compare_ways(paths, arguments.ways_from, arguments.batch, target[0])
+        return
     rows, reasons, same, complete = [], Counter[str](), 0, 0
     for path in paths:
         network = read_network(path, batch=arguments.batch)
@@ -57,6 +68,44 @@ def main() -> None:
     print(f"{same} are lowered alike by the rules")
     for reason, count in reasons.most_common(20):
         print(f"{count:5} x {reason}")
+
+
+def compare_ways(paths: list[Path], first: int, second: int, setting: Setting) -> None:
+    """Compare asking ONNX Runtime about the batch size `second` with the cheaper ways."""
+    block = int(setting.options["nchwc_block"])
+
+    def asked(network: Network) -> tuple[list[LoweredNode], float]:
+        start = time.perf_counter()
+        nodes = _ort_graph.ask(network, block, threads=setting.threads)
+        return nodes, time.perf_counter() - start
+
+    counts, ratios = Counter[str](), []
+    for path in paths:
+        before, now = (read_network(path, batch=batch) for batch in (first, second))
+        _ort_batches.graphs.clear()
+        expected, _ = asked(now)
+        _ort_batches.graphs.clear()
+        _, first_s = asked(before)
+        again, second_s = asked(now)
+        reused = len(_ort_batches.graphs) == 1
+        applied = _ort_graph.ask_for(now, block, threads=setting.threads)
+        counts[f"graph of batch {first} {'reused' if reused else 'not reused'}"] += 1
+        for way, nodes in ((f"after batch {first}", again), ("with blocks applied", applied)):
+            alike = _kernels(nodes) == _kernels(expected)
+            counts[f"{way}: {'the same' if alike else 'other'} layers"] += 1
+            if not alike:
+                print(f"{path.stem}: other layers {way}")
+        ratios.append(second_s / first_s)
+        print(f"{path.stem:<36} {first_s:6.3f} s, then {second_s:6.3f} s: {ratios[-1]:.2f}")
+    for what, count in counts.items():
+        print(f"{count:5} x {what}")
+    print(f"lowering at batch {second} after {first}: {median(ratios):.2f} of the time (median), "
+          f"{sum(each <= 0.2 for each in ratios)} of {len(ratios)} at most 0.2")  # fmt: skip
+
+
+def _kernels(nodes: list[LoweredNode]) -> Counter[tuple[object, ...]]:
+    found = [node for node in nodes if node.role != "view"]
+    return Counter((node.role, node.layer or node.op) for node in found)
 
 
 def _layers(lowered: LoweredNetwork) -> Counter[str]:

@@ -74,8 +74,7 @@ def lower(
         Machine that the layers are for: usually a bundle's.
     method : {"auto", "framework", "rules"}
         ``framework`` asks the installed framework, ``rules`` uses stored rules. ``auto`` asks the
-        framework if its version and layout match; it caches the last results, by the identity of
-        the arguments.
+        framework where it can say; it caches the last results, by the identity of the arguments.
 
     Raises
     ------

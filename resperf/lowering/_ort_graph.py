@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
+from resperf.lowering import _ort_batches, _ort_rules
 from resperf.lowering._base import (
     CONTROL_FLOW,
     LoweredNode,
@@ -56,16 +58,19 @@ _DOMAINS = frozenset(
      "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
 )  # fmt: skip
 """Domains whose operators ONNX Runtime has."""
+_Reader = Callable[[Network, "onnx.GraphProto", int], list[LoweredNode]]
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
+BLOCKS = "NchwcTransformer"
+"""ONNX Runtime's optimiser that chooses blocked layouts."""
 PRECISE = "InsertedPrecisionFreeCast_"
 """Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
-def optimised_graph(
+def optimised_model(
     model: Skeleton, *, threads: int, without: Sequence[str] = ()
-) -> onnx.GraphProto:
-    """Let ONNX Runtime optimise a model for this machine and return the graph it would run.
+) -> onnx.ModelProto:
+    """Let ONNX Runtime optimise a model for this machine and return what it would run.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ def optimised_graph(
             ) from error
         model_made = onnx.load(target, load_external_data=False)
         # ONNX Runtime writes no shapes of tensors that it inserts, such as transposed ones.
-        return onnx.shape_inference.infer_shapes(model_made).graph
+        return onnx.shape_inference.infer_shapes(model_made)
 
 
 def ask(
@@ -138,9 +143,42 @@ def ask(
     UnsupportedError
         If it refuses the network.
     """
-    model = skeleton(_without_custom(network))
-    graph = optimised_graph(model, threads=threads, without=without)
-    return _with_custom(network, read_optimised(network, graph, block))
+    return _asked(network, read_optimised, block, threads, tuple(without))
+
+
+def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
+    """Return what ONNX Runtime makes of a network on a machine of another layout than this one's.
+
+    Parameters
+    ----------
+    network : Network
+    block : int
+        Channels per block of that machine's layout; 0 where it has none.
+    threads : int
+
+    Raises
+    ------
+    UnsupportedError
+        If ONNX Runtime refuses the network.
+    """
+    if not block:
+        return ask(network, 0, threads=threads, without=(BLOCKS,))
+    # In blocks, it fuses additions itself.
+    return _asked(network, read_plain, block, threads, (BLOCKS, "ConvAddActivationFusion"))
+
+
+def _asked(
+    network: Network, read: _Reader, block: int, threads: int, without: tuple[str, ...]
+) -> list[LoweredNode]:
+    """Ask ONNX Runtime, or read its graph of the network at another batch size."""
+    parts, way = _without_custom(network), (threads, without)
+    if (graph := _ort_batches.known_graph(parts, way)) is not None:
+        nodes = read(network, graph, block)
+        if all(node.role != "unknown" for node in nodes):
+            return _with_custom(network, nodes)
+    model = optimised_model(skeleton(parts), threads=threads, without=without)
+    _ort_batches.keep(parts, way, model)
+    return _with_custom(network, read(network, model.graph, block))
 
 
 def _without_custom(network: Network) -> Network:
@@ -202,6 +240,82 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     Every lowered node computes a tensor of the original network, perhaps in another layout and
     with channels padded to whole blocks: that tensor's shape is the layer's.
     """
+    around, read = _read_nodes(network, graph)
+    lowered: list[LoweredNode] = []
+    further: list[list[LoweredNode]] = []
+    for node, is_blocked in zip(around.nodes, read.blocked, strict=True):
+        pieces, between = attention_parts(node, around.tensors)
+        inside = replace(around, tensors={**around.tensors, **between}) if between else around
+        first, *others = (
+            _lowered(inside, each, block, is_blocked=is_blocked)
+            for each in pieces or as_binary_nodes(inside, node)
+        )
+        lowered.append(first)
+        further.append(others)
+    sources = _sources(network, read.produced)
+    edged = _with_edges(network, lowered, read.protos)
+    named = named_by_sources(
+        network,
+        (replace(node, sources=names) for node, names in zip(edged, sources, strict=True)),
+    )
+    # Further parts of a node take the name of the first, which has the sources.
+    return [
+        node
+        for first, others in zip(named, further, strict=True)
+        for node in (first, *(replace(each, name=first.name) for each in others))
+    ]
+
+
+def read_plain(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
+    """Turn an optimised graph without blocked layouts into nodes in blocks of another machine.
+
+    The rules give the layouts: see `_ort_rules`.
+    """
+    around, read = _read_nodes(network, graph)
+    sources = _sources(network, read.produced)
+    names = {node.name: each for node, each in zip(around.nodes, sources, strict=True)}
+    joined = _with_hard_swish(network, around, names)
+    return named_by_sources(network, _ort_rules.lower_optimised(joined, block, names))
+
+
+def _with_hard_swish(
+    network: Network, around: Network, sources: dict[str, tuple[str, ...]]
+) -> Network:
+    """Join the parts of HardSwish: ONNX Runtime inlines what it does not run in blocks.
+
+    Changes the `sources` of the products, which become it.
+    """
+    whole = {node.outputs[0] for node in network.nodes if node.op == "HardSwish"}
+    readers = Counter(name for node in around.nodes for name in node.inputs)
+    gates = {
+        node.outputs[0]: node
+        for node in around.nodes
+        if node.op == "HardSigmoid" and readers[node.outputs[0]] == 1
+    }
+    nodes: list[Node] = []
+    for node in around.nodes:
+        gate = next((gates[name] for name in node.inputs if name in gates), None)
+        if gate is not None and node.op == "Mul" and node.outputs[0] in whole:
+            nodes.remove(gate)
+            sources[node.name] += sources[gate.name]
+            node = replace(node, op="HardSwish", inputs=gate.inputs, attributes={})
+        nodes.append(node)
+    return replace(around, nodes=tuple(nodes))
+
+
+@dataclass
+class _Read:
+    """What is known of the nodes of an optimised graph, besides the nodes themselves."""
+
+    protos: list[onnx.NodeProto]
+    blocked: list[bool]
+    """Whether the outputs are in blocks."""
+    produced: list[str]
+    """Tensors of the original network that they compute."""
+
+
+def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Read]:
+    """Read an optimised graph as a network that has the tensors of the original one as well."""
     from onnx import helper
 
     makers = {node.name: node for node in network.nodes}
@@ -209,16 +323,14 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     inner = _inner_tensors(graph)
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
     tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
-    around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
     blocked: set[str] = set()
-    lowered: list[LoweredNode] = []
-    further: dict[int, list[LoweredNode]] = {}
-    produced: list[str] = []
+    nodes: list[Node] = []
     # Large matrices are inputs of this graph only: where they are weights, they are cast once.
     computed = {name for node in network.nodes for name in node.outputs}
     free = {each.name for each in graph.input}.difference(network.inputs, computed)
     protos = [each for each in graph.node if each.op_type != "Cast" or each.input[0] not in free]
+    read = _Read(protos, [], [])
     for proto in protos:
         original = tensor_name = _original_tensor(network, makers, proto, origin)
         is_blocked = _is_blocked(proto, blocked)
@@ -269,24 +381,10 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
             attributes=attributes,
         )
-        pieces, between = attention_parts(node, tensors)
-        tensors.update(between)
-        first, *others = (
-            _lowered(around, each, block, is_blocked=is_blocked)
-            for each in pieces or as_binary_nodes(around, node)
-        )
-        lowered.append(first)
-        further[len(lowered) - 1] = others
-        produced.append(original.removeprefix(PRECISE))
-    # Nothing behind a custom operator was made of what is before it.
-    parts = _without_custom(network)
-    named = _with_sources(parts, _with_edges(network, lowered, protos), produced)
-    # Further parts of a node take the name of the first, which has the sources.
-    return [
-        node
-        for place, first in enumerate(named)
-        for node in (first, *(replace(each, name=first.name) for each in further[place]))
-    ]
+        nodes.append(node)
+        read.blocked.append(is_blocked)
+        read.produced.append(original.removeprefix(PRECISE))
+    return replace(network, nodes=tuple(nodes), tensors=tensors), read
 
 
 def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
@@ -463,32 +561,26 @@ def _with_edges(
     return marked
 
 
-def _with_sources(
-    network: Network, lowered: list[LoweredNode], produced: list[str]
-) -> list[LoweredNode]:
-    """Add to every lowered node the original nodes that it replaces.
+def _sources(network: Network, produced: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the original nodes that each node of an optimised graph replaces.
 
     The walk goes back from the tensor that it computes to those that earlier nodes computed.
+    Nothing behind a custom operator was made of what is before it.
     """
-    maker = {name: node for node in network.nodes for name in node.outputs if name}
+    maker = {name: node for node in _without_custom(network).nodes for name in node.outputs if name}
     owned: set[str] = set()
-    sources: list[list[str]] = [[] for _ in lowered]
-    for index, tensor_name in enumerate(produced):
-        stack = [tensor_name]
+    sources: list[tuple[str, ...]] = []
+    for tensor_name in produced:
+        stack, names = [tensor_name], []
         while stack:
             node = maker.get(stack.pop())
             if node is None or node.name in owned:
                 continue
             owned.add(node.name)
-            sources[index].append(node.name)
+            names.append(node.name)
             stack.extend(node.inputs)
-    return named_by_sources(
-        network,
-        (
-            replace(kernel, sources=tuple(names))
-            for kernel, names in zip(lowered, sources, strict=True)
-        ),
-    )
+        sources.append(tuple(names))
+    return sources
 
 
 def block_size(*, threads: int) -> int:
@@ -505,7 +597,7 @@ def block_size(*, threads: int) -> int:
         opsets={"": 17},
         batch=1,
     )
-    graph = optimised_graph(skeleton(network), threads=threads)
+    graph = optimised_model(skeleton(network), threads=threads).graph
     for node in graph.node:
         if node.domain == NCHWC and node.op_type == "Conv":
             dims = {init.name: init.dims for init in graph.initializer}

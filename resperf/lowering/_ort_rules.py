@@ -1,7 +1,7 @@
-"""ONNX Runtime's lowering as stored rules, for hosts without it and files that it refuses.
+"""ONNX Runtime's lowering as stored rules, for files that it refuses or should not copy.
 
-They follow ONNX Runtime 1.31 on the CPU: what is fused into convolutions and matrix products, and
-which nodes run in its blocked layout. The tests compare them with ONNX Runtime's own graph.
+They follow one version (`VERSION`) on the CPU: what is fused into convolutions and matrix products,
+and which nodes run in its blocked layout. The tests compare them with ONNX Runtime's own graph.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from resperf.lowering._read import (
 )
 from resperf.network import MALFORMED, Network, Node, Rewritten
 
+VERSION = "1.31"
+"""ONNX Runtime's version that they follow."""
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
 CONV_ACTIVATIONS = frozenset(
@@ -142,6 +144,22 @@ def lower_nodes(network: Network, block: int, *, on_cpu: bool = True) -> list[Lo
             f"them ({type(error).__name__}: {error}); check the file with another tool"
         ) from error
     return named_by_sources(network, nodes)
+
+
+def lower_optimised(
+    network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
+) -> list[LoweredNode]:
+    """Give the nodes of ONNX Runtime's optimised graph the layouts that blocks bring.
+
+    Parameters
+    ----------
+    network : Network
+        The graph, optimised without blocked layouts.
+    block : int
+    sources : mapping of str to tuple of str
+        Name of a node -> those of the original nodes that it replaces.
+    """
+    return _Lowering(network, block, sources, on_cpu=True).run()
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -31,20 +32,28 @@ QUANTIZED_NOTE = (
 def lower(
     network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
 ) -> LoweredNetwork:
-    """Lower a network; see `resperf.lowering.lower`."""
+    """Lower a network; see `resperf.lowering.lower`.
+
+    ONNX Runtime of another version or architecture than the bundle's is asked as well. Where it
+    makes other layers than the stored rules, a note says which.
+    """
     block = int(setting.options.get("nchwc_block", "0"))
     why_rules = ""
+    notes: tuple[str, ...] = ()
     if method == "auto":
-        why_rules = _difference(setting, platform) or too_large(network)
+        why_rules = too_large(network)
         if not why_rules:
             try:
-                return lower(network, setting, platform, method="framework")
+                nodes = _ask(network, setting, block)
+                notes = _unlike(network, nodes, _difference(setting, platform), block)
+                return answer(network, nodes, installed(), notes)
             except UnsupportedError as error:
                 why_rules = str(error)
         method = "rules"
     if method == "rules":
-        notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
-        if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes):
+        if why_rules:
+            notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",)
+        if _is_quantised(network):
             notes = (*notes, QUANTIZED_NOTE)
         if has_half_precision(network):
             notes = (*notes, HALF_PRECISION_NOTE)
@@ -53,6 +62,66 @@ def lower(
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
     return answer(network, _ask(network, setting, block), installed())
+
+
+def _difference(setting: Setting, platform: Platform) -> str:
+    """Say why ONNX Runtime may make other layers here than there; empty if it does not."""
+    import onnxruntime
+
+    here, there = onnxruntime.__version__, setting.framework_version
+    if here != there:
+        return f"version {here} here, {there} there"
+    here, there = instruction_set(), platform.instruction_set
+    if here != there and not {each.partition("+")[0] for each in (here, there)} <= X86:
+        return f"instruction set {here} here, {there} there"
+    return ""
+
+
+def _is_quantised(network: Network) -> bool:
+    return any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes)
+
+
+def _unlike(
+    network: Network, nodes: Sequence[LoweredNode], elsewhere: str, block: int
+) -> tuple[str, ...]:
+    """Say which layers of ONNX Runtime as it is `elsewhere` are not those of the stored rules."""
+    if not elsewhere:
+        return ()
+    asked = f"lowered by ONNX Runtime, {elsewhere}"
+    if _is_quantised(network):
+        return (f"{asked}: it may fuse int8 operators differently there",)
+    try:
+        expected = _layers(_by_rules(network, block, cached=True))
+    except UnsupportedError:
+        return (f"{asked}: which layers it makes there is not known",)
+    found = _layers(nodes)
+    if found == expected:
+        return ()
+    counted = "; ".join(
+        f"{word}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
+        for word, layers in (("only here", found - expected), ("only there", expected - found))
+        if (kinds := _by_kind(layers))
+    )
+    return (
+        f"{asked}: by the stored rules of version {_ort_rules.VERSION}, other layers run there "
+        f"({counted}, of {expected.total()})",
+    )
+
+
+def _layers(nodes: Sequence[LoweredNode]) -> Counter[tuple[str, str]]:
+    """Count kernels, by kind of layer (or operator) and key."""
+    return Counter(
+        (node.op, "") if node.layer is None else (node.layer.kind, node.layer.key)
+        for node in nodes
+        if node.role != "view"
+    )
+
+
+def _by_kind(layers: Counter[tuple[str, str]]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for (kind, _), count in layers.items():
+        kinds[kind] += count
+    return kinds
 
 
 def _by_rules(network: Network, block: int, *, cached: bool) -> list[LoweredNode]:
@@ -76,13 +145,13 @@ def _machine() -> tuple[str, str]:
 
 
 def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
-    """Return ONNX Runtime's own lowering, through the cache."""
+    """Return ONNX Runtime's own lowering in blocks of a size, through the cache."""
     shared = sorted(shared_weights(network).items())
     also = (str(shared),) if shared else ()
+    own = block_size(threads=max(setting.threads, 1))
+    ask = _ort_graph.ask if block == own else _ort_graph.ask_for
     identity = (*_machine(), setting.provider, str(setting.threads), str(block), *also)
-    return _cache.once(
-        network, identity, lambda: _ort_graph.ask(network, block, threads=setting.threads)
-    )
+    return _cache.once(network, identity, lambda: ask(network, block, threads=setting.threads))
 
 
 def too_large(network: Network) -> str:
@@ -108,26 +177,3 @@ def block_size(*, threads: int) -> int:
         found = _ort_graph.block_size(threads=threads)
         disk_cache.store("lowering", name, found)
     return found
-
-
-def _same_layout(setting: Setting, platform: Platform) -> bool:
-    """Whether this host's ONNX Runtime lowers alike despite another instruction set.
-
-    Within one architecture, only the block size of its layout depends on the instruction set.
-    """
-    families = {
-        each.partition("+")[0] in X86 for each in (platform.instruction_set, instruction_set())
-    }
-    block = setting.options.get("nchwc_block")
-    return families == {True} and block == str(block_size(threads=max(setting.threads, 1)))
-
-
-def _difference(setting: Setting, platform: Platform) -> str:
-    """Say why this host's ONNX Runtime may lower differently; empty if it does not."""
-    import onnxruntime
-
-    if setting.framework_version != onnxruntime.__version__:
-        return f"version {onnxruntime.__version__} here, {setting.framework_version} there"
-    if platform.instruction_set != instruction_set() and not _same_layout(setting, platform):
-        return f"instruction set {instruction_set()} here, {platform.instruction_set} there"
-    return ""

@@ -22,9 +22,11 @@ def installed_version(device: str, framework: str) -> str | None:
     return next(iter(versions.values()), None)
 
 
-def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str, ...]:
+def bundle_warnings(
+    bundle: Bundle, *, threads: int | None = None, versions: bool = True
+) -> tuple[str, ...]:
     """Return `host_warnings`, and the origin of the layers if they were measured elsewhere."""
-    warnings = host_warnings(bundle.setting, bundle.platform, threads=threads)
+    warnings = host_warnings(bundle.setting, bundle.platform, threads=threads, versions=versions)
     if bundle.adapted is not None:
         origin = bundle.platforms[0] if bundle.transferred is None else bundle.transferred.origin
         return (
@@ -42,7 +44,7 @@ def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str,
 
 
 def host_warnings(
-    setting: Setting, platform: Platform, *, threads: int | None = None
+    setting: Setting, platform: Platform, *, threads: int | None = None, versions: bool = True
 ) -> tuple[str, ...]:
     """Say how this machine, or the threads asked for, differ from those of a bundle.
 
@@ -53,6 +55,9 @@ def host_warnings(
         The bundle's.
     threads : int, optional
         Number of threads to predict for; by default that of the bundle.
+    versions : bool
+        Whether another version of the framework is a difference. It is none where this machine's
+        version said which layers run: `resperf.lowering.lower` notes those that differ.
 
     Returns
     -------
@@ -72,7 +77,7 @@ def host_warnings(
             differences = this_platform(platform.device).differences(platform)
         except ResperfError as error:
             return (*warnings, f"this machine cannot be compared with the bundle's: {error}")
-        installed = installed_version(platform.device, setting.framework)
+        installed = installed_version(platform.device, setting.framework) if versions else None
         here = replace(setting, framework_version=installed or setting.framework_version)
         differences += here.differences(setting)
         if differences:

@@ -264,8 +264,13 @@ def _with_host(prediction: Prediction, bundle: Bundle, host_dispatch_us: float) 
     return replace(asked, phases=longer, waiting_ms=waiting_ms)
 
 
-def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
-    """Return a prediction without values, of a network with a bundle."""
+def _empty(
+    network: Network, bundle: Bundle, threads: int | None, *, versions: bool = True
+) -> Prediction:
+    """Return a prediction without values, of a network with a bundle.
+
+    It warns of another version of the framework if `versions`.
+    """
     return Prediction(
         network=network.name,
         device=bundle.device,
@@ -273,13 +278,14 @@ def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
         bundle=str(bundle.path),
         method=bundle.method,
         framework=bundle.framework,
+        framework_version=bundle.setting.framework_version,
         batch=network.batch,
         precision=bundle.setting.precision,
         compiled=bundle.setting.compiled,
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
         adapted=bundle.adapted,
-        warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
+        warnings=(*bundle_warnings(bundle, threads=threads, versions=versions), *network.notes),
         assumed=network.assumed,
     )
 
@@ -317,7 +323,8 @@ def _prediction(
     outside = [f"{layer.name}: {layer.reason}" for layer in layers if not layer.in_range]
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     _refuse_incomplete(strict, network.name, bundle, skipped, outside)
-    empty = _empty(network, bundle, threads)
+    asked = lowered.method.startswith(f"{bundle.framework} ")
+    empty = _empty(network, bundle, threads, versions=not asked)
     return replace(
         empty,
         warnings=(

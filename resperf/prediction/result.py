@@ -250,6 +250,8 @@ class Prediction:
         Why the numbers may be off.
     lowering : str
         What turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+    framework_version : str
+        That the layers were measured with; empty if not known.
     rule : str
         The published rule by which the phases were added up: a name of
         `resperf.prediction.rules.RULES`.
@@ -319,6 +321,7 @@ class Prediction:
     handover_ms: float = 0.0
     warnings: tuple[str, ...] = ()
     lowering: str = ""
+    framework_version: str = ""
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
     views_estimated: bool = False
@@ -587,7 +590,8 @@ SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "laye
 """Keys of a document of a predicted or a measured network."""
 _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
-    "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
+    "lowering", "framework_version", "rule", "estimated_phases", "views_estimated", "copies",
+    "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
     "groups", "classes", "inferred_from", "extrapolated", "assumed",

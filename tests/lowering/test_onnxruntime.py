@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +27,11 @@ from resperf.layers import (
     Reorder,
 )
 from resperf.layers.quantize import Quantize
-from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers, skeleton
-from resperf.lowering._ort_graph import optimised_graph
+from resperf.lowering import LoweredNetwork, _ort_graph, _ort_rules, lower, lower_layers, skeleton
+from resperf.lowering import onnxruntime as lowering_onnxruntime
+from resperf.lowering._ort_graph import ask_for, optimised_model
 from resperf.lowering._proto import embedded_weight_bytes
+from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Node, Tensor, read_network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -58,13 +61,20 @@ def contents(lowered: LoweredNetwork) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", [*LIGHT, *REFERENCE], ids=lambda path: path.stem)
-def test_rules_find_the_layers_that_ort_runs(path: Path, target: Target) -> None:
+def test_rules_find_the_layers_that_ort_runs(
+    path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = read_network(path, batch=2)
     asked = lower(network, *target, method="framework")
     by_rules = lower(network, *target, method="rules")
     assert contents(by_rules) == contents(asked)
     assert by_rules.method == "rules"
     assert asked.method.startswith("onnxruntime ")
+    # Another batch size is not asked about, and gives what the rules give.
+    monkeypatch.setattr(_ort_graph, "optimised_model", None)
+    alone = read_network(path, batch=1)
+    once = contents(lower(alone, *target, method="framework"))
+    assert once == contents(lower(alone, *target, method="rules"))
 
 
 def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
@@ -684,31 +694,58 @@ def test_a_removed_node_is_a_source_of_its_neighbour(
     assert sum(len(node.sources) for node in lowered.nodes) == len(network.nodes)
 
 
-def test_another_machine_is_lowered_by_rules_and_noted(target: Target) -> None:
-    path = next(p for p in REFERENCE if p.stem == "lenet5")
+@pytest.mark.parametrize("stem", ["densenet121", "googlenet", "mobilenet_v2"])
+def test_blocks_of_another_machine_are_applied_to_what_ort_makes(stem: str, target: Target) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == stem), batch=1)
     setting, platform = target
     block = {"8": "16"}.get(setting.options["nchwc_block"], "8")
     other = replace(setting, options={**setting.options, "nchwc_block": block})
-    elsewhere = replace(platform, instruction_set="another")
-    lowered = lower(read_network(path, batch=1), other, elsewhere)
-    assert lowered.method == "rules"
-    assert "instruction set" in lowered.notes[0]
-    assert {n.layer.fields().get("layout") for n in lowered.nodes if n.layer} == {
-        "nchw", f"nchwc{block}", None,
-    }  # fmt: skip
+    elsewhere = replace(platform, instruction_set="avx2")
+    lowered = lower(network, other, elsewhere)
+    assert (lowered.method, lowered.notes) == (installed(), ())
+    assert contents(lowered) == contents(lower(network, other, elsewhere, method="rules"))
+    assert f"nchwc{block}" in {n.layer.fields().get("layout") for n in lowered.nodes if n.layer}
+    # Applied to this machine's own size, they are what ONNX Runtime makes by itself.
+    own = int(setting.options["nchwc_block"])
+    applied = Counter(node.layer for node in ask_for(network, own, threads=1))
+    assert applied == Counter(node.layer for node in lower(network, *target).nodes)
 
 
-def test_other_instruction_sets_with_the_same_block_use_onnxruntime(
-    target: Target,
+def test_hard_swish_is_fused_in_blocks_of_another_machine(target: Target, tmp_path: Path) -> None:
+    nodes = [
+        conv_node("c1", "x", "a"),
+        helper.make_node("HardSwish", ["a"], ["b"], "act"),
+        conv_node("c2", "b", "y"),
+    ]
+    network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    first, second = (n for n in ask_for(network, 8, threads=1) if n.op in CONVS)
+    assert first.layer is not None
+    assert first.layer.fields()["activation"] == "hard_swish"
+    assert (first.sources, second.sources) == (("c1", "act"), ("c2",))
+
+
+def test_other_instruction_sets_and_versions_are_asked(target: Target) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
+    setting, platform = target
+    here = lower(network, *target)
+    assert (here.method, here.notes) == (installed(), ())
+    for instructions in ("avx512f+another", "asimd"):
+        assert lower(network, setting, replace(platform, instruction_set=instructions)) == here
+    assert lower(network, replace(setting, framework_version="1.0.0"), platform) == here
+
+
+def test_layers_that_only_this_version_makes_are_noted(
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
     setting, platform = target
-    if setting.options["nchwc_block"] == "0":
-        pytest.skip("this machine has no blocked layout")
-    other = replace(platform, instruction_set="avx512f+another")
-    assert lower(network, setting, other) == lower(network, *target)
-    arm = replace(platform, instruction_set="asimd")
-    assert lower(network, setting, arm).method == "rules"
+    by_rules = [n for n in _ort_rules.lower_nodes(network, 0) if not isinstance(n.layer, Pool)]
+    monkeypatch.setattr(_ort_rules, "lower_nodes", lambda *_: by_rules)
+    other = replace(setting, framework_version="1.0.0", options={"nchwc_block": "0"})
+    [note] = lower(network, other, platform).notes
+    assert f"version {setting.framework_version} here, 1.0.0 there" in note
+    assert "(only here: 2 pool, of " in note
+    assert lower(network, replace(setting, options=other.options), platform).notes == ()
 
 
 def test_a_small_tensor_attribute_is_written(target: Target, tmp_path: Path) -> None:
@@ -770,6 +807,47 @@ def test_consecutive_convolutions_in_half_precision_are_layers(
     assert contents(asked) == contents(lower(network, *target, method="rules"))
 
 
+def tokens_by_batch(batch: int) -> Network:
+    """A transposition of batch and tokens, which a batch of one makes a Reshape."""
+    image = Tensor("x", (batch, 4, 8), "float32")
+    moved = Tensor("t", (4, batch, 8), "float32")
+    nodes = (
+        Node("move", "Transpose", "", ("x",), ("t",), {"perm": (1, 0, 2)}),
+        Node("act", "Softmax", "", ("t",), ("y",), {"axis": -1}),
+    )
+    tensors = {each.name: each for each in (image, moved, replace(moved, name="y"))}
+    return Network("tokens", nodes, tensors, ("x",), ("y",), {"": 17}, batch)
+
+
+def sum_before_norm(batch: int) -> Network:
+    """A sum with one image's constant: fused into the normalisation where shapes are equal."""
+    shape = (batch, 4, 8)
+    tensors = [
+        *(Tensor(name, shape, "float32") for name in "xsy"),
+        Tensor("c", (1, 4, 8), "float32", is_weight=True),
+        *(Tensor(name, (8,), "float32", is_weight=True) for name in "gb"),
+    ]
+    nodes = (
+        Node("sum", "Add", "", ("x", "c"), ("s",), {}),
+        Node("norm", "LayerNormalization", "", ("s", "g", "b"), ("y",), {"axis": -1}),
+    )
+    named = {each.name: each for each in tensors}
+    return Network("sum", nodes, named, ("x",), ("y",), {"": 17}, batch)
+
+
+@pytest.mark.parametrize("made", [tokens_by_batch, sum_before_norm])
+@pytest.mark.parametrize(("first", "second"), [(1, 8), (8, 1), (2, 8)])
+def test_what_depends_on_the_batch_size_is_asked_again(
+    made: Callable[[int], Network], first: int, second: int, target: Target
+) -> None:
+    asked = []
+    for batch in (first, second):
+        lower(made(batch), *target, method="framework")
+        asked.append(contents(lower(made(batch), *target, method="framework")))
+        assert asked[-1] == contents(lower(made(batch), *target, method="rules"))
+    assert asked[0] != asked[1]
+
+
 def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Path) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
     asked = lower(network, *target, method="framework")
@@ -792,6 +870,7 @@ def test_a_lowering_by_rules_instead_of_the_framework_is_cached(
     assert not cache.exists()
     setting, platform = target
     other = replace(setting, framework_version="1.0.0")
+    monkeypatch.setattr(lowering_onnxruntime, "too_large", lambda _: "too large")
     assert lower(network, other, platform).nodes == by_rules.nodes
     assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(_ort_rules, "lower_nodes", None)
@@ -802,6 +881,7 @@ def test_a_lowering_by_rules_instead_of_the_framework_is_cached(
     # The lowering depends on the block size.
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
+    monkeypatch.setattr(lowering_onnxruntime, "too_large", lambda _: "too large")
     elsewhere = "8" if other.options["nchwc_block"] == "0" else "0"
     options = {**other.options, "nchwc_block": elsewhere}
     plain = lower(replace(network), replace(other, options=options), platform)
@@ -1244,7 +1324,7 @@ def test_shared_biases_in_half_precision_are_cast_in_every_run(
 ) -> None:
     path = half_network_with_shared_bias(tmp_path / "half.onnx")
     network = read_network(path)
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     convolutions = [node.layer for node in lower(network, *target).nodes if node.op in CONVS]
     # Without a constant bias, there is no blocked layout.
@@ -1291,7 +1371,7 @@ def test_biases_of_unknown_scale_are_fused_as_in_the_file(target: Target, tmp_pa
     path = saved(tmp_path / "q.onnx", nodes, (1, 8, 6, 6), values)
     network = read_network(path)
     assert network.tensors["of b"].value is None
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     assert operators(graph)["QLinearConv"] == 1
 
@@ -1301,7 +1381,7 @@ def test_signed_values_have_layers_under_new_names_and_types(
 ) -> None:
     path = quantised_network(tmp_path / "q.onnx", np.int8(0))
     network = read_network(path)
-    graph = optimised_graph(skeleton(network), threads=1)
+    graph = optimised_model(skeleton(network), threads=1).graph
     assert operators(graph) == own_operators(path, tmp_path)
     asked = lower(network, *target, method="framework")
     assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []

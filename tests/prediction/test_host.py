@@ -34,6 +34,7 @@ def test_another_machine_is_named(field, value):
 def test_another_version_is_named():
     [warning] = host_warnings(replace(SETTING, framework_version="0.1"), HERE)
     assert f"framework_version: {version('onnxruntime')} here, 0.1 there" in warning
+    assert host_warnings(replace(SETTING, framework_version="0.1"), HERE, versions=False) == ()
 
 
 def test_a_framework_that_is_not_installed_is_not_compared():
