@@ -63,6 +63,7 @@ class LinearFit:
         *,
         relative: bool,
         non_negative: bool,
+        parts: Mapping[str, str] | None = None,
     ) -> Self:
         """Fit by least squares.
 
@@ -81,54 +82,66 @@ class LinearFit:
         relative : bool
             Whether relative errors are minimised.
         non_negative : bool
+        parts : mapping of str to str, optional
+            Total -> the total that it is a part of, to whose cost its own is drawn.
 
         Raises
         ------
         TrainingError
             If there are fewer rows than coefficients.
         """
-        names = [name for name in rows[0] if any(row[name] for row in rows)]
-        matrix = np.array([[row[name] for name in names] for row in rows], dtype=float)
-        places = independent(matrix)
+        whole_of = parts or {}
+        known = [name for name in rows[0] if any(row[name] for row in rows)]
+        names = [name for name in known if name not in whole_of]
+        matrix = np.array([[row[name] for name in known] for row in rows], dtype=float)
+        places = independent(matrix[:, [known.index(name) for name in names]])
         label = f"{setting.framework} on {device}"
         if len(rows) < len(names):
             raise TrainingError(
                 f"{label}: {len(rows)} rows do not determine {len(names)} coefficients "
                 f"({', '.join(names)}); measure more networks or batch sizes"
             )
-        lost = [name for place, name in enumerate(names) if place not in places]
+        kept = [names[place] for place in places]
+        lost = [name for name in names if name not in kept]
         notes = []
         if lost:
             notes.append(
                 f"{label}: {', '.join(lost)} cannot be told apart from "
-                f"{', '.join(names[place] for place in places)} in these rows and count nothing; "
+                f"{', '.join(kept)} in these rows and count nothing; "
                 "measure other networks, or trust only predictions of such as these"
             )
 
+        fewest = len(kept)
+        kept += [name for name in known if whole_of.get(name) in kept]
+        matrix = matrix[:, [known.index(name) for name in kept]]
+        inside = {
+            place: kept.index(whole_of[name]) for place, name in enumerate(kept) if name in whole_of
+        }
+
         def solve(chosen: Any) -> Array:
             return solve_squares(
-                matrix[chosen][:, places], values[chosen], relative=relative,
-                non_negative=non_negative,
+                matrix[chosen], values[chosen], relative=relative, non_negative=non_negative,
+                parts=inside,
             )  # fmt: skip
 
         coefficients = solve(slice(None))
         shortest = float(values.min())
-        parts = np.array(folds_of(networks.tolist(), FOLDS))
+        folds = np.array(folds_of(networks.tolist(), FOLDS))
         ratios = np.full(len(rows), np.nan)
-        for part in np.unique(parts):
-            own = parts == part
-            if len(places) <= (~own).sum():
-                left_out = np.maximum(matrix[own][:, places] @ solve(~own), shortest / _FAR)
+        for fold in np.unique(folds):
+            own = folds == fold
+            if fewest <= (~own).sum():
+                left_out = np.maximum(matrix[own] @ solve(~own), shortest / _FAR)
                 ratios[own] = np.log(values[own] / left_out)
         of_networks = (ratios[networks == name] for name in np.unique(networks))
         groups = [each for each in of_networks if np.isfinite(each).all()]
         return cls(
             device,
             setting,
-            {names[place]: float(c) for place, c in zip(places, coefficients, strict=True)},
+            {name: float(cost) for name, cost in zip(kept, coefficients, strict=True)},
             {
-                name: (float(column.min()), float(column.max()))
-                for name, column in zip(names, matrix.T, strict=True)
+                name: (min(row[name] for row in rows), max(row[name] for row in rows))
+                for name in known
             },
             shortest,
             Intervals.of_groups(groups),

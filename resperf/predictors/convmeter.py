@@ -27,7 +27,7 @@ from resperf.predictors._base import (
 )
 from resperf.predictors._linear_fit import LinearFit
 from resperf.predictors.network_totals import (
-    OTHER,
+    SORTS,
     Counted,
     counted,
 )
@@ -39,6 +39,7 @@ _UPDATING = frozenset({"update_ms", STEP})
 """Quantities that hold the update of the weights."""
 _INFERRED_FROM = "whole networks on this device"
 _CONSTANT = "constant"
+_OF_SORTS = ("multiply-adds", "values", "weights")
 _DEVICES = "devices"
 
 
@@ -63,6 +64,9 @@ class LinearInTotals(Predictor):
     @abstractmethod
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return what the quantity is linear in: name -> value."""
+
+    parts: ClassVar[Mapping[str, str]] = {}
+    """Column -> the column that it is a part of, to whose cost its own is drawn."""
 
     def prepared(self, networks: Sequence[Any]) -> list[Counted]:
         """Count what networks compute, which fits and predictions read instead of their graphs."""
@@ -96,6 +100,7 @@ class LinearInTotals(Predictor):
             LinearFit.fit(
                 device, setting, [rows[place] for place in own], examples.values[own],
                 names[own], relative=self.relative, non_negative=self.non_negative,
+                parts=self.parts,
             )
             for (device, setting), own in places.items()
         ]  # fmt: skip
@@ -224,28 +229,33 @@ class ConvMeterNonNegative(ConvMeterRelative):
 
 
 class OperatorTotals(LinearInTotals):
-    """Ours, not ConvMeter's: totals by sort of operator, relative errors, no negative coefficient.
+    """Ours, not ConvMeter's: totals of all operators and by their sort, relative errors.
 
-    Multiply-adds of convolutions, of those in groups, of products with weights and of others;
-    values that each sort reads and writes; the number of operators; a constant. A training step
-    also has the weights, the operators with weights, and on several devices the exchange of
-    gradients.
+    Multiply-adds, values that operators read and write, and weights, of all operators and again of
+    each sort; the number of operators, once and for each image of the batch; a constant. A training
+    step also has the weights, the operators with weights, and on several devices the exchange of
+    gradients. No coefficient is negative. That of a sort is what it costs beyond what it has in
+    common with all, and is drawn to zero: few networks tell the sorts apart, and a sort that hardly
+    any has costs what the others do.
     """
 
     method = "operator-totals"
+    parts: ClassVar[Mapping[str, str]] = {
+        f"{total} of {sort} operators": total for sort in SORTS for total in _OF_SORTS
+    }
 
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return the totals that the quantity needs."""
-        found = network.by_sort
         columns: dict[str, float] = {_CONSTANT: 1.0}
         if self.quantity_ != "update_ms":
+            found = network.by_sort
+            operators = float(sum(each.times for each in found.values()))
+            columns |= dict.fromkeys(_OF_SORTS, 0.0)
+            columns |= {"operators": operators, "operators x images": operators * network.images}
             for sort, own in found.items():
-                if sort == OTHER:
-                    columns["values of other operators"] = own.data + own.weights
-                else:
-                    columns[f"multiply-adds of {sort}s"] = own.macs
-                    columns[f"values of {sort}s"] = own.data + own.weights
-            columns["operators"] = float(sum(each.times for each in found.values()))
+                for total, value in zip(_OF_SORTS, (own.macs, own.data, own.weights), strict=True):
+                    columns[total] += value
+                    columns[f"{total} of {sort} operators"] = value
         if self.quantity_ in _UPDATING:
             weights, several = network.weights, float(devices > 1)
             columns["weights"] = weights

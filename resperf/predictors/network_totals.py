@@ -8,7 +8,7 @@ layers are in proportion to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import add
@@ -18,10 +18,12 @@ from resperf.lowering import macs_of
 from resperf.network import Network, Tensor
 from resperf.predictors.operator_classes import RunNetwork, RunOperator
 
-CONVOLUTION, GROUPED, PRODUCT = "convolution", "grouped convolution", "product"
-BATCHED, OTHER = "batched product", "other"
-SORTS = (CONVOLUTION, GROUPED, PRODUCT, BATCHED, OTHER)
-"""Sorts of operators; a product is of weights, a batched one of two results."""
+CONVOLUTION, POINTWISE, GROUPED = "convolution", "pointwise convolution", "grouped convolution"
+PRODUCT, BATCHED, OTHER = "product", "batched product", "other"
+SORTS = (CONVOLUTION, POINTWISE, GROUPED, PRODUCT, BATCHED, OTHER)
+"""Sorts of operators; a pointwise convolution has windows of one value, a product is of weights, a
+batched one of two results."""
+_ALL_CONVOLUTIONS = (CONVOLUTION, POINTWISE, GROUPED)
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv", "ConvTranspose", "ConvInteger", "QLinearConv"})
 _PRODUCTS = frozenset({
     "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger", "QLinearMatMul", "QGemm",
@@ -101,17 +103,20 @@ class Counted:
         Learnt values.
     left_out : tuple of str
         Why operators are not counted.
+    images : float
+        Batch size.
     """
 
     name: str
     operations: tuple[Operation, ...]
     weights: float
     left_out: tuple[str, ...] = ()
+    images: float = 1.0
 
     @cached_property
     def totals(self) -> Totals:
         """The metrics at the batch size of the network."""
-        main = [each for each in self.operations if each.sort in (CONVOLUTION, GROUPED)]
+        main = [each for each in self.operations if each.sort in _ALL_CONVOLUTIONS]
         summed = "convolutions" if main else "products"
         main = main or [each for each in self.operations if each.sort == PRODUCT]
         return Totals(
@@ -137,13 +142,14 @@ class Counted:
         sorts: dict[str, float] = {}
         for each in self.operations:
             sorts[each.sort] = sorts.get(each.sort, 0.0) + each.macs
-        main = sorts.get(CONVOLUTION, 0.0) + sorts.get(GROUPED, 0.0)
+        main = sum(sorts.get(each, 0.0) for each in _ALL_CONVOLUTIONS)
         return main > 0 and BATCHED not in sorts and 2 * main >= sum(sorts.values())
 
     def scaled(self, factor: float) -> Counted:
         """Return the network at so many times its batch size (equation 3)."""
         return replace(
             self,
+            images=self.images * factor,
             operations=tuple(
                 each._replace(
                     macs=each.macs * factor,
@@ -160,13 +166,15 @@ def counted(network: Network | RunNetwork) -> Counted:
     """Count what a network computes."""
     if isinstance(network, RunNetwork):
         weights, found = network.parameters, _listed(network)
-        return Counted(network.name, tuple(found), weights, network.left_out)
+        images = float(network.batch or 1)
+        return Counted(network.name, tuple(found), weights, network.left_out, images)
     weights = float(
         sum(_size(each) for each in network.tensors.values() if _is_learnt(each))
         if network.parameters is None
         else network.parameters
     )
-    return Counted(network.name, tuple(_of_graph(network)), weights)
+    images = float(network.batch or 1)
+    return Counted(network.name, tuple(_of_graph(network)), weights, images=images)
 
 
 def _of_graph(network: Network) -> Iterator[Operation]:
@@ -181,7 +189,7 @@ def _of_graph(network: Network) -> Iterator[Operation]:
             continue
         macs = macs_of(network, node)
         yield Operation(
-            _sort(node.op, int(node.attributes.get("group", 1)), len(weights)),
+            _sort(node.op, int(node.attributes.get("group", 1)), weights),
             0.0 if math.isnan(macs) else macs,
             _size(data[0]),
             _size(made[0]),
@@ -191,12 +199,18 @@ def _of_graph(network: Network) -> Iterator[Operation]:
         )
 
 
-def _sort(op: str, groups: int, weights: int) -> str:
+def _sort(op: str, groups: int, weights: Sequence[Tensor]) -> str:
     if op in _CONVOLUTIONS:
-        return GROUPED if groups > 1 else CONVOLUTION
+        return _convolution(groups, weights[0].shape if weights else ())
     if op in _PRODUCTS:
         return PRODUCT if weights else BATCHED
     return OTHER
+
+
+def _convolution(groups: int, filters: Sequence[int]) -> str:
+    if groups > 1:
+        return GROUPED
+    return POINTWISE if len(filters) > 2 and set(filters[2:]) == {1} else CONVOLUTION
 
 
 def _is_learnt(tensor: Tensor) -> bool:
@@ -227,7 +241,7 @@ def _work(operator: RunOperator) -> tuple[str, float, float]:
     made, inputs = operator.outputs[0].values, operator.inputs
     if operator.op == "convolution":
         filters = inputs[1]
-        sort = GROUPED if operator.groups > 1 else CONVOLUTION
+        sort = _convolution(operator.groups, filters.shape)
         return sort, inputs[0].values, made * filters.values / max(filters.shape[0], 1)
     if operator.op in ("addmm", "mm"):
         data, _ = (each for each in inputs[-2:])

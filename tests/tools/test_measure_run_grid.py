@@ -47,6 +47,5 @@ def test_a_stopped_grid_measures_what_the_log_lacks(tool, tmp_path):
 
 
 def test_a_run_trains_a_network(tool):
-    torch = pytest.importorskip("torch")
-    torch.set_num_threads(1)
+    pytest.importorskip("torch")
     assert tool.run_seconds(8, 2) > 0
