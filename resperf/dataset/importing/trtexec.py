@@ -454,9 +454,22 @@ def _shapes_of(name: str) -> str:
 
 
 def _of_shapes(engine: Engine, ending: str) -> Engine:
-    """Keep what is of one optimization profile (a range of shapes), by how its names end."""
-    layers = tuple(layer for layer in engine.layers if _shapes_of(layer.name) == ending)
-    bindings = tuple(name for name in engine.bindings if _shapes_of(name) == ending)
+    """Keep what is of one optimization profile (a range of shapes), by how its names end.
+
+    Tensors get the network's names, as the log has them.
+    """
+
+    def plain(tensors: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
+        return tuple(replace(each, name=each.name.removesuffix(ending)) for each in tensors)
+
+    layers = tuple(
+        replace(layer, inputs=plain(layer.inputs), outputs=plain(layer.outputs))
+        for layer in engine.layers
+        if _shapes_of(layer.name) == ending
+    )
+    bindings = tuple(
+        name.removesuffix(ending) for name in engine.bindings if _shapes_of(name) == ending
+    )
     return replace(engine, layers=layers, bindings=bindings) if layers else engine
 
 

@@ -301,21 +301,30 @@ def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timed", ["", " [profile 1]"])
-def test_optimization_profiles(tmp_path: Path, timed: str) -> None:
+@pytest.mark.parametrize("tensors", ["", " [profile 1]"])
+def test_optimization_profiles(tmp_path: Path, timed: str, tensors: str) -> None:
+    def second(layer: dict[str, Any]) -> dict[str, Any]:
+        sides = {
+            side: [{**each, "Name": each["Name"] + tensors} for each in layer[side]]
+            for side in ("Inputs", "Outputs")
+        }
+        return {**layer, **sides, "Name": f"{layer['Name']} [profile 1]"}
+
     def two(content: dict[str, Any]) -> None:
-        for layer in content["Layers"].copy():
-            content["Layers"].append({**layer, "Name": f"{layer['Name']} [profile 1]"})
+        content["Layers"] += list(map(second, content["Layers"]))
         content["Bindings"] += ["x [profile 1]", "y [profile 1]"]
 
     def named(entries: list[dict[str, Any]]) -> None:
         for entry in entries[1:]:
             entry["name"] += timed
 
-    engine = read_engine(changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named))
+    graph, profile = changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named)
+    engine = read_engine(graph, profile, metadata=[LOG])
     assert engine.layers_ms == pytest.approx(0.090)
     assert engine.layers[4].name == f"Conv_3 + Add_4 + Relu_5{timed}"
     assert engine.layers[4].nodes == ("Conv_3", "Add_4", "Relu_5")
-    assert engine.bindings == (f"x{timed}", f"y{timed}")
+    assert engine.bindings == ("x", "y")
+    assert [(each.name, each.shape) for each in engine.inputs] == [("x", (2, 3, 8, 8))]
 
 
 def test_times_of_older_versions(tmp_path: Path) -> None:
