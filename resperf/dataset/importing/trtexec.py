@@ -545,7 +545,7 @@ def _not_negative(value: Any) -> float:
     return number
 
 
-_WARM_UP = re.compile(r"([\d.]+) ?ms warm up")
+_WARM_UP = re.compile(r"(\d+\.?\d*) ?ms warm up")
 _USUAL_WARM_UP_MS = 200.0
 
 
