@@ -82,6 +82,10 @@ class Team:
             )
         if self.nodes > 1:
             self._address()
+        elif self.rendezvous:
+            raise ResperfError(
+                f"{self.rendezvous} is where several hosts meet, and there is one; add --nodes"
+            )
 
     @property
     def size(self) -> int:
@@ -116,14 +120,25 @@ class Team:
         """Run this host's processes whenever the first host starts its own.
 
         Returns once the first host has not been there for `MEETING_S`.
+
+        Raises
+        ------
+        ResperfError
+            If it never was.
         """
-        missing_since = time.monotonic()
+        met, missing_since = False, time.monotonic()
         while time.monotonic() - missing_since < MEETING_S:
             if _listens(*self._address()):
+                met = True
                 with tempfile.TemporaryFile() as stderr:
                     _torchrun(self, settings, "", stderr).wait()
                 missing_since = time.monotonic()
             time.sleep(LOOK_S)
+        if not met:
+            raise ResperfError(
+                f"nobody answered at {self.rendezvous} for {MEETING_S / 60:g} minutes; give the "
+                "same command with --node-rank 0 there"
+            )
 
 
 def _listens(host: str, port: int) -> bool:

@@ -139,6 +139,7 @@ def test_gradients_are_exchanged_in_buckets_of_those_that_are_ready() -> None:
         ({"nodes": 2, "optimizer": "sgd", "rendezvous": "nowhere"}, "must be HOST:PORT"),
         ({"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "host number 2 of 2"),
         ({"processes": 0}, "must be at least 1"),
+        ({"rendezvous": "a:1"}, "add --nodes"),
         ({"processes": 2, "optimizer": "sgd", "device": "cpu:1"}, "from the first on, not cpu:1"),
     ],
 )
@@ -177,3 +178,9 @@ def test_another_host_takes_part_while_the_first_is_there(monkeypatch: pytest.Mo
     assert started == [(Team(1, 2, 1, f"127.0.0.1:{port}").torchrun_words(), "")]
     with pytest.raises(ResperfError, match="does not run on several hosts"):
         backend("synthetic").join()
+
+
+def test_a_first_host_that_never_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resperf.backends._torch_team.MEETING_S", 0.0)
+    with pytest.raises(ResperfError, match="nobody answered at a:1"):
+        Team(1, 2, 1, "a:1").follow({})
