@@ -52,7 +52,7 @@ def known_graph(network: Network, way: tuple[object, ...]) -> onnx.GraphProto | 
 
     None if it was not, or if the graph may depend on the batch size.
     """
-    for each in graphs:
+    for each in tuple(graphs):  # other threads may add some
         if each.way == way and each.network.name == network.name:
             graph = at_batch(each.model, each.network, network)
             if graph is not None:
