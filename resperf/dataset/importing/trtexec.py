@@ -633,6 +633,8 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     ran = {}
     for name, sizes in _INPUT_SHAPE.findall(written):
+        if name not in shapes and name in engine.bindings:
+            continue  # no layer reads it: its values are shapes
         shape = tuple(map(int, sizes.split("x")))
         if shapes and not _may_be(shapes.get(name, ()), shape):
             has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())

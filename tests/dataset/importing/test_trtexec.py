@@ -262,6 +262,13 @@ def test_sizes_that_are_not_fixed(tmp_path: Path) -> None:
     assert (run.setting.batch, run.setting.shapes) == (None, {})
 
 
+def test_an_input_of_shapes_is_read_by_no_layer(tmp_path: Path) -> None:
+    graph = changed(tmp_path, GRAPH, lambda content: content["Bindings"].append("sizes"))
+    log = tmp_path / "small.log"
+    log.write_text(LOG.read_text().replace("x=2x3x8x8", "x=2x3x8x8,sizes=2"))
+    assert [each.name for each in read_exports([graph, log]).inputs] == ["x"]
+
+
 def test_names_alone(tmp_path: Path) -> None:
     def names(content: dict[str, Any]) -> None:
         content["Layers"] = [layer["Name"] for layer in content["Layers"]]
