@@ -130,8 +130,8 @@ class Team:
         while time.monotonic() - missing_since < MEETING_S:
             if _listens(*self._address()):
                 met = True
-                with tempfile.TemporaryFile() as stderr:
-                    _torchrun(self, settings, "", stderr).wait()
+                with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryFile() as stderr:
+                    _torchrun(self, settings, "", logs, stderr).wait()
                 missing_since = time.monotonic()
             time.sleep(LOOK_S)
         if not met:
@@ -151,13 +151,15 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _torchrun(
-    team: Team, settings: Mapping[str, Any], address: str, stderr: Any
+    team: Team, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
 ) -> subprocess.Popen[bytes]:
     """Start this host's processes; the first one of all connects to the address."""
     run = ["-m", "resperf.backends.processes"]
+    # Else torchrun leaves a folder behind wherever it is killed.
+    words = [*team.torchrun_words(), f"--log-dir={logs}"]
     member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
     return subprocess.Popen(
-        [sys.executable, *run, "resperf.backends._torch_team", *team.torchrun_words(), *member],
+        [sys.executable, *run, "resperf.backends._torch_team", *words, *member],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
@@ -195,7 +197,7 @@ class RunningTeam:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(LOOK_S)
-            self._process = _torchrun(team, settings, address, self._stderr)
+            self._process = _torchrun(team, settings, address, folder, self._stderr)
             self._pipe = self._open.enter_context(self._connected(listener))
 
     def _connected(self, listener: socket.socket) -> Connection:
