@@ -27,8 +27,11 @@ BATCHES = ("1", "8")
 def predicted(python: str, networks: list[Path]) -> dict[str, Any]:
     """Return the documents of an environment's predictions by network and batch size."""
     found = {}
-    # The environment's own package: the folder of this checkout is not searched.
-    around = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # The environment's own package: neither this folder nor PYTHONPATH is searched.
+    around = {
+        **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        "PYTHONSAFEPATH": "1",
+    }
     environment = {**os.environ} if python == sys.executable else around
     for network in networks:
         words = [python, "-m", "resperf", "predict", str(network.resolve()), "--device", "cpu",

@@ -82,6 +82,10 @@ class Team:
             )
         if self.nodes > 1:
             self._address()
+        elif self.rendezvous:
+            raise ResperfError(
+                f"{self.rendezvous} is where several hosts meet, and there is one; add --nodes"
+            )
 
     @property
     def size(self) -> int:
@@ -116,14 +120,25 @@ class Team:
         """Run this host's processes whenever the first host starts its own.
 
         Returns once the first host has not been there for `MEETING_S`.
+
+        Raises
+        ------
+        ResperfError
+            If it never was.
         """
-        missing_since = time.monotonic()
+        met, missing_since = False, time.monotonic()
         while time.monotonic() - missing_since < MEETING_S:
             if _listens(*self._address()):
-                with tempfile.TemporaryFile() as stderr:
-                    _torchrun(self, settings, "", stderr).wait()
+                met = True
+                with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryFile() as stderr:
+                    _torchrun(self, settings, "", logs, stderr).wait()
                 missing_since = time.monotonic()
             time.sleep(LOOK_S)
+        if not met:
+            raise ResperfError(
+                f"nobody answered at {self.rendezvous} for {MEETING_S / 60:g} minutes; give the "
+                "same command with --node-rank 0 there"
+            )
 
 
 def _listens(host: str, port: int) -> bool:
@@ -136,13 +151,15 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _torchrun(
-    team: Team, settings: Mapping[str, Any], address: str, stderr: Any
+    team: Team, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
 ) -> subprocess.Popen[bytes]:
     """Start this host's processes; the first one of all connects to the address."""
     run = ["-m", "resperf.backends.processes"]
+    # Else torchrun leaves a folder behind wherever it is killed.
+    words = [*team.torchrun_words(), f"--log-dir={logs}"]
     member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
     return subprocess.Popen(
-        [sys.executable, *run, "resperf.backends._torch_team", *team.torchrun_words(), *member],
+        [sys.executable, *run, "resperf.backends._torch_team", *words, *member],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
@@ -180,7 +197,7 @@ class RunningTeam:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(LOOK_S)
-            self._process = _torchrun(team, settings, address, self._stderr)
+            self._process = _torchrun(team, settings, address, folder, self._stderr)
             self._pipe = self._open.enter_context(self._connected(listener))
 
     def _connected(self, listener: socket.socket) -> Connection:

@@ -170,15 +170,15 @@ def command(
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
-    if settings.get("node_rank"):
-        backend(target.framework, target.device_class, **settings).join()
-        return
     if defined.kinds and (settings.get("processes", 1) > 1 or settings.get("nodes", 1) > 1):
         raise CampaignError(
             f"campaign {defined.name} has layers, which one process runs: several share training "
             "steps of whole networks; choose a campaign of [networks] alone, such as "
             "convmeter-torch-scaling"
         )
+    if settings.get("node_rank"):
+        backend(target.framework, target.device_class, **settings).join()
+        return
     bench = Bench(
         target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
     )

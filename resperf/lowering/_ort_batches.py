@@ -52,7 +52,7 @@ def known_graph(network: Network, way: tuple[object, ...]) -> onnx.GraphProto | 
 
     None if it was not, or if the graph may depend on the batch size.
     """
-    for each in graphs:
+    for each in tuple(graphs):  # other threads may add some
         if each.way == way and each.network.name == network.name:
             graph = at_batch(each.model, each.network, network)
             if graph is not None:
@@ -246,7 +246,9 @@ def _set_target(
         return False
     sizes = {tuple(_size(node.input[0], each) for each in (old, new)) for node in readers}
     target = numpy_helper.to_array(constant).copy()
-    if target[:1] <= 0 or all(before is not None and before == now for before, now in sizes):
+    if all(before is not None and before == now for before, now in sizes):
+        return True
+    if not target.size or target[0] <= 0:
         return True
     longer = int(target[0]) * ratio
     target[0] = int(longer)

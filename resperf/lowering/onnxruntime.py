@@ -25,7 +25,7 @@ MAX_COPIED_WEIGHT_BYTES = 100_000_000
 """Networks with more convolution weights are lowered by rules: ORT would copy the weights."""
 QUANTIZED_NOTE = (
     "stored rules do not fuse operators between QuantizeLinear and DequantizeLinear, so that the "
-    "real time is shorter; predict on a machine like the bundle's"
+    "real time is shorter"
 )
 
 

@@ -105,6 +105,13 @@ class Examples:
             groups=chosen(self.groups) if self.groups else (),
         )
 
+    def on_one_device(self) -> Examples:
+        """Return the rows of runs that several devices did not share; all if each was shared."""
+        alone = [place for place, each in enumerate(self.platforms) if each.devices == 1]
+        if len(self.platforms) != len(self) or len(alone) in (0, len(self)):
+            return self
+        return self.select(np.array(alone, dtype=np.intp))
+
     def per_row(self) -> list[tuple[Setting, Platform]]:
         """Return the setting and the platform of each row.
 
@@ -312,11 +319,18 @@ class Predictor(ABC):
             If a library needed for training is not installed.
         """
         self._refuse_other(examples)
+        self.quantity_ = examples.quantity
+        if not self.tells_devices:
+            examples, validation = examples.on_one_device(), validation.on_one_device()
         examples.check(self.kind, at_least=self.fewest)
         validation.check(self.kind, at_least=1)
-        self.quantity_ = examples.quantity
         self._learn(Task(examples, validation, seed, progress))
         return self
+
+    @property
+    def tells_devices(self) -> bool:
+        """Whether what it learns depends on how many devices share a run."""
+        return False
 
     def _refuse_other(self, examples: Examples) -> None:
         name = examples.quantity

@@ -61,6 +61,11 @@ class LinearInTotals(Predictor):
     non_negative: ClassVar[bool] = True
     """Whether no coefficient is below zero."""
 
+    @property
+    def tells_devices(self) -> bool:
+        """Whether the quantity has terms for the exchange between devices."""
+        return self.quantity_ in _UPDATING
+
     @abstractmethod
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return what the quantity is linear in: name -> value."""

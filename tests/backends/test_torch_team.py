@@ -64,7 +64,16 @@ def unused_weight(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where processes that are started have their temporary files."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, temporary: Path) -> Found:
     made = Found()
     torch = backend("torch", "cpu", processes=2, optimizer="sgd")
     with expected(made):
@@ -93,6 +102,11 @@ def test_a_shared_step_has_its_parts_and_the_exchange_apart(found: Found) -> Non
     assert all(value > 0 for values in found.values.values() for value in values)
     # Weights, gradients and the copies of these that are exchanged: 61,706 of each.
     assert min(found.values["peak_memory_bytes"]) > 3 * 4 * 61_706
+
+
+def test_torchrun_leaves_no_files(found: Found, temporary: Path) -> None:
+    assert found.errors
+    assert list(temporary.glob("torchelastic*")) == []
 
 
 def test_weights_that_learn_nothing_are_not_waited_for(found: Found) -> None:
@@ -139,6 +153,7 @@ def test_gradients_are_exchanged_in_buckets_of_those_that_are_ready() -> None:
         ({"nodes": 2, "optimizer": "sgd", "rendezvous": "nowhere"}, "must be HOST:PORT"),
         ({"nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "host number 2 of 2"),
         ({"processes": 0}, "must be at least 1"),
+        ({"rendezvous": "a:1"}, "add --nodes"),
         ({"processes": 2, "optimizer": "sgd", "device": "cpu:1"}, "from the first on, not cpu:1"),
     ],
 )
@@ -162,7 +177,7 @@ def test_another_host_takes_part_while_the_first_is_there(monkeypatch: pytest.Mo
         def wait(self) -> int:
             return 0
 
-    def torchrun(team: Team, settings: object, address: str, stderr: object) -> Ended:
+    def torchrun(team: Team, settings: object, address: str, logs: str, stderr: object) -> Ended:
         started.append((team.torchrun_words(), address))
         first.close()
         return Ended()
@@ -177,3 +192,9 @@ def test_another_host_takes_part_while_the_first_is_there(monkeypatch: pytest.Mo
     assert started == [(Team(1, 2, 1, f"127.0.0.1:{port}").torchrun_words(), "")]
     with pytest.raises(ResperfError, match="does not run on several hosts"):
         backend("synthetic").join()
+
+
+def test_a_first_host_that_never_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resperf.backends._torch_team.MEETING_S", 0.0)
+    with pytest.raises(ResperfError, match="nobody answered at a:1"):
+        Team(1, 2, 1, "a:1").follow({})

@@ -140,13 +140,18 @@ def test_shipped_campaigns_go_by_their_name(cli) -> None:
         (["bad.toml"], "has no sample"),
         (["tiny.toml", "--framework", "torch", "--processes", "2"], "tiny has layers, which one"),
         (
-            ["tiny.toml", "--framework", "synthetic", "--nodes", "2", "--node-rank", "1"],
+            ["tiny.toml", "--framework", "torch", "--nodes", "2", "--node-rank", "1"],
+            "tiny has layers, which one",
+        ),
+        (
+            ["networks.toml", "--framework", "synthetic", "--nodes", "2", "--node-rank", "1"],
             "framework synthetic on synthetic has no setting 'nodes', 'node_rank'",
         ),
     ],
 )
 def test_mistakes_are_one_line(campaign: Path, cli, words: list[str], part: str) -> None:
     Path("bad.toml").write_text("sample = 3\n" + TOML)
+    Path("networks.toml").write_text('[networks]\nfiles = ["lenet5"]\n')
     Path("no").write_text("a file where a folder should be")
     printed = cli.error("bench", *words)
     assert part in printed

@@ -29,6 +29,7 @@ from resperf.layers import (
 from resperf.layers.quantize import Quantize
 from resperf.lowering import LoweredNetwork, _ort_graph, _ort_rules, lower, lower_layers, skeleton
 from resperf.lowering import onnxruntime as lowering_onnxruntime
+from resperf.lowering._ort_batches import at_batch
 from resperf.lowering._ort_graph import ask_for, optimised_model
 from resperf.lowering._proto import embedded_weight_bytes
 from resperf.lowering.onnxruntime import installed
@@ -846,6 +847,28 @@ def test_what_depends_on_the_batch_size_is_asked_again(
         asked.append(contents(lower(made(batch), *target, method="framework")))
         assert asked[-1] == contents(lower(made(batch), *target, method="rules"))
     assert asked[0] != asked[1]
+
+
+def test_a_reshape_to_a_scalar_that_ort_made_has_no_batch_size() -> None:
+    def largest(batch: int) -> Network:
+        tensors = (Tensor("x", (batch, 4), "float32"), Tensor("y", (), "float32"))
+        node = Node("max", "ReduceMax", "", ("x",), ("y",), {"keepdims": 0})
+        named = {each.name: each for each in tensors}
+        return Network("largest", (node,), named, ("x",), ("y",), {"": 17}, batch)
+
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["r"], keepdims=1),
+        helper.make_node("Reshape", ["r", "made"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", (2, 4)), ("y", ()))
+    )
+    made = helper.make_tensor("made", onnx.TensorProto.INT64, [0], [])
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [made]))
+    graph = at_batch(model, largest(2), largest(8))
+    assert graph is not None
+    assert [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim] == [8, 4]
 
 
 def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Path) -> None:

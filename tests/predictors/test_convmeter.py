@@ -158,6 +158,15 @@ def test_a_training_step_has_the_seven_coefficients_of_its_parts():
     assert "devices: 8 times as many as in any that was measured" in account.extrapolated
 
 
+def test_what_has_no_term_for_devices_is_learnt_on_one():
+    alone = [published_ms(each) for each in NETWORKS]
+    platforms = [Platform("cpu", devices=each) for each in (1, 2) for _ in NETWORKS]
+    values = [*alone, *(3 * each for each in alone)]
+    given = rows(NETWORKS * 2, values, "backward_ms", [TRAINING] * len(values), platforms)
+    found = fitted(ConvMeter, given).predict(NEW, TRAINING, PLATFORM)["backward_ms"]
+    np.testing.assert_allclose(found.values, [published_ms(each) for each in NEW], rtol=1e-6)
+
+
 def test_sorts_of_operators_tell_networks_apart_that_convmeter_cannot():
     """Activations cost as much as convolutions here; they are no convolution's input or output."""
 

@@ -68,6 +68,7 @@ class CudaMonitor(Monitor):
         self._usual = UsualClock()
         self._throttled: tuple[float, float] | None = None
         self._limit_bytes = 0
+        self._members = 0
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -107,9 +108,12 @@ class CudaMonitor(Monitor):
 
     def _prepare(self, backend: Backend) -> None:
         """Find the card by its UUID where no word names it; go on from the usual clock."""
-        accelerators = backend.platform().accelerators
+        platform = backend.platform()
+        accelerators = platform.accelerators
         if not self.device and accelerators:
             self.device = word_of(accelerators[0])
+        # Where several processes share a run, the first has this card besides this process.
+        self._members = int(platform.devices > 1)
         mhz, checks = self._usual_before.get(USUAL_CLOCK, (math.nan, 0))
         self._usual = UsualClock([mhz] * min(checks, CLOCKS_KEPT))
 
@@ -130,7 +134,7 @@ class CudaMonitor(Monitor):
             found.add(THROTTLED)
         if POWER_CAP in (state.reasons or ()):
             found.add(POWER_CAP)
-        if state.other_processes:
+        if (state.other_processes or 0) > self._members:
             found.add(SHARED)
         if not found and self._has_slow_clock(state, record=record):
             found.add(CLOCKS)

@@ -73,7 +73,7 @@ def typed_layer(layer: EngineLayer) -> Layer:
         raise LayerError("a transposed convolution")
     read = _READERS.get(str(layer.parameters.get("ParameterType") or layer.type))
     if read is None:
-        raise LayerError(f"no kind of layer for TensorRT's {layer.type or 'unknown type'}")
+        raise LayerError(f"no kind of layer for TensorRT's {layer.type}")
     if not layer.inputs or not layer.outputs:
         raise LayerError("the export gives no inputs or outputs")
     if any(min(each.shape, default=0) < 1 for each in (*layer.inputs, *layer.outputs)):

@@ -454,9 +454,22 @@ def _shapes_of(name: str) -> str:
 
 
 def _of_shapes(engine: Engine, ending: str) -> Engine:
-    """Keep what is of one optimization profile (a range of shapes), by how its names end."""
-    layers = tuple(layer for layer in engine.layers if _shapes_of(layer.name) == ending)
-    bindings = tuple(name for name in engine.bindings if _shapes_of(name) == ending)
+    """Keep what is of one optimization profile (a range of shapes), by how its names end.
+
+    Tensors get the network's names, as the log has them.
+    """
+
+    def plain(tensors: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
+        return tuple(replace(each, name=each.name.removesuffix(ending)) for each in tensors)
+
+    layers = tuple(
+        replace(layer, inputs=plain(layer.inputs), outputs=plain(layer.outputs))
+        for layer in engine.layers
+        if _shapes_of(layer.name) == ending
+    )
+    bindings = tuple(
+        name.removesuffix(ending) for name in engine.bindings if _shapes_of(name) == ending
+    )
     return replace(engine, layers=layers, bindings=bindings) if layers else engine
 
 
@@ -532,7 +545,7 @@ def _not_negative(value: Any) -> float:
     return number
 
 
-_WARM_UP = re.compile(r"([\d.]+) ?ms warm up")
+_WARM_UP = re.compile(r"(\d+\.?\d*) ?ms warm up")
 _USUAL_WARM_UP_MS = 200.0
 
 
@@ -620,6 +633,8 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     ran = {}
     for name, sizes in _INPUT_SHAPE.findall(written):
+        if name not in shapes and name in engine.bindings:
+            continue  # no layer reads it: its values are shapes
         shape = tuple(map(int, sizes.split("x")))
         if shapes and not _may_be(shapes.get(name, ()), shape):
             has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())

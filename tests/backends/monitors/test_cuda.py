@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -93,6 +94,20 @@ def test_other_processes_share_the_card_and_this_one_does_not(
     assert flags(monitor) == ()
     card.pids = [os.getpid(), 1]
     assert flags(monitor) == ("shared",)
+
+
+def test_the_first_of_several_processes_that_share_a_run_is_no_other(
+    card: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = backend("synthetic")
+    platform = replace(several.platform(), devices=2)
+    monkeypatch.setattr(several, "platform", lambda: platform)
+    with CudaMonitor() as monitor:
+        monitor.start(several, interval_s=0.0)
+        card.pids = [os.getpid(), 1]
+        assert flags(monitor) == ()
+        card.pids = [os.getpid(), 1, 2]
+        assert flags(monitor) == ("shared",)
 
 
 def test_a_clock_below_the_usual_one_is_a_disturbance_unless_something_explains_it(

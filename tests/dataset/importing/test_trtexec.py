@@ -262,6 +262,13 @@ def test_sizes_that_are_not_fixed(tmp_path: Path) -> None:
     assert (run.setting.batch, run.setting.shapes) == (None, {})
 
 
+def test_an_input_of_shapes_is_read_by_no_layer(tmp_path: Path) -> None:
+    graph = changed(tmp_path, GRAPH, lambda content: content["Bindings"].append("sizes"))
+    log = tmp_path / "small.log"
+    log.write_text(LOG.read_text().replace("x=2x3x8x8", "x=2x3x8x8,sizes=2"))
+    assert [each.name for each in read_exports([graph, log]).inputs] == ["x"]
+
+
 def test_names_alone(tmp_path: Path) -> None:
     def names(content: dict[str, Any]) -> None:
         content["Layers"] = [layer["Name"] for layer in content["Layers"]]
@@ -301,21 +308,30 @@ def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timed", ["", " [profile 1]"])
-def test_optimization_profiles(tmp_path: Path, timed: str) -> None:
+@pytest.mark.parametrize("tensors", ["", " [profile 1]"])
+def test_optimization_profiles(tmp_path: Path, timed: str, tensors: str) -> None:
+    def second(layer: dict[str, Any]) -> dict[str, Any]:
+        sides = {
+            side: [{**each, "Name": each["Name"] + tensors} for each in layer[side]]
+            for side in ("Inputs", "Outputs")
+        }
+        return {**layer, **sides, "Name": f"{layer['Name']} [profile 1]"}
+
     def two(content: dict[str, Any]) -> None:
-        for layer in content["Layers"].copy():
-            content["Layers"].append({**layer, "Name": f"{layer['Name']} [profile 1]"})
+        content["Layers"] += list(map(second, content["Layers"]))
         content["Bindings"] += ["x [profile 1]", "y [profile 1]"]
 
     def named(entries: list[dict[str, Any]]) -> None:
         for entry in entries[1:]:
             entry["name"] += timed
 
-    engine = read_engine(changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named))
+    graph, profile = changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named)
+    engine = read_engine(graph, profile, metadata=[LOG])
     assert engine.layers_ms == pytest.approx(0.090)
     assert engine.layers[4].name == f"Conv_3 + Add_4 + Relu_5{timed}"
     assert engine.layers[4].nodes == ("Conv_3", "Add_4", "Relu_5")
-    assert engine.bindings == (f"x{timed}", f"y{timed}")
+    assert engine.bindings == ("x", "y")
+    assert [(each.name, each.shape) for each in engine.inputs] == [("x", (2, 3, 8, 8))]
 
 
 def test_times_of_older_versions(tmp_path: Path) -> None:
