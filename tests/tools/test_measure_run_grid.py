@@ -46,6 +46,16 @@ def test_a_stopped_grid_measures_what_the_log_lacks(tool, tmp_path):
     assert all(float(each[7].rstrip("%")) > 10 for each in cells)
 
 
+def test_disturbed_runs_are_done_again(tool):
+    seconds = iter([1.0, 9.0, 5.0, 2.0, 8.0, 7.0, 6.0])
+    references = iter([1.0, 1.1, 1.0, 3.0, 2.0, 2.5, 1.0, 1.0, 3.0, 3.0, 2.0, 2.0, 2.5, 2.5])
+    watched = tool.Watched(lambda *_: next(seconds), lambda: next(references))
+    assert watched(8, 100) == 1.0
+    assert watched(8, 100) == 2.0, "two were disturbed"
+    assert watched(8, 100) == 7.0, "all were disturbed, this one least"
+    assert next(seconds, None) is None
+
+
 def test_a_run_trains_a_network(tool):
     pytest.importorskip("torch")
     assert tool.run_seconds(8, 2) > 0
