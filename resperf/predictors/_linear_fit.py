@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import TrainingError
+from resperf.errors import BundleError, TrainingError
 from resperf.features import Array
 from resperf.predictors._base import Estimate, stored
 from resperf.predictors.intervals import Intervals, assumed
@@ -164,6 +164,10 @@ class LinearFit:
         return Estimate(values, *self.intervals.bounds(values, inside))
 
     def _plain(self, rows: Sequence[Mapping[str, float]]) -> Array:
+        if rows and (lost := [name for name in self.coefficients if name not in rows[0]]):
+            raise BundleError(
+                f"the costs of {', '.join(lost)} are of an earlier version; train the bundle again"
+            )
         matrix = np.array([[row[name] for name in self.coefficients] for row in rows], dtype=float)
         costs = np.array(list(self.coefficients.values()), dtype=float)
         return np.asarray(matrix.reshape(len(rows), len(costs)) @ costs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf.errors import TrainingError, UnsupportedError
+from resperf.errors import BundleError, TrainingError, UnsupportedError
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.predictors import Examples, predictor_class
@@ -185,6 +186,29 @@ def test_sorts_of_operators_tell_networks_apart_that_convmeter_cannot():
         off[cls] = float(np.abs(found / examples.values - 1).mean())
     assert off[OperatorTotals] < 1e-6
     assert off[ConvMeterRelative] > 0.05
+
+
+def test_a_sort_that_hardly_any_network_has_costs_what_others_do():
+    """Small classifiers that take 250 times as long for each MAC do not say what products cost."""
+    sizes = np.random.default_rng(0).integers(1000, 10_000, len(NETWORKS))
+    seen, times = [], []
+    for each, size in zip(NETWORKS, sizes.tolist(), strict=True):
+        classifier = Operation("product", float(size), 10, 10, 20, 1e3, 1)
+        seen.append(replace(each, operations=(*each.operations, classifier)))
+        times.append(0.1 + sum(2e-6 * one.macs for one in each.operations) + 5e-4 * size)
+    predictor = fitted(OperatorTotals, rows(seen, times))
+    work = sum(one.macs for one in NETWORKS[0].operations)
+    mixer = Counted("mixer", (Operation("product", work, 1e4, 1e4, 2e4, 1e3, 1),) * 10, 1.0)
+    found = predictor.predict([mixer], SETTING, PLATFORM)["execution_ms"].values[0]
+    assert found == pytest.approx(20e-6 * work, rel=0.3)
+
+
+def test_costs_of_an_earlier_version_are_named():
+    predictor = fitted(OperatorTotals, rows(NETWORKS, [published_ms(each) for each in NETWORKS]))
+    (fit,) = predictor.fits_
+    old = replace(fit, coefficients={"values of convolutions": 1e-6})
+    with pytest.raises(BundleError, match="values of convolutions are of an earlier version"):
+        old.predict([predictor.columns(NETWORKS[0], 1)])
 
 
 def test_what_the_rows_do_not_tell_apart_gets_no_coefficient():
