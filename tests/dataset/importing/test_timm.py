@@ -260,11 +260,11 @@ def test_sizes_of_one_architecture_are_left_out_together(tmp_path: Path) -> None
     lists = written(tmp_path, "operators.jsonl", "".join(listed(*each, 320000) for each in pairs))
     times = "".join(f"{name},{size},10,{size / 8},256,0.32\n" for name, size in pairs)
     import_timm([written(tmp_path, INFER, HEAD + times), lists], tmp_path / "a.h5")
-    [found] = leave_out(tmp_path / "a.h5", ["operator-totals"], by="network")
+    [found] = leave_out(tmp_path / "a.h5", ["convmeter"], by="network")
     assert {each.name: each.rows for each in found.groups} == {
         name: len(own) for name, own in sizes.items()
     }
     assert found.fits == 4
     assert {each.name for each in found.families} == {f"{name}s" for name in sizes}
-    [by_family] = leave_out(tmp_path / "a.h5", ["operator-totals"], by="family")
+    [by_family] = leave_out(tmp_path / "a.h5", ["convmeter"], by="family")
     assert (by_family.fits, by_family.families) == (4, ())
