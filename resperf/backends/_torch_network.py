@@ -85,12 +85,13 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self._slots: dict[str, int] = {}
         self._values: list[Any] = []
         self._steps: list[_Step] = []
-        self._makers = {name: node for node in network.nodes for name in node.outputs if name}
+        self._same, nodes = _equal_constants(network)
+        self._makers = {name: node for node in nodes for name in node.outputs if name}
         self._variable = self._makers.keys() | set(network.inputs)
         self._inputs = [self._slot(name) for name in network.inputs]
-        readings = [self._read(node, training) for node in network.nodes]
+        readings = [self._read(node, training) for node in nodes]
         self._outputs = [self._slot(name) for name in network.outputs]
-        self._plan(network.nodes, readings)
+        self._plan(nodes, readings)
         # Only the module's own tensors are kept.
         self._network, self._weights, self._makers = replace(network, nodes=()), {}, {}
 
@@ -140,6 +141,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         """Return a constant's value on the device, in the type that the network has there."""
         if not name:
             return None
+        name = self._same.get(name, name)
         tensor = self._network.tensors.get(name)
         value = self._weights.get(name)
         if value is None:
@@ -245,6 +247,24 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     def _unused(self, name: str) -> int:
         self._variable.add(name)
         return self._slot(name)
+
+
+def _equal_constants(network: Network) -> tuple[dict[str, str], list[Node]]:
+    """Return constants that exporters write once and copy by Identity, with what they equal.
+
+    Each is a weight, or statistics, of its own in the network that was exported. Nodes are returned
+    without these copies.
+    """
+    made = {*network.inputs, *(name for node in network.nodes for name in node.outputs)}
+    same: dict[str, str] = {}
+    nodes = []
+    for node in network.nodes:
+        source = node.inputs[0] if node.op == "Identity" else ""
+        if source and (source in same or source not in made):
+            same[node.outputs[0]] = same.get(source, source)
+        else:
+            nodes.append(node)
+    return same, nodes
 
 
 def _type_of(dtype: str, name: str) -> torch.dtype:

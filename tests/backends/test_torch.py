@@ -289,6 +289,25 @@ def test_a_bias_that_is_also_a_running_mean_is_trained_and_the_mean_is_not(
         assert built.phases["step_ms"].sampler() > 0
 
 
+def test_constants_that_an_exporter_wrote_once_are_weights_of_their_own(
+    trained: Backend, network_file
+) -> None:
+    """Untrained normalisations: the second one's weights and statistics are copies by Identity."""
+    copied = [("scale", "b"), ("zeros", "c"), ("c", "mean"), ("b", "variance")]
+    nodes = [
+        *(onnx.helper.make_node("Identity", [source], [name]) for source, name in copied),
+        onnx.helper.make_node("BatchNormalization", ["x", "scale", "zeros", "c", "b"], ["m"]),
+        onnx.helper.make_node("BatchNormalization", ["m", "b", "c", "mean", "variance"], ["y"]),
+    ]
+    weights = {"scale": np.ones(3, np.float32), "zeros": np.zeros(3, np.float32)}
+    path = network_file("n.onnx", nodes, {"x": [2, 3, 4, 4]}, {"y": None}, weights)
+    network = as_run(read_network(path), trained.setting())
+    found = TorchNetwork(network, weights_of(path), torch.device("cpu"), training=True)
+    assert sum(each.requires_grad for each in found.parameters()) == 4
+    with trained.network(path, batch=None) as built:
+        assert built.phases["step_ms"].sampler() > 0
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rmsprop", "adam", "adadelta"])
 def test_every_optimizer_updates(optimizer: str) -> None:
     step = module.TrainingStep
