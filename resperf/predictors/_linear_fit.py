@@ -93,8 +93,7 @@ class LinearFit:
         whole_of = parts or {}
         known = [name for name in rows[0] if any(row[name] for row in rows)]
         names = [name for name in known if name not in whole_of]
-        matrix = np.array([[row[name] for name in known] for row in rows], dtype=float)
-        places = independent(matrix[:, [known.index(name) for name in names]])
+        places = independent(_matrix(rows, names))
         label = f"{setting.framework} on {device}"
         if len(rows) < len(names):
             raise TrainingError(
@@ -113,7 +112,7 @@ class LinearFit:
 
         fewest = len(kept)
         kept += [name for name in known if whole_of.get(name) in kept]
-        matrix = matrix[:, [known.index(name) for name in kept]]
+        matrix = _matrix(rows, kept)
         inside = {
             place: kept.index(whole_of[name]) for place, name in enumerate(kept) if name in whole_of
         }
@@ -168,9 +167,8 @@ class LinearFit:
             raise BundleError(
                 f"the costs of {', '.join(lost)} are of an earlier version; train the bundle again"
             )
-        matrix = np.array([[row[name] for name in self.coefficients] for row in rows], dtype=float)
         costs = np.array(list(self.coefficients.values()), dtype=float)
-        return np.asarray(matrix.reshape(len(rows), len(costs)) @ costs)
+        return np.asarray(_matrix(rows, list(self.coefficients)) @ costs)
 
     def outside(self, row: Mapping[str, float]) -> str:
         """Say why a network is extrapolated; empty if it is like those that were measured."""
@@ -218,3 +216,9 @@ class LinearFit:
             None if intervals is None else Intervals.from_json(intervals),
             tuple(stored(values, "notes")),
         )
+
+
+def _matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Array:
+    """Return totals, shape (rows, names)."""
+    found = np.array([[row[name] for name in names] for row in rows], dtype=float)
+    return found.reshape(len(rows), len(names))

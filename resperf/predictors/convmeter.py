@@ -60,6 +60,8 @@ class LinearInTotals(Predictor):
     """Whether relative errors are minimised, not those in ms."""
     non_negative: ClassVar[bool] = True
     """Whether no coefficient is below zero."""
+    parts: ClassVar[Mapping[str, str]] = {}
+    """Column -> the column that it is a part of, to whose cost its own is drawn."""
 
     @property
     def tells_devices(self) -> bool:
@@ -69,9 +71,6 @@ class LinearInTotals(Predictor):
     @abstractmethod
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return what the quantity is linear in: name -> value."""
-
-    parts: ClassVar[Mapping[str, str]] = {}
-    """Column -> the column that it is a part of, to whose cost its own is drawn."""
 
     def prepared(self, networks: Sequence[Any]) -> list[Counted]:
         """Count what networks compute, which fits and predictions read instead of their graphs."""

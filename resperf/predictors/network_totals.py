@@ -139,11 +139,10 @@ class Counted:
     @property
     def is_convolutional(self) -> bool:
         """Whether convolutions do at least half of the multiply-adds, and nothing is attention."""
-        sorts: dict[str, float] = {}
-        for each in self.operations:
-            sorts[each.sort] = sorts.get(each.sort, 0.0) + each.macs
-        main = sum(sorts.get(each, 0.0) for each in _ALL_CONVOLUTIONS)
-        return main > 0 and BATCHED not in sorts and 2 * main >= sum(sorts.values())
+        sums = self.by_sort
+        main = sum(sums[sort].macs for sort in _ALL_CONVOLUTIONS)
+        every = sum(each.macs for each in sums.values())
+        return main > 0 and not sums[BATCHED].times and 2 * main >= every
 
     def scaled(self, factor: float) -> Counted:
         """Return the network at so many times its batch size (equation 3)."""
@@ -164,16 +163,15 @@ class Counted:
 
 def counted(network: Network | RunNetwork) -> Counted:
     """Count what a network computes."""
+    images = float(network.batch or 1)
     if isinstance(network, RunNetwork):
         weights, found = network.parameters, _listed(network)
-        images = float(network.batch or 1)
         return Counted(network.name, tuple(found), weights, network.left_out, images)
     weights = float(
         sum(_size(each) for each in network.tensors.values() if _is_learnt(each))
         if network.parameters is None
         else network.parameters
     )
-    images = float(network.batch or 1)
     return Counted(network.name, tuple(_of_graph(network)), weights, images=images)
 
 
