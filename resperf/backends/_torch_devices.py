@@ -85,15 +85,7 @@ class Cpu:
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Return a wall clock."""
-        timed = WallClock(run)
-        if before is None:
-            return timed
-
-        def prepared_run() -> float:
-            before()
-            return timed()
-
-        return prepared_run
+        return WallClock(run, before=before)
 
     run_timer = timer
 

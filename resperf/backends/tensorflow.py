@@ -9,6 +9,8 @@ a network. Weights are captured tensors, like variables: constants would be re-l
 On a GPU each phase ends when ``SyncDevice`` returns, which waits for the stream; the call that is
 subtracted contains one too. With XLA (``compiled="xla"``) a run holds one copy, since XLA would
 fuse several; tracing and compiling happen while the layer is built.
+
+With an optimizer, networks offer a training step in its parts instead.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ import tensorflow as tf
 
 from resperf.backends._base import Backend, Built, usable_threads
 from resperf.backends._chain import inter_layer_costs
+from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
-from resperf.errors import ResperfError, silent_stderr
+from resperf.backends.tensorflow_training import OPTIMIZERS
+from resperf.errors import ResperfError, UnsupportedError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering._base import HALF_TYPES
 from resperf.lowering.tensorflow import LAYOUT, lower_layers
@@ -59,6 +63,8 @@ class TensorFlowBackend(Backend):
         Of images; NHWC by default. CPUs have no other.
     compiled : {"", "graph", "xla"}
         ``graph`` by default.
+    optimizer : str
+        Measures training steps of networks with it; inference if it is empty.
 
     Raises
     ------
@@ -76,8 +82,10 @@ class TensorFlowBackend(Backend):
         precision: str = "",
         layout: str = "",
         compiled: str = "",
+        optimizer: str = "",
     ) -> None:
         self.threads = usable_threads(threads)
+        check_optimizer(optimizer, OPTIMIZERS, "TensorFlow")
         for what, value, known in (
             ("precision", precision, PRECISIONS),
             ("layout", layout, ("", LAYOUT, "nchw")),
@@ -87,6 +95,7 @@ class TensorFlowBackend(Backend):
                 words = ", ".join(filter(None, known))
                 raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
         self._word, self._precision, self._layout = device, precision, layout or LAYOUT
+        self._optimizer = optimizer
         _set_threads(self.threads)
         with silent_stderr():
             # TensorFlow logs to stderr while it looks for devices and starts.
@@ -115,7 +124,7 @@ class TensorFlowBackend(Backend):
                 "inter_op_threads": "1",
                 "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             },
-        )
+        ).with_optimizer(self._optimizer)
 
     @property
     def _is_named(self) -> bool:
@@ -131,8 +140,8 @@ class TensorFlowBackend(Backend):
         return {name: self._call_costs_ms[name] for name in ("session_ms", "view_ms")}
 
     def handover(self) -> Mapping[str, float]:
-        """Measure the inter-layer overhead, now; a GPU's layers contain it."""
-        if self._device.is_gpu:
+        """Measure the inter-layer overhead, now; a GPU's layers contain it, steps have none."""
+        if self._device.is_gpu or self._optimizer:
             return {}
         return inter_layer_costs(
             self, lambda chain: built(chain, {}, self._host, self._device, self._layout)
@@ -148,10 +157,15 @@ class TensorFlowBackend(Backend):
         Raises
         ------
         UnsupportedError
-            If TensorFlow cannot run such a layer here.
+            If TensorFlow cannot run such a layer here, or its training step is asked for.
         MemoryError
             If it does not fit.
         """
+        if self._optimizer:
+            raise UnsupportedError(
+                "in TensorFlow training steps are measured of whole networks only; single layers' "
+                "are with --framework torch"
+            )
         try:
             operator = operator_of(layer, self._layout)
             return layer_run(
@@ -172,7 +186,7 @@ class TensorFlowBackend(Backend):
 
         NHWC images are flattened in that order, as in a TensorFlow network: results then differ
         from the file's unless it flattens single pixels. Missing weights are replaced by dummy
-        values.
+        values. With an optimizer it is the network's training step.
 
         Raises
         ------
@@ -190,6 +204,7 @@ class TensorFlowBackend(Backend):
                 device=self._device,
                 layout=self._layout,
                 precision=self._precision,
+                optimizer=self._optimizer,
             )
         except _REFUSALS as error:
             raise refused(error) from error

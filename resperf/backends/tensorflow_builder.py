@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,20 +47,29 @@ class Builder:
         Values of constants, in the file's layout.
     layout : {"nhwc", "nchw"}
         Of images.
+    training : bool
+        Whether weights are variables, and normalisations use the batch's statistics.
 
     Attributes
     ----------
-    held : list of Tensor
-        Tensors that the traced function captures; clearing the list frees the weights.
+    held : list of Tensor or Variable
+        What the traced function captures; clearing the list frees the weights.
     storage : Storage
         Which tensors of rank 4 are stored in NHWC.
     """
 
     def __init__(
-        self, network: Network, weights: Mapping[str, Array], layout: str = LAYOUT
+        self,
+        network: Network,
+        weights: Mapping[str, Array],
+        layout: str = LAYOUT,
+        *,
+        training: bool = False,
     ) -> None:
         self.network = network
+        self.training = training
         self.held: list[Any] = []
+        self._statistics: dict[str, tuple[Any, Any]] = {}
         self.storage = Storage.of(network, layout)
         self._weights = weights
         self._values: dict[tuple[str, bool], Any] = {}
@@ -70,8 +79,15 @@ class Builder:
         # Before tracing: weights that are made while tracing become constants of the graph.
         links = Links.of(network)
         for node in network.nodes:
-            if not self._add_layer(node, links) and node.op not in BY_VALUE:
-                self._hold_constants(node)
+            if self._add_layer(node, links):
+                continue
+            if training and node.op == "BatchNormalization":
+                self._statistics[node.name] = tuple(
+                    tf.Variable(self.constant(node, i), trainable=False) for i in (3, 4)
+                )
+                self._hold_constants(node, range(1, 3))
+            elif node.op not in BY_VALUE:
+                self._hold_constants(node, range(len(node.inputs)))
 
     def outputs(
         self,
@@ -91,7 +107,8 @@ class Builder:
             Instead of `held`.
         """
         held = self.held
-        self.held = held if weights is None else list(weights)
+        # A variable is read once.
+        self.held = [tf.convert_to_tensor(x) for x in (held if weights is None else weights)]
         for name, value in zip(self.network.inputs, inputs, strict=True):
             self._values[self._place(name)] = value
         for node in self.network.nodes:
@@ -170,14 +187,15 @@ class Builder:
         array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
         return np.ascontiguousarray(array)
 
-    def _hold_constants(self, node: Node) -> None:
-        """Capture a node's large constants, in the layout that the node reads."""
-        for position, name in enumerate(node.inputs):
-            tensor = self.network.tensors.get(name)
+    def _hold_constants(self, node: Node, positions: Iterable[int]) -> None:
+        """Capture a node's large constants, in training all with axes, in the layout it reads."""
+        for position in positions:
+            tensor = self.network.tensors.get(node.inputs[position])
             is_kernel = node.op in ("Conv", "ConvTranspose") and position == 1
             if tensor is None or not tensor.is_weight:
                 continue
-            if math.prod(tensor.shape) <= HELD_VALUES and not is_kernel:
+            fewest = 0 if self.training and tensor.shape else HELD_VALUES
+            if math.prod(tensor.shape) <= fewest and not is_kernel:
                 continue
             array = self.constant(node, position)
             if is_kernel:
@@ -185,7 +203,13 @@ class Builder:
             elif node.op not in PER_CHANNEL:
                 array = self._in_layout(array, self.reads_images(node))
             self._constants[node.name, position] = len(self.held)
-            self.held.append(tf.constant(array))
+            self.held.append(self._kept(array))
+
+    def _kept(self, array: Array) -> Any:
+        """Return a constant on the device: in training, floats with axes are trained."""
+        made = tf.constant(array)
+        is_trained = self.training and made.dtype.is_floating and array.ndim
+        return tf.Variable(made) if is_trained else made
 
     def constant(self, node: Node, position: int) -> Array:
         """Return a node's constant input in the file's layout.
@@ -243,6 +267,10 @@ class Builder:
         """Whether a BatchNormalization is folded into its convolution's weights."""
         return node.name in self._folded
 
+    def running_statistics(self, norm: Node) -> tuple[Any, Any]:
+        """Return the variables of a BatchNormalization in training: mean and variance."""
+        return self._statistics[norm.name]
+
     def scale_and_shift(self, norm: Node) -> tuple[Array, Array]:
         """Return the scale and shift of a BatchNormalization, per channel."""
         gamma, beta, mean, variance = (
@@ -271,7 +299,8 @@ class Builder:
         except (UnsupportedError, LayerError):
             return False  # of volumes or lines, or a product of two computed matrices
         weights = self._weights_of_layer(node)
-        norm = foldable_norm(self.network, links, node) if node.op == "Conv" else None
+        folds = node.op == "Conv" and not self.training
+        norm = foldable_norm(self.network, links, node) if folds else None
         if norm is not None:
             scale, shift = self.scale_and_shift(norm)
             bias = weights[1] if len(weights) > 1 else np.zeros_like(shift)
@@ -280,7 +309,7 @@ class Builder:
             layer = layer.replace(bias=True)
             self._folded.add(norm.name)
         start = len(self.held)
-        self.held += [tf.constant(array) for array in weights_from_onnx(layer, weights)]
+        self.held += [self._kept(array) for array in weights_from_onnx(layer, weights)]
         self._layers[node.name] = (layer, slice(start, len(self.held)))
         return True
 
@@ -317,7 +346,9 @@ def _kernel_in_layout(array: Array) -> Array:
     return np.ascontiguousarray(array.transpose(*spatial, 1, 0))
 
 
-PER_CHANNEL = frozenset({"Conv", "ConvTranspose", "InstanceNormalization"})
+PER_CHANNEL = frozenset({
+    "Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization",
+})  # fmt: skip
 """Operators whose constants hold one value per channel."""
 _LAYERS: Mapping[str, type[Layer]] = {
     "Conv": Conv,

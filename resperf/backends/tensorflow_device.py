@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from resperf.backends._process_memory import peak_resident_bytes, resident_bytes
 from resperf.errors import ResperfError
 from resperf.targets import device_number
-from resperf.timing import WallClock
+from resperf.timing import Sampler, WallClock
 
 _T = TypeVar("_T")
 CPU_NAME, GPU_NAME = "/CPU:0", "/GPU:0"
@@ -65,9 +66,39 @@ class Device:
 
         return run
 
-    def timed(self, work: Callable[[], object]) -> WallClock:
-        """Time work until the device has done it."""
-        return WallClock(self.finished(work))
+    def timed(
+        self, work: Callable[[], object], before: Callable[[], object] | None = None
+    ) -> WallClock:
+        """Time work until the device has done it; what runs before it is not timed."""
+        prepare = None if before is None else self.finished(before)
+        return WallClock(self.finished(work), before=prepare)
+
+    def held_bytes(self) -> int | None:
+        """Return the memory that is held now: the process's, or its share of the GPU's.
+
+        None where nobody can tell.
+        """
+        if self.is_gpu:
+            return int(tf.config.experimental.get_memory_info(self._allocator)["current"])
+        return resident_bytes()
+
+    def peak_bytes(self, work: Callable[[], object], before_bytes: int) -> Sampler:
+        """Return the most memory that is held during work beyond what was held before."""
+        if not self.is_gpu:
+            return peak_resident_bytes(work, before_bytes)
+        run = self.finished(work)
+
+        def peak() -> float:
+            tf.config.experimental.reset_memory_stats(self._allocator)
+            run()
+            found = tf.config.experimental.get_memory_info(self._allocator)["peak"]
+            return float(found - before_bytes)
+
+        return peak
+
+    @property
+    def _allocator(self) -> str:
+        return self.name.lstrip("/")
 
 
 def chosen_device(word: str, compiled: str) -> Device:

@@ -1,13 +1,14 @@
-"""A whole ONNX network as one TensorFlow function, and its phases.
+"""A whole ONNX network as one TensorFlow function, and its phases or those of its training step.
 
 Images are in the setting's layout; all other tensors have the file's order of axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from resperf.backends.tensorflow_device import Device
 from resperf.backends.tensorflow_layers import Array
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
+from resperf.backends.tensorflow_training import TensorFlowStep
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import in_precision
 from resperf.lowering.tensorflow import LAYOUT, without_removed
@@ -34,8 +36,9 @@ def network_run(
     device: Device = CPU,
     layout: str = LAYOUT,
     precision: str = "",
+    optimizer: str = "",
 ) -> Built:
-    """Build the network of a file with resident inputs.
+    """Build the network of a file with resident inputs; with an optimizer, its training step.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def network_run(
     """
     network = read_network(path, batch=batch, shapes=shapes)
     weights = weights_of(path, batch=batch, shapes=shapes)
-    return built(in_precision(network, precision), weights, host, device, layout)
+    return built(in_precision(network, precision), weights, host, device, layout, optimizer)
 
 
 def built(
@@ -53,6 +56,7 @@ def built(
     host: Host,
     device: Device = CPU,
     layout: str = LAYOUT,
+    optimizer: str = "",
 ) -> Built:
     """Build a network with resident inputs; missing weights get dummy values.
 
@@ -68,18 +72,31 @@ def built(
                 f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; inputs "
                 f"may be {', '.join(sorted(_MADE_UP))}"
             )
+    before_bytes = device.held_bytes()
     with device.here():
-        builder = Builder(network, weights, layout)
+        builder = Builder(network, weights, layout, training=bool(optimizer))
     arrays = [
         _input(host, builder.stored_shape(name), network.tensors[name].dtype)
         for name in network.inputs
     ]
     inputs = resident(arrays, device)
-    function = Traced(partial(builder.outputs, build), inputs, builder.held, device)
-    builder.free_host_weights()
-    run = device.finished(lambda: function(*inputs))
-    timed = WallClock(run)
-    return run_of(arrays, run(), Phase(timed), timed, [function], device)
+    outputs = partial(builder.outputs, build)
+    if optimizer:
+        step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
+        builder.free_host_weights()
+        phases, isolated, free = step.phases(device.timed), device.timed(step.step), step.free
+        run: Callable[[], Any] = step.step
+    else:
+        function = Traced(outputs, inputs, builder.held, device)
+        builder.free_host_weights()
+        run = device.finished(lambda: function(*inputs))
+        timed = WallClock(run)
+        inferred = run_of(arrays, run(), Phase(timed), timed, [function], device)
+        phases, isolated, free = inferred.phases, inferred.isolated, inferred.free
+    if before_bytes is not None:
+        memory = Phase(device.peak_bytes(run, before_bytes), unit="bytes")
+        phases = {**phases, "peak_memory_bytes": memory}
+    return Built(phases, isolated, free)
 
 
 _MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})

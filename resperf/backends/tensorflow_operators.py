@@ -249,11 +249,46 @@ def _transpose(builder: Builder, node: Node) -> Any:
 def _batch_norm(builder: Builder, node: Node) -> Any:
     if builder.is_folded(node):
         return builder.value(node, 0)
+    if builder.training:
+        return _trained_batch_norm(builder, node)
     scale, shift = builder.scale_and_shift(node)
     rank = builder.rank(node, 0)
     if rank > 2 and not builder.reads_images(node):
         scale, shift = (each.reshape(-1, *(1,) * (rank - 2)) for each in (scale, shift))
     return builder.value(node, 0) * tf.constant(scale) + tf.constant(shift)
+
+
+def _trained_batch_norm(builder: Builder, node: Node) -> Any:
+    """Normalise by the batch's statistics, and move the running ones towards them."""
+    x, rank = builder.value(node, 0), builder.rank(node, 0)
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    share = 1.0 - float(node.attributes.get("momentum", 0.9))
+    scale, shift = (builder.value(node, position) for position in (1, 2))
+    running = builder.running_statistics(node)
+    is_image = builder.reads_images(node)
+    if rank == 4 and (is_image or builder.storage.layout == "nchw"):
+        # One operation, which computes statistics in float32.
+        y, *moved = tf.compat.v1.nn.fused_batch_norm(
+            x,
+            *(tf.cast(each, tf.float32) for each in (scale, shift, *running)),
+            epsilon=epsilon,
+            data_format="NHWC" if is_image else "NCHW",
+            exponential_avg_factor=share,
+        )
+    else:
+        channels = [1] * rank
+        channels[builder.axis(node, 1)] = -1
+        axes = [axis for axis, size in enumerate(channels) if size == 1]
+        mean, variance = tf.nn.moments(x, axes, keepdims=True)
+        scale, shift = (tf.reshape(each, channels) for each in (scale, shift))
+        y = tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)
+        moved = [
+            (1.0 - share) * old + share * tf.reshape(new, (-1,))
+            for old, new in zip(running, (mean, variance), strict=True)
+        ]
+    for variable, value in zip(running, moved, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
+    return y
 
 
 def _normalised(x: Any, axes: list[int], epsilon: float) -> Any:

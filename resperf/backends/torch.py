@@ -36,7 +36,8 @@ from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
 from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
 from resperf.backends._torch_team import RunningTeam, Team
-from resperf.backends._torch_training import TrainingStep, check_optimizer
+from resperf.backends._torch_training import OPTIMIZERS, TorchStep
+from resperf.backends._training import check_optimizer
 from resperf.backends._weights import weights_costs
 from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
 from resperf.errors import ResperfError
@@ -130,7 +131,7 @@ class TorchBackend(Backend):
                 raise ResperfError(
                     f"framework torch on {kind} has no {word} {value!r}; it has {', '.join(known)}"
                 )
-        check_optimizer(optimizer)
+        check_optimizer(optimizer, OPTIMIZERS, "PyTorch")
         if self._team.size > 1 and (not optimizer or compiled != "eager"):
             raise ResperfError(
                 "several processes share training steps of eager PyTorch only; add --training sgd, "
@@ -359,14 +360,12 @@ class TorchBackend(Backend):
             many.free()
 
         phases = {
-            **many.phases(self._device, copies),
+            **many.phases(self._device.timer, copies),
             "peak_memory_bytes": alone.peak_memory(self._device),
         }
         return Built(phases, self._device.call_timer(alone.step), free)
 
-    def _step_of(
-        self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int
-    ) -> TrainingStep:
+    def _step_of(self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int) -> TorchStep:
         """Make the training step of copies, each with an input of its own that shares memory."""
         inputs = [
             x.detach().requires_grad_() if x.is_floating_point() else x for _ in range(copies)
@@ -387,7 +386,7 @@ class TorchBackend(Backend):
                 ]
 
         leaves = [each for each in inputs if each.requires_grad]
-        return TrainingStep(forward, leaves, weights, self._optimizer)
+        return TorchStep(forward, leaves, weights, self._optimizer)
 
     def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
         """Build a network with resident inputs."""
@@ -444,8 +443,11 @@ class TorchBackend(Backend):
                 return whole(*inputs)
 
         weights = [each for each in module.parameters() if each.requires_grad]
-        step = TrainingStep(forward, [], weights, self._optimizer)
-        phases = {**step.phases(self._device), "peak_memory_bytes": step.peak_memory(self._device)}
+        step = TorchStep(forward, [], weights, self._optimizer)
+        phases = {
+            **step.phases(self._device.timer),
+            "peak_memory_bytes": step.peak_memory(self._device),
+        }
 
         def free() -> None:
             step.free()

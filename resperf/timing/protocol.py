@@ -39,14 +39,19 @@ class WallClock:
         Runs once and returns when it is complete (an accelerator is synchronised).
     clock : callable
         Nanoseconds.
+    before : callable, optional
+        Run first each time, and not timed.
     """
 
     run: Callable[[], object]
     clock: Clock = time.perf_counter_ns
+    before: Callable[[], object] | None = None
 
     def __call__(self) -> float:
         """Run once and return how long that took."""
         run, clock = self.run, self.clock
+        if self.before is not None:
+            self.before()
         before_ns = clock()
         run()
         return (clock() - before_ns) / NS_PER_MS

@@ -310,7 +310,7 @@ def test_constants_that_an_exporter_wrote_once_are_weights_of_their_own(
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rmsprop", "adam", "adadelta"])
 def test_every_optimizer_updates(optimizer: str) -> None:
-    step = module.TrainingStep
+    step = module.TorchStep
     weight = torch.zeros(3, requires_grad=True)
     made = step(lambda: [weight * 2], [], [weight], optimizer)
     before = weight.detach().clone()

@@ -1,0 +1,176 @@
+"""TensorFlow's training step: gradients as PyTorch's, its parts, its memory, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from onnx import helper
+
+from resperf.backends import Backend, backend
+from resperf.backends._process_memory import peak_resident_bytes, resident_bytes
+from resperf.backends._torch_network import TorchNetwork
+from resperf.backends._torch_training import TorchStep
+from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_operators import build
+from resperf.backends.tensorflow_runs import CPU
+from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
+from resperf.errors import ResperfError, UnsupportedError
+from resperf.layers import Dense
+from resperf.lowering.tensorflow import without_removed
+from resperf.lowering.torch import as_run
+from resperf.network import read_network
+from resperf.network.weights import weights_of
+from resperf.settings import Setting
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+NetworkFile = Callable[..., Path]
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trained() -> Backend:
+    """Start TensorFlow with its threads, which its first operation fixes."""
+    return backend("tensorflow", optimizer="momentum")
+
+
+@pytest.fixture
+def normalised(network_file: NetworkFile) -> Path:
+    """Normalisations of images and of rows, a few weights each; the first has its bias twice."""
+    random = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Array:
+        return random.standard_normal(shape, np.float32) / 3
+
+    weights = {
+        "w": normal(6, 3, 3, 3), "scale": np.ones(6, np.float32), "zeros": np.zeros(6, np.float32),
+        "deep": normal(6, 1, 3, 3), "factor": normal(6, 1, 1), "wd": normal(6, 5),
+        "bd": normal(5), "gamma": normal(5), "beta": normal(5), "mean": normal(5),
+        "variance": np.ones(5, np.float32),
+    }  # fmt: skip
+    n = helper.make_node
+    nodes = [
+        n("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        n("BatchNormalization", ["c", "scale", "zeros", "zeros", "scale"], ["n"], epsilon=0.01),
+        n("Relu", ["n"], ["r"]),
+        n("Conv", ["r", "deep"], ["d"], group=6, pads=[1, 1, 1, 1]),
+        n("Mul", ["d", "factor"], ["f"]),
+        n("GlobalAveragePool", ["f"], ["g"]),
+        n("Flatten", ["g"], ["v"]),
+        n("Gemm", ["v", "wd", "bd"], ["p"]),
+        n("BatchNormalization", ["p", "gamma", "beta", "mean", "variance"], ["q"]),
+        n("Sigmoid", ["q"], ["y"]),
+    ]
+    return network_file("n.onnx", nodes, {"x": [4, 3, 8, 8]}, {"y": None}, weights)
+
+
+def step_of(path: Path, x: Array, optimizer: str = "sgd") -> tuple[TensorFlowStep, Builder]:
+    network = without_removed(read_network(path))
+    builder = Builder(network, weights_of(path), training=True)
+    image = tf.constant(x.transpose(0, 2, 3, 1))
+    body = lambda *inputs: builder.outputs(build, *inputs)  # noqa: E731
+    return TensorFlowStep(body, [image], builder.held, optimizer, CPU), builder
+
+
+def sizes(gradients: list[Array]) -> list[float]:
+    """Return a number for each gradient that does not depend on the order of its axes."""
+    return sorted(float(np.abs(each).sum()) for each in gradients)
+
+
+def test_gradients_are_those_of_pytorch(normalised: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((4, 3, 8, 8), np.float32)
+    step, builder = step_of(normalised, x)
+    step.forward()
+    step.backward()
+    found = [each.numpy() for each in step._gradients]
+    network = as_run(read_network(normalised), Setting(framework="torch"))
+    module = TorchNetwork(network, weights_of(normalised), torch.device("cpu"), training=True)
+    weights = [each for each in module.parameters() if each.requires_grad]
+    # The first step of its making moves the weights by nothing that shows.
+    there = TorchStep(lambda: module(torch.from_numpy(x)), [], weights, "sgd")
+    there.forward()
+    there.backward()
+    assert len(found) == 9
+    expected = [each.grad.numpy() for each in weights]
+    np.testing.assert_allclose(sizes(found), sizes(expected), rtol=2e-3, atol=1e-4)
+    step.free()
+    assert not builder.held
+
+
+def test_a_step_updates_weights_and_moves_the_running_statistics(normalised: Path) -> None:
+    x = np.ones((4, 3, 8, 8), np.float32)
+    step, builder = step_of(normalised, x)
+    mean, variance = builder.running_statistics(builder.network.nodes[1])
+    assert not any(each.trainable for each in (mean, variance))
+    before = [each.numpy() for each in builder.held], mean.numpy(), variance.numpy()
+    step.step()
+    assert any((old != new.numpy()).any() for old, new in zip(before[0], builder.held, strict=True))
+    assert (before[1] != mean.numpy()).all()
+    assert (before[2] != variance.numpy()).all()
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_every_optimizer_updates(optimizer: str, network_file: NetworkFile) -> None:
+    weights = {"w": np.zeros((1, 3), np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = network_file("n.onnx", nodes, {"x": [2, 1]}, {"y": None}, weights)
+    network = read_network(path)
+    builder = Builder(network, weights_of(path), training=True)
+    body = lambda *inputs: builder.outputs(build, *inputs)  # noqa: E731
+    step = TensorFlowStep(body, [tf.ones((2, 1))], builder.held, optimizer, CPU)
+    (weight,) = builder.held
+    for run in (step.step, lambda: (step.forward(), step.backward(), step.update())):
+        before = weight.numpy()
+        run()
+        assert (weight.numpy() < before).all()
+
+
+def test_a_network_s_training_step_is_offered_in_its_parts(trained: Backend) -> None:
+    assert trained.setting().optimizer == "momentum"
+    assert not trained.handover()
+    with trained.network(NETWORKS / "lenet5.onnx", batch=64) as built:
+        values = {name: phase.sampler() for name, phase in built.phases.items()}
+        assert built.isolated() > 0
+    names = ["forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes"]
+    assert list(values) == names
+    assert min(values.values()) > 0
+    # 61,706 weights and their momentum.
+    assert values["peak_memory_bytes"] > 2 * 4 * 61_706
+
+
+def test_embeddings_are_trained(network_file: NetworkFile, trained: Backend) -> None:
+    """Their gradients hold the rows that were read."""
+    nodes = [helper.make_node("Gather", ["table", "x"], ["y"])]
+    weights = {"table": np.ones((100, 8), np.float32)}
+    path = network_file("n.onnx", nodes, {"x": (7, [2, 3])}, {"y": None}, weights)
+    with trained.network(path, batch=None) as built:
+        assert built.phases["update_ms"].sampler() > 0
+
+
+def test_what_has_no_training_step_says_so(network_file: NetworkFile, trained: Backend) -> None:
+    path = network_file("n.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [2]}, {"y": None})
+    with pytest.raises(UnsupportedError, match="no gradient"):
+        trained.network(path, batch=None)
+    with pytest.raises(UnsupportedError, match="whole networks only"):
+        trained.layer(Dense(batch=1, features_in=4, features_out=4), budget_ms=1)
+    with pytest.raises(ResperfError, match="no optimizer 'lion'"):
+        backend("tensorflow", optimizer="lion")
+
+
+def test_the_peak_of_the_process_is_that_of_the_run() -> None:
+    before_bytes = resident_bytes()
+    if before_bytes is None:
+        pytest.skip("this system does not tell the peak of a process")
+    size = 64_000_000
+
+    def run() -> None:
+        np.ones(size, np.uint8)
+
+    peak = peak_resident_bytes(run, before_bytes)
+    assert 0.9 * size <= peak() <= 1.5 * size
+    assert peak_resident_bytes(lambda: None, before_bytes)() < size / 2
