@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -139,32 +140,62 @@ def report(
             ("nothing", bundle),
             ("adapted", bundle.adapted_to(adaptations[word])),
         ):
-            print(f"  {label}: {judged(each, runs, keys, turns)}")
+            print(judged(label, each, runs, keys, turns))
 
 
 def judged(
+    label: str,
     bundle: Bundle,
     runs: Mapping[str, tuple[Path, int]],
     keys: Sequence[str],
     turns: Sequence[Times],
 ) -> str:
-    """Summarise how far off a bundle is, and how wide and right its intervals are."""
-    errors: Times = {}
-    inside, widths = [], []
+    """Summarise how far off a bundle is, and how wide and right its intervals are, by precision."""
+    found: dict[str, dict[str, Compared]] = {}
     for key in keys:
         path, batch = runs[key]
         prediction = predict_network(read_network(path, batch=batch), bundle)
         truth_ms = fmean(turn[key] for turn in turns)
-        errors[key] = prediction.total_ms / truth_ms - 1
-        inside.append(prediction.low_ms <= truth_ms <= prediction.high_ms)
-        widths.append((prediction.high_ms - prediction.low_ms) / prediction.total_ms)
-    off = [abs(error) for error in errors.values()]
-    listed = ", ".join(f"{key} {error:+.0%}" for key, error in errors.items())
+        found.setdefault(precision_of(path), {})[key] = Compared(
+            error=prediction.total_ms / truth_ms - 1,
+            inside=prediction.low_ms <= truth_ms <= prediction.high_ms,
+            width=(prediction.high_ms - prediction.low_ms) / prediction.total_ms,
+            complete=prediction.complete,
+        )
+    if len(found) > 1:
+        found = {"all": {k: one for each in found.values() for k, one in each.items()}, **found}
+    lines = [f"  {label}, {name}: {summary(list(each.values()))}" for name, each in found.items()]
+    every = next(iter(found.values()))
+    listed = ", ".join(f"{key} {one.error:+.0%}" for key, one in every.items())
+    return "\n".join([*lines, f"    {listed}"])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run, predicted and measured."""
+
+    error: float
+    inside: bool
+    width: float
+    complete: bool
+
+
+def precision_of(path: Path) -> str:
+    """Tell a network's precision by its name, as tools/export_unseen.py gives them."""
+    found = [each for each in ("fp16", "int8") if f"-{each}" in path.stem]
+    return found[0] if found else "float32"
+
+
+def summary(compared: Sequence[Compared]) -> str:
+    """Say how far off runs are, and what their intervals hold."""
+    off = [abs(each.error) for each in compared]
+    lacking = sum(not each.complete for each in compared)
     return (
-        f"mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
+        f"{len(off)} runs: mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
         f"{fmean(e <= 0.1 for e in off):.0%}, within 15% {fmean(e <= 0.15 for e in off):.0%}, "
-        f"worst {max(off):.0%}, mean deviation {fmean(errors.values()):+.1%}; in the 90% interval "
-        f"{fmean(inside):.0%}, median width {median(widths):.2f}\n    {listed}"
+        f"worst {max(off):.0%}, mean deviation {fmean(e.error for e in compared):+.1%}; in the 90% "
+        f"interval {fmean(e.inside for e in compared):.0%}, median width "
+        f"{median(e.width for e in compared):.2f}" + f"; {lacking} incomplete" * bool(lacking)
     )
 
 

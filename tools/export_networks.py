@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    _kept = _declare_operators()
+    _kept = declare_operators()
     makers = _makers()
     sized = {
         f"{name}@{size}": lambda name=name, size=size: _torchvision(name, size)
@@ -131,7 +131,7 @@ def main() -> int:
     return bool(failures)
 
 
-def _declare_operators() -> Any:
+def declare_operators() -> Any:
     """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
 
     The declarations last as long as the returned object lives.
@@ -168,13 +168,19 @@ def _makers() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
     return makers
 
 
-def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
+def timm_module(name: str) -> Any:
+    """Make an architecture of timm, with random weights."""
     import timm
-    import torch
 
     # Fused attention is exported in parts in any case; these are the parts.
     timm.layers.set_fused_attn(False)
-    model = timm.create_model(name, pretrained=False, exportable=True)
+    return timm.create_model(name, pretrained=False, exportable=True)
+
+
+def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    model = timm_module(name)
     size = model.default_cfg.get("input_size", (3, 224, 224))
     return model, (torch.zeros(1, *size),)
 
@@ -182,11 +188,12 @@ def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
 def _torchvision(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
-    return _torchvision_module(name), (torch.zeros(1, 3, size, size),)
+    return torchvision_module(name), (torch.zeros(1, 3, size, size),)
 
 
 @lru_cache(maxsize=1)  # all sizes of a network follow each other
-def _torchvision_module(name: str) -> Any:
+def torchvision_module(name: str) -> Any:
+    """Make an architecture of torchvision, with random weights."""
     import torch
     import torchvision
 

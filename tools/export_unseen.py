@@ -1,0 +1,431 @@
+#!/usr/bin/env python
+"""Export networks that resperf was never developed on, to judge predictions by once.
+
+The list was committed before the first of them was predicted. None is in export_networks.py, and no
+more than two are of a family. They come with random weights, from four exporters: PyTorch's (by
+TorchScript, and by torch.export), tf2onnx, and converters of their files: to float16
+(onnxconverter-common, onnxruntime.transformers) and to int8 (onnxruntime.quantization: static with
+QuantizeLinear and DequantizeLinear, static with QLinear operators, dynamic).
+
+    pip install torch==2.13.0 torchvision timm transformers diffusers onnxscript onnxconverter-common
+    python tools/export_unseen.py build/judged
+    pip install tensorflow tf2onnx                    # in an environment of its own
+    python tools/export_unseen.py build/judged --keras
+
+Nothing is downloaded. What cannot be exported is named at the end, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from export_networks import declare_operators, timm_module, torchvision_module
+
+from resperf.errors import first_line
+from resperf.network import stripped_model
+
+Made = tuple[Any, tuple[Any, ...]]
+"""Module and example inputs, of a batch of two."""
+Maker = Callable[[], Made]
+BATCH = 2
+SCRIPT_OPSET, KERAS_OPSET = 17, 15
+PAST, PROMPT = 128, 64
+SCRIPT = (
+    "cait_xxs24_224", "crossvit_9_240", "convit_tiny", "coatnet_nano_rw_224", "eca_nfnet_l0",
+    "efficientformer_l1", "efficientvit_m0", "gcvit_xxtiny", "hgnetv2_b0", "inception_resnet_v2",
+    "mobilenetv4_conv_small", "mvitv2_tiny", "repvit_m0_9", "resnetv2_50", "skresnet18",
+    "sequencer2d_s", "visformer_tiny", "ese_vovnet19b_dw", "gernet_s", "botnet26t_256",
+)  # fmt: skip
+"""Of timm, by TorchScript."""
+DYNAMO = (
+    "convnextv2_atto", "davit_tiny", "focalnet_tiny_srf", "inception_next_tiny", "mambaout_femto",
+    "mobilevitv2_050", "nextvit_small", "pvt_v2_b0", "rdnet_tiny", "repghostnet_050", "starnet_s1",
+    "swiftformer_xs", "tiny_vit_5m_224", "twins_svt_small", "volo_d1_224",
+    "eva02_tiny_patch14_224", "lambda_resnet26t", "shvit_s1",
+)  # fmt: skip
+"""Of timm, by torch.export."""
+TORCHVISION = ("maxvit_t", "mc3_18")
+KERAS = ("NASNetMobile", "Xception", "ResNet50V2", "DenseNet169", "EfficientNetV2B3")
+CONVERTED: Mapping[str, str] = {
+    "regnetz_b16": "fp16", "cs3darknet_s": "fp16", "beit_base_patch16_224": "fp16-transformers",
+    "gmixer_24_224": "fp16", "fbnetv3_b": "fp16-transformers", "swinv2_cr_tiny_ns_224": "fp16",
+    "mobilenetv4_conv_medium": "int8-qdq", "efficientnet_es": "int8-qdq", "hgnet_tiny": "int8-qdq",
+    "resnet26t": "int8-qoperator", "tf_mobilenetv3_small_minimal_100": "int8-qoperator",
+    "deit3_small_patch16_224": "int8-dynamic", "mixer_b16_224": "int8-dynamic",
+}  # fmt: skip
+"""Of timm, by TorchScript -> what its file is converted to."""
+CONVERTED_OTHERS: Mapping[str, str] = {
+    "electra_128": "fp16-transformers", "unet_diffusion": "fp16", "roberta_128": "int8-dynamic",
+    "wav2vec2_1s": "int8-dynamic", "opt_token": "int8-dynamic",
+}  # fmt: skip
+"""Of `others`: also converted."""
+
+
+def others() -> dict[str, Maker]:
+    """Name -> maker of what is no classifier: language, speech, diffusion, detection."""
+    return {
+        "albert_128": lambda: _text("AlbertConfig", "AlbertModel", hidden_size=312,
+                                    num_attention_heads=12, intermediate_size=1248),
+        "electra_128": lambda: _text("ElectraConfig", "ElectraModel"),
+        "roberta_128": lambda: _text("RobertaConfig", "RobertaModel", num_hidden_layers=6),
+        "mobilebert_128": lambda: _text("MobileBertConfig", "MobileBertModel"),
+        "t5_encoder_128": lambda: _text("T5Config", "T5EncoderModel"),
+        "clip_text_77": lambda: _text("CLIPTextConfig", "CLIPTextModel", length=77),
+        "wav2vec2_1s": _wav2vec2,
+        "whisper_encoder": _whisper_encoder,
+        "segformer_b0": lambda: _image_model("SegformerConfig", "SegformerForSemanticSegmentation"),
+        "yolos_tiny": lambda: _image_model("YolosConfig", "YolosForObjectDetection",
+                                           hidden_size=192, num_attention_heads=3,
+                                           intermediate_size=768, image_size=[320, 320]),
+        "llama_prompt": lambda: _decoder("llama", PROMPT, 0),
+        "llama_token": lambda: _decoder("llama", 1, PAST),
+        "neox_token": lambda: _decoder("gpt_neox", 1, PAST),
+        "opt_token": lambda: _decoder("opt", 1, PAST),
+        "qwen2_prompt": lambda: _decoder("qwen2", PROMPT, 0),
+        "unet_diffusion": _unet,
+        "unet_conditioned": _unet_conditioned,
+        "vae_decoder": _vae_decoder,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keras", action="store_true", help="those of Keras, by tf2onnx")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    failures = {}
+    warnings.simplefilter("ignore")
+    for name, export in _keras() if arguments.keras else _torch():
+        target = arguments.folder / f"{name}.onnx"
+        if target.exists() or (arguments.only and name not in arguments.only):
+            continue
+        try:
+            with TemporaryDirectory() as folder:
+                target.write_bytes(export(Path(folder)))
+        except Exception as error:  # whatever a framework says of what it cannot export
+            failures[name] = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            print(f"{name}: {target.stat().st_size / 1e3:.0f} kB", flush=True)
+    for name, reason in failures.items():
+        print(f"{name}: not exported: {reason}", file=sys.stderr)
+    return bool(failures)
+
+
+Export = Callable[[Path], bytes]
+"""Writes what it needs into a folder; returns an ONNX file."""
+
+
+def _keras() -> Iterator[tuple[str, Export]]:
+    for name in KERAS:
+        yield f"keras_{name.casefold()}", lambda folder, name=name: _by_tf2onnx(name, folder)
+
+
+def _torch() -> Iterator[tuple[str, Export]]:
+    _kept = declare_operators()
+    made = others()
+    for name in SCRIPT:
+        yield name, _plain(lambda name=name: _timm(name), dynamo=False)
+    for name in DYNAMO:
+        yield name, _plain(lambda name=name: _timm(name), dynamo=True)
+    for name in TORCHVISION:
+        yield f"tv_{name}", _plain(lambda name=name: _torchvision(name), dynamo=True)
+    for name, make in made.items():
+        # A decoder's cache is traced as it is.
+        yield name, _plain(make, dynamo=name not in CONVERTED_OTHERS and "token" not in name)
+    for name, form in CONVERTED.items():
+        yield f"{name}-{form}", _converted(lambda name=name: _timm(name), form)
+    for name, form in CONVERTED_OTHERS.items():
+        yield f"{name}-{form}", _converted(made[name], form)
+
+
+def _plain(make: Maker, *, dynamo: bool) -> Export:
+    def export(folder: Path) -> bytes:
+        path = folder / "whole.onnx"
+        (_by_dynamo if dynamo else _by_script)(*make(), path)
+        content: bytes = stripped_model(path).SerializeToString()
+        return content
+
+    return export
+
+
+def _converted(make: Maker, form: str) -> Export:
+    """Export by TorchScript and convert; weights stay, since their values decide the conversion."""
+
+    def export(folder: Path) -> bytes:
+        whole, target = folder / "whole.onnx", folder / "converted.onnx"
+        module, inputs = make()
+        _by_script(module, inputs, whole)
+        if form.startswith("fp16"):
+            _to_float16(whole, target, form)
+        else:
+            _to_int8(whole, target, form, inputs)
+        return target.read_bytes()
+
+    return export
+
+
+def _by_script(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    import torch
+
+    names = [f"x{place}" for place, _ in enumerate(inputs)]
+    with torch.no_grad():
+        torch.onnx.export(
+            module.eval(), inputs, str(path), opset_version=SCRIPT_OPSET, dynamo=False,
+            input_names=names, dynamic_axes={name: {0: "batch"} for name in names},
+        )  # fmt: skip
+
+
+def _by_dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    import torch
+
+    auto = tuple({0: torch.export.Dim.AUTO} for _ in inputs)
+    with torch.no_grad():
+        torch.onnx.export(
+            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=auto, verbose=False,
+            external_data=False,
+        )  # fmt: skip
+
+
+def _by_tf2onnx(name: str, folder: Path) -> bytes:
+    import tensorflow as tf
+    import tf2onnx
+
+    network = getattr(tf.keras.applications, name)(weights=None)
+    size = network.input_shape[1:]
+    function = tf.function(lambda image: network(image, training=False))
+    path = folder / "whole.onnx"
+    tf2onnx.convert.from_function(
+        function, input_signature=[tf.TensorSpec((None, *size), tf.float32, name="x")],
+        opset=KERAS_OPSET, output_path=str(path),
+    )  # fmt: skip
+    content: bytes = stripped_model(path).SerializeToString()
+    return content
+
+
+def _to_float16(whole: Path, target: Path, form: str) -> None:
+    import onnx
+
+    model = onnx.load(whole)
+    if form == "fp16":
+        from onnxconverter_common import float16
+
+        onnx.save(float16.convert_float_to_float16(model), target)
+    else:
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        onnx.save(convert_float_to_float16(model, keep_io_types=True), target)
+
+
+def _to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> None:
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    ready = whole.with_name("ready.onnx")
+    quant_pre_process(str(whole), str(ready), skip_symbolic_shape=True)
+    if form == "int8-dynamic":
+        quantize_dynamic(str(ready), str(target), weight_type=QuantType.QInt8)
+        return
+
+    class Images(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = [{f"x{place}": each.numpy() for place, each in enumerate(inputs)}]
+
+        def get_next(self) -> Any:
+            return self.left.pop() if self.left else None
+
+    quantize_static(
+        str(ready), str(target), Images(), per_channel=form == "int8-qdq",
+        quant_format=QuantFormat.QDQ if form == "int8-qdq" else QuantFormat.QOperator,
+        weight_type=QuantType.QInt8, activation_type=QuantType.QUInt8,
+    )  # fmt: skip
+
+
+def _timm(name: str) -> Made:
+    import torch
+
+    module = timm_module(name)
+    return module, (torch.randn(BATCH, *module.default_cfg.get("input_size", (3, 224, 224))),)
+
+
+def _torchvision(name: str) -> Made:
+    import torch
+
+    if name == "mc3_18":
+        from torchvision.models.video import mc3_18
+
+        return mc3_18(weights=None), (torch.randn(BATCH, 3, 8, 112, 112),)
+    return torchvision_module(name), (torch.randn(BATCH, 3, 224, 224),)
+
+
+def _hidden(model: Any, *names: str) -> Any:
+    """Let a model of transformers answer one tensor, given its inputs by position."""
+    import torch
+
+    class Hidden(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.model(**dict(zip(names, inputs, strict=True)), return_dict=False)[0]
+
+    return Hidden()
+
+
+def _of_transformers(config: str, kind: str, **sizes: Any) -> Any:
+    import transformers
+
+    made = getattr(transformers, config)(**sizes)
+    made._attn_implementation = "eager"
+    return getattr(transformers, kind)(made)
+
+
+def _text(config: str, kind: str, length: int = 128, **sizes: Any) -> Made:
+    import torch
+
+    model = _of_transformers(config, kind, **sizes)
+    return _hidden(model, "input_ids"), (torch.ones(BATCH, length, dtype=torch.int64),)
+
+
+def _image_model(config: str, kind: str, **sizes: Any) -> Made:
+    import torch
+
+    model = _of_transformers(config, kind, **sizes)
+    height, width = sizes.get("image_size", (224, 224))
+    return _hidden(model, "pixel_values"), (torch.randn(BATCH, 3, height, width),)
+
+
+def _wav2vec2() -> Made:
+    import torch
+
+    model = _of_transformers("Wav2Vec2Config", "Wav2Vec2Model", num_hidden_layers=6)
+    return _hidden(model, "input_values"), (torch.randn(BATCH, 16000),)
+
+
+def _whisper_encoder() -> Made:
+    import torch
+
+    model = _of_transformers("WhisperConfig", "WhisperModel", encoder_layers=4, decoder_layers=4)
+    return _hidden(model.encoder, "input_features"), (torch.randn(BATCH, 80, 3000),)
+
+
+_DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {
+        "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8,
+        "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 32000}),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+        "num_attention_heads": 8}),
+    "opt": ("OPTConfig", "OPTForCausalLM", {
+        "hidden_size": 512, "ffn_dim": 2048, "num_hidden_layers": 6, "num_attention_heads": 8,
+        "word_embed_proj_dim": 512}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {
+        "hidden_size": 896, "intermediate_size": 2432, "num_hidden_layers": 6,
+        "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 50000}),
+}  # fmt: skip
+"""Decoder -> its configuration, its class, and sizes that fit a small machine."""
+
+
+def _decoder(name: str, tokens: int, past: int) -> Made:
+    """Make a decoder for a number of tokens behind a cache of others, which it returns extended."""
+    import torch
+    from transformers import DynamicCache
+
+    config, kind, sizes = _DECODERS[name]
+    model = _of_transformers(config, kind, **sizes)
+    heads = sizes.get("num_key_value_heads", sizes["num_attention_heads"])
+    width = sizes["hidden_size"] // sizes["num_attention_heads"]
+    layers = sizes["num_hidden_layers"]
+
+    class Decoder(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, *cache: Any) -> Any:
+            if not cache:
+                return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
+            pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
+            kept = DynamicCache.from_legacy_cache(pairs)
+            mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
+            found = self.model(
+                input_ids=ids, attention_mask=mask, past_key_values=kept, use_cache=True
+            )
+            extended = found.past_key_values.to_legacy_cache()
+            return (found.logits, *(each for pair in extended for each in pair))
+
+    ids = torch.ones(BATCH, tokens, dtype=torch.int64)
+    cache = [torch.zeros(BATCH, heads, past, width) for _ in range(2 * layers)] if past else []
+    return Decoder(), (ids, *cache)
+
+
+def _sample(model: Any, *inputs: Any) -> Made:
+    """Let a model of diffusers answer its sample alone."""
+    import torch
+
+    class Sample(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: Any) -> Any:
+            return self.model(*given, return_dict=False)[0]
+
+    return Sample(), inputs
+
+
+def _unet() -> Made:
+    import torch
+    from diffusers import UNet2DModel
+
+    model = UNet2DModel(
+        sample_size=64, in_channels=3, out_channels=3, layers_per_block=1,
+        block_out_channels=(64, 128, 256),
+        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    return _sample(model, torch.randn(BATCH, 3, 64, 64), torch.ones(BATCH))
+
+
+def _unet_conditioned() -> Made:
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel(
+        sample_size=32, block_out_channels=(128, 256, 512), layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=256,
+    )  # fmt: skip
+    images, times = torch.randn(BATCH, 4, 32, 32), torch.ones(BATCH)
+    return _sample(model, images, times, torch.randn(BATCH, 77, 256))
+
+
+def _vae_decoder() -> Made:
+    import torch
+    from diffusers import AutoencoderKL
+
+    model = AutoencoderKL(
+        block_out_channels=(64, 128, 128), layers_per_block=1, latent_channels=4,
+        down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3,
+    )  # fmt: skip
+    model.forward = model.decode
+    return _sample(model, torch.randn(BATCH, 4, 32, 32))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
