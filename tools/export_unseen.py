@@ -7,7 +7,8 @@ TorchScript, and by torch.export), tf2onnx, and converters of their files: to fl
 (onnxconverter-common, onnxruntime.transformers) and to int8 (onnxruntime.quantization: static with
 QuantizeLinear and DequantizeLinear, static with QLinear operators, dynamic).
 
-    pip install torch==2.13.0 torchvision timm transformers diffusers onnxscript onnxconverter-common
+    pip install torch==2.13.0 torchvision timm transformers diffusers onnxscript
+    pip install onnxconverter-common
     python tools/export_unseen.py build/judged
     pip install tensorflow tf2onnx                    # in an environment of its own
     python tools/export_unseen.py build/judged --keras

@@ -145,6 +145,10 @@ class Backend(Protocol):
         """
         ...
 
+    def without_layers(self) -> str:
+        """Say why single layers cannot be measured in its setting; empty if they can."""
+        return ""
+
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         """Build one lowered layer.
 

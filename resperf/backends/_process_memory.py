@@ -19,7 +19,7 @@ _KIB = 1024
 def resident_bytes() -> int | None:
     """Return what the process holds in memory, once freed memory is returned to the system.
 
-    None where Linux does not tell, or does not forget the peak so far.
+    The peak so far is forgotten. None where Linux does not tell, or does not forget it.
     """
     try:
         _tidy()
@@ -34,7 +34,7 @@ def peak_resident_bytes(run: Callable[[], object], before_bytes: int) -> Sampler
     def peak() -> float:
         _tidy()
         run()
-        return float(max(_read("VmHWM") - before_bytes, 0))
+        return float(_read("VmHWM") - before_bytes)
 
     return peak
 

@@ -151,6 +151,15 @@ class TensorFlowBackend(Backend):
         """Give images their layout, and layers the type that they have in the precision."""
         return lower_layers(layers, self.setting())
 
+    def without_layers(self) -> str:
+        """Say why layers have no training steps here."""
+        if not self._optimizer:
+            return ""
+        return (
+            "in TensorFlow training steps are measured of whole networks only; those of single "
+            "layers are with --framework torch"
+        )
+
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         """Build one lowered layer.
 
@@ -161,11 +170,8 @@ class TensorFlowBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        if self._optimizer:
-            raise UnsupportedError(
-                "in TensorFlow training steps are measured of whole networks only; single layers' "
-                "are with --framework torch"
-            )
+        if why := self.without_layers():
+            raise UnsupportedError(why)
         try:
             operator = operator_of(layer, self._layout)
             return layer_run(

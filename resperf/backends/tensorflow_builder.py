@@ -73,8 +73,9 @@ class Builder:
         self.storage = Storage.of(network, layout)
         self._weights = weights
         self._values: dict[tuple[str, bool], Any] = {}
-        self._layers: dict[str, tuple[Layer, slice]] = {}
+        self._layers: dict[str, tuple[Layer, list[int]]] = {}
         self._constants: dict[tuple[str, int], int] = {}
+        self._places: dict[tuple[Any, ...], int] = {}
         self._folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
         links = Links.of(network)
@@ -85,9 +86,11 @@ class Builder:
                 self._statistics[node.name] = tuple(
                     tf.Variable(self.constant(node, i), trainable=False) for i in (3, 4)
                 )
-                self._hold_constants(node, range(1, 3))
+                self._hold_constants(node, range(3))
             elif node.op not in BY_VALUE:
                 self._hold_constants(node, range(len(node.inputs)))
+            elif training:
+                self._hold_constants(node, range(1))
 
     def outputs(
         self,
@@ -177,7 +180,7 @@ class Builder:
     def _constant_tensor(self, node: Node, position: int, as_image: bool) -> Any:
         if self.is_held(node, position):
             return self.held[self._constants[node.name, position]]
-        as_image = as_image and node.op not in PER_CHANNEL
+        as_image = as_image and not is_per_channel(node, position)
         return tf.constant(self._in_layout(self.constant(node, position), as_image))
 
     def _in_layout(self, array: Array, as_image: bool) -> Array:
@@ -188,7 +191,11 @@ class Builder:
         return np.ascontiguousarray(array)
 
     def _hold_constants(self, node: Node, positions: Iterable[int]) -> None:
-        """Capture a node's large constants, in training all with axes, in the layout it reads."""
+        """Capture a node's large constants, in the layout that it reads.
+
+        In training those of few values too, since floats with axes are trained. Nodes that read
+        the same constant share it.
+        """
         for position in positions:
             tensor = self.network.tensors.get(node.inputs[position])
             is_kernel = node.op in ("Conv", "ConvTranspose") and position == 1
@@ -198,18 +205,24 @@ class Builder:
             if math.prod(tensor.shape) <= fewest and not is_kernel:
                 continue
             array = self.constant(node, position)
+            is_image = False
             if is_kernel:
                 array = _kernel_in_layout(array)
-            elif node.op not in PER_CHANNEL:
-                array = self._in_layout(array, self.reads_images(node))
-            self._constants[node.name, position] = len(self.held)
-            self.held.append(self._kept(array))
+            elif not is_per_channel(node, position):
+                is_image = self.reads_images(node)
+                array = self._in_layout(array, is_image)
+            self._constants[node.name, position] = self._held_at(
+                (tensor.name, is_kernel, is_image), array
+            )
 
-    def _kept(self, array: Array) -> Any:
-        """Return a constant on the device: in training, floats with axes are trained."""
-        made = tf.constant(array)
-        is_trained = self.training and made.dtype.is_floating and array.ndim
-        return tf.Variable(made) if is_trained else made
+    def _held_at(self, what: tuple[Any, ...], array: Array) -> int:
+        """Capture a constant once for all that read it in one form; return its place."""
+        if what not in self._places:
+            made = tf.constant(array)
+            is_trained = self.training and made.dtype.is_floating and array.ndim
+            self._places[what] = len(self.held)
+            self.held.append(tf.Variable(made) if is_trained else made)
+        return self._places[what]
 
     def constant(self, node: Node, position: int) -> Array:
         """Return a node's constant input in the file's layout.
@@ -260,8 +273,8 @@ class Builder:
 
     def layer_of(self, node: Node) -> tuple[Layer, list[Any]]:
         """Return the layer of a node, and its weights."""
-        layer, place = self._layers[node.name]
-        return layer, self.held[place]
+        layer, places = self._layers[node.name]
+        return layer, [self.held[place] for place in places]
 
     def is_folded(self, node: Node) -> bool:
         """Whether a BatchNormalization is folded into its convolution's weights."""
@@ -308,9 +321,12 @@ class Builder:
             weights = [each.astype(weights[0].dtype) for each in folded]
             layer = layer.replace(bias=True)
             self._folded.add(norm.name)
-        start = len(self.held)
-        self.held += [self._kept(array) for array in weights_from_onnx(layer, weights)]
-        self._layers[node.name] = (layer, slice(start, len(self.held)))
+        form = (type(layer), norm and norm.name, *sorted(node.attributes.items()))
+        names = [*filter(None, node.inputs[1:3]), "bias of the normalisation"]
+        self._layers[node.name] = (layer, [
+            self._held_at((name, *form), array)
+            for name, array in zip(names, weights_from_onnx(layer, weights), strict=False)
+        ])  # fmt: skip
         return True
 
     def _weights_of_layer(self, node: Node) -> list[Array]:
@@ -342,14 +358,25 @@ def _kernel_in_layout(array: Array) -> Array:
 
     TensorFlow's transposed convolutions have the input's channels last, as ONNX's have them first.
     """
-    spatial = tuple(range(2, array.ndim))
-    return np.ascontiguousarray(array.transpose(*spatial, 1, 0))
+    return np.ascontiguousarray(array.transpose(kernel_axes(array.ndim)))
+
+
+def kernel_axes(rank: int) -> tuple[int, ...]:
+    """Return the axes of ONNX's filter in TensorFlow's order."""
+    return (*range(2, rank), 1, 0)
 
 
 PER_CHANNEL = frozenset({
     "Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization",
 })  # fmt: skip
-"""Operators whose constants hold one value per channel."""
+"""Operators whose weights, behind the first input, hold one value per channel."""
+
+
+def is_per_channel(node: Node, position: int) -> bool:
+    """Whether a node's input holds one value per channel."""
+    return node.op in PER_CHANNEL and position > 0
+
+
 _LAYERS: Mapping[str, type[Layer]] = {
     "Conv": Conv,
     "Gemm": Dense,

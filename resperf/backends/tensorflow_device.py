@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ class Device:
         None where nobody can tell.
         """
         if self.is_gpu:
+            gc.collect()
             return int(tf.config.experimental.get_memory_info(self._allocator)["current"])
         return resident_bytes()
 

@@ -7,6 +7,7 @@ pass. The whole step is a single ``tf.function``, as ``fit`` of Keras runs it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,7 +40,8 @@ class TensorFlowStep(TrainingStep):
         Adds the network to a graph: returns its outputs for its inputs.
     inputs : sequence of Tensor
     held : list of Tensor or Variable
-        What the network captures; its variables are trained. Emptied when the step is freed.
+        What the network captures; variables that an output depends on are trained. Emptied when
+        the step is freed.
     optimizer : str
     device : Device
 
@@ -63,6 +65,13 @@ class TensorFlowStep(TrainingStep):
         self._tape: Any = None
         self._outputs: list[Any] = []
         self._gradients: list[Any] = []
+        try:
+            self._prepare(body, optimizer)
+        except BaseException:
+            self.free()
+            raise
+
+    def _prepare(self, body: Callable[..., Sequence[Any]], optimizer: str) -> None:
         self.forward()
         self._ones = [tf.ones_like(each) for each in self._outputs]
         self.backward()
@@ -74,11 +83,11 @@ class TensorFlowStep(TrainingStep):
         ]
         if not self._weights:
             raise UnsupportedError("TensorFlow computes no gradient of its results")
-        with device.here():
+        with self._device.here():
             made = _optimizer(optimizer)
             made.build(self._weights)
-        self._apply = device.function(partial(_updated, made, self._weights))
-        self._whole = device.function(self._built_step(body, made))
+        self._apply = self._device.function(partial(_updated, made, self._weights))
+        self._whole = self._device.function(self._built_step(body, made))
         self.clear()
         # The first steps trace.
         self.step()
@@ -92,9 +101,7 @@ class TensorFlowStep(TrainingStep):
 
     def forward(self) -> None:
         """Compute the outputs and keep what the backward pass needs."""
-        with self._device.here(), tf.GradientTape(watch_accessed_variables=False) as tape:
-            for each in self._weights:
-                tape.watch(each)
+        with self._device.here(), tf.GradientTape() as tape:
             self._outputs = self._network(*self._inputs)
         self._tape = tape
 
@@ -114,7 +121,8 @@ class TensorFlowStep(TrainingStep):
         self._tape, self._outputs, self._gradients = None, [], []
 
     def step(self) -> None:
-        """Run a whole training step as one function."""
+        """Run a whole training step as one function, without what the parts have kept."""
+        self.clear()
         self._whole(*self._inputs)
 
     def free(self) -> None:
@@ -123,14 +131,14 @@ class TensorFlowStep(TrainingStep):
         self._network.release()
         self._weights, self._inputs, self._ones = [], [], []
         self._apply = self._whole = None
+        # The optimizer refers to itself.
+        gc.collect()
 
     def _built_step(self, body: Callable[..., Any], optimizer: Any) -> Callable[..., None]:
         weights, ones, device = self._weights, self._ones, self._device
 
         def step(*inputs: Any) -> None:
-            with device.here(), tf.GradientTape(watch_accessed_variables=False) as tape:
-                for each in weights:
-                    tape.watch(each)
+            with device.here(), tf.GradientTape() as tape:
                 outputs = _differentiable(body, *inputs)
             _updated(optimizer, weights, tape.gradient(outputs, weights, ones))
 
@@ -138,8 +146,9 @@ class TensorFlowStep(TrainingStep):
 
 
 def _differentiable(body: Callable[..., Sequence[Any]], *inputs: Any) -> list[Any]:
-    """Return the outputs that have gradients."""
-    return [each for each in body(*inputs) if each.dtype.is_floating]
+    """Return the outputs that have gradients; a network's inputs have none."""
+    fixed = [tf.stop_gradient(each) for each in inputs]
+    return [each for each in body(*fixed) if each.dtype.is_floating]
 
 
 def _updated(optimizer: Any, weights: Sequence[Any], gradients: Sequence[Any]) -> None:

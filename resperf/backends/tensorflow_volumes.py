@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_builder import Builder, kernel_axes
 from resperf.errors import UnsupportedError
 from resperf.lowering._read import has_input
 from resperf.network import Node
@@ -103,13 +103,11 @@ def pool(builder: Builder, node: Node) -> Any:
 
 
 def _kernel(builder: Builder, node: Node) -> Any:
-    """Return the filter, which has TensorFlow's order of axes if it is constant."""
-    if not builder.is_held(node, 1):
-        raise UnsupportedError(
-            f"{node.op} {node.name!r}: weights that the network computes cannot be built in "
-            "TensorFlow"
-        )
-    return builder.value(node, 1)
+    """Return the filter in TensorFlow's order of axes, which it has if it is constant."""
+    if builder.is_held(node, 1):
+        return builder.value(node, 1)
+    computed = builder.stored(node, 1)
+    return tf.transpose(computed, kernel_axes(len(computed.shape)))
 
 
 def _of(node: Node, name: str, rank: int) -> list[int]:

@@ -231,6 +231,8 @@ def measure_network(
     )
     if not layers:
         return result
+    if why := backend.without_layers():
+        return dataclasses.replace(result, warnings=(*result.warnings, why))
     lowered = lower(network, row.setting, row.platform)
     measured = measure_layers(
         backend,
