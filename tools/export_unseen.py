@@ -19,6 +19,7 @@ Nothing is downloaded. What cannot be exported is named at the end, with the rea
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -139,8 +140,7 @@ def _torch() -> Iterator[tuple[str, Export]]:
     for name in TORCHVISION:
         yield f"tv_{name}", _plain(lambda name=name: _torchvision(name), dynamo=True)
     for name, make in made.items():
-        # A decoder's cache is traced as it is.
-        yield name, _plain(make, dynamo=name not in CONVERTED_OTHERS and "token" not in name)
+        yield name, _plain(make, dynamo=name not in CONVERTED_OTHERS)
     for name, form in CONVERTED.items():
         yield f"{name}-{form}", _converted(lambda name=name: _timm(name), form)
     for name, form in CONVERTED_OTHERS.items():
@@ -187,10 +187,14 @@ def _by_script(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
 def _by_dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
     import torch
 
-    auto = tuple({0: torch.export.Dim.AUTO} for _ in inputs)
+    auto: list[Any] = [{0: torch.export.Dim.AUTO} for _ in inputs]
+    given = inspect.signature(module.forward).parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in given):
+        named = len(given) - 1
+        auto = [*auto[:named], tuple(auto[named:])]
     with torch.no_grad():
         torch.onnx.export(
-            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=auto, verbose=False,
+            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto), verbose=False,
             external_data=False,
         )  # fmt: skip
 
