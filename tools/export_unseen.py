@@ -194,8 +194,8 @@ def _by_dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
         auto = [*auto[:named], tuple(auto[named:])]
     with torch.no_grad():
         torch.onnx.export(
-            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto), verbose=False,
-            external_data=False,
+            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto),
+            verbose=False, external_data=False,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,12 @@ import numpy.typing as npt
 from resperf.predictors._onnx import OnnxGraph
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-"""Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes."""
+"""Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes, rounded as `as_stored`."""
+
+
+def as_stored(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Round weights to half precision, in which files hold them: half as large as in float32."""
+    return values.astype(np.float16).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -69,15 +75,15 @@ class _Graph(OnnxGraph):
         pads = [before, kernel.shape[2] - 1 - before]
         inputs = [
             x,
-            self.constant(f"{name}/kernel", kernel),
-            self.constant(f"{name}/bias", self.weights[f"{name}/bias"]),
+            self.half(f"{name}/kernel", kernel),
+            self.half(f"{name}/bias", self.weights[f"{name}/bias"]),
         ]
         return self.node("Conv", inputs, name, pads=pads)
 
     def dense(self, x: str, name: str) -> str:
-        inputs = [x, self.constant(f"{name}/kernel", self.weights[f"{name}/kernel"])]
+        inputs = [x, self.half(f"{name}/kernel", self.weights[f"{name}/kernel"])]
         if f"{name}/bias" in self.weights:
-            inputs.append(self.constant(f"{name}/bias", self.weights[f"{name}/bias"]))
+            inputs.append(self.half(f"{name}/bias", self.weights[f"{name}/bias"]))
         return self.node("Gemm", inputs, name)
 
     def relu(self, x: str) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError, require, silent_stderr
 from resperf.features import Array
-from resperf.predictors._architecture import Architecture, Weights
+from resperf.predictors._architecture import Architecture, Weights, as_stored
 from resperf.predictors._base import Progress
 
 Rows = npt.NDArray[np.floating[Any]]
@@ -303,5 +303,5 @@ def fit_network(
             break
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
-    averaged.set_weights(best_weights)
+    averaged.set_weights([as_stored(values) for values in best_weights])
     return Fitted(_weights(averaged), partial(_run, averaged), best_epoch)

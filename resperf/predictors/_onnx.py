@@ -33,6 +33,13 @@ class OnnxGraph:
         self._constants[name] = values
         return name
 
+    def half(self, name: str, values: npt.NDArray[np.float32]) -> str:
+        """Add a float32 constant that is stored in half precision; returns its name."""
+        from onnx import TensorProto
+
+        stored = self.constant(f"{name}/half", values.astype(np.float16))
+        return self.node("Cast", [stored], name, to=TensorProto.FLOAT)
+
     def file(self, features: int, outputs: int = 1, *, double: bool = False) -> bytes:
         """Return a file with input ``x`` (rows, features) and output ``y`` (rows, outputs).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from resperf.features import Columns, columns_of
@@ -68,6 +69,9 @@ def test_the_onnx_file_computes_what_keras_does(tmp_path: Any) -> None:
     assert theirs.shape == (40, 3)
     assert np.ptp(theirs, axis=1).max() > 1e-4  # members differ
     np.testing.assert_allclose(OnnxNetwork(tmp_path / "n.onnx")(ROWS), theirs, atol=1e-5)
+    kept = onnx.load(tmp_path / "n.onnx").graph.initializer
+    floats = {each.name for each in kept if each.data_type == onnx.TensorProto.FLOAT16}
+    assert len(floats) == len(fitted.weights)  # half of float32's size
 
 
 def test_table_3_by_hand() -> None:

@@ -296,6 +296,8 @@ WORK: Table = {
         **split("weights", mb, "weight_bytes", "dtype=int8"),
         "pieces apart": millions("group_pieces", "apart"),
         "products integer": millions("products", "integer"),
+        "flops integer int8": gflop("flops", "integer", "dtype=int8"),
+        "products integer int8": millions("products", "integer", "dtype=int8"),
         "out depthwise int8": mb("out_bytes", "depthwise", "dtype=int8"),
         "columns": mb("columns_bytes"),
         **counts("products"),
