@@ -133,7 +133,7 @@ def calibrate(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
         original = bundle
-        costs = _measured_costs(target, here.threads)
+        costs = without_outliers(_measured_costs(target, here.threads), bundle.costs)
         bundle = _transferred(original, here, platform, costs, factor=1.0)
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
@@ -167,6 +167,19 @@ def _measured_costs(target: Target, threads: int) -> dict[str, float]:
     with WorkerProcess(settings) as worker:
         readings = [worker.costs() for _ in range(COST_READINGS)]
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
+
+
+def without_outliers(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, float]:
+    """Return costs of this machine, none per MB between layers larger than on the bundle's machine.
+
+    On a shared host it is ten times its usual value while the cores happen to be far apart, which
+    would leave nothing of a network's time for its layers. Where it is larger for good, the
+    networks show that.
+    """
+    name = "handover_ms_per_mb"
+    if name not in here or name not in there:
+        return dict(here)
+    return {**here, name: min(here[name], there[name])}
 
 
 def _other_kernels(here: Setting, there: Setting) -> list[str]:

@@ -281,3 +281,12 @@ def test_networks_that_the_framework_cannot_run_are_named(words, measured, monke
     monkeypatch.setattr(runner.WorkerProcess, "measure_network", refusing)
     notes = cli.json(*words)["notes"]
     assert notes[1] == "mlp5 at batch 2: no answer within 9 s"
+
+
+def test_cores_that_are_far_apart_for_a_moment_do_not_set_the_cost_between_layers() -> None:
+    there = {"node_ms": 0.001, "handover_ms_per_mb": 0.016}
+    here = {"node_ms": 0.002, "handover_ms_per_mb": 0.174}
+    assert module.without_outliers(here, there) == {"node_ms": 0.002, "handover_ms_per_mb": 0.016}
+    quicker = {"node_ms": 0.002, "handover_ms_per_mb": 0.01}
+    assert module.without_outliers(quicker, there) == quicker
+    assert module.without_outliers(here, {"node_ms": 0.001}) == here
