@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from export_gpu_networks import BATCH
-from export_networks import _declare_operators
+from export_networks import declare_operators
 
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering.torch import run_kernels
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", type=Path, nargs="+")
     arguments = parser.parse_args()
-    _kept = _declare_operators()
+    _kept = declare_operators()
     rows = []
     for path in arguments.networks:
         counts = (*planned(path.stem), *by_rules(path))

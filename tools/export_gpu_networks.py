@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from export_networks import _declare_operators
+from export_networks import declare_operators
 
 from resperf.errors import first_line
 
@@ -86,7 +86,7 @@ def main() -> int:
     if not (arguments.timm or arguments.language):
         parser.error("say what to export: --timm FILE, --language, or both")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    _kept = _declare_operators()
+    _kept = declare_operators()
     makers = _timm_makers(arguments.timm) if arguments.timm else {}
     if arguments.language:
         makers |= {name: lambda model=model: _language(model) for name, model in LANGUAGE.items()}
