@@ -130,6 +130,9 @@ class ToyBackend:
     def handover(self) -> Mapping[str, float]:
         return {"node_ms": 0.0, "handover_ms_per_mb": 0.0}
 
+    def without_layers(self) -> str:
+        return ""
+
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         return lower_layers(layers, self.setting())
 

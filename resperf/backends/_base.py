@@ -146,7 +146,10 @@ class Backend(Protocol):
         ...
 
     def without_layers(self) -> str:
-        """Say why single layers cannot be measured in its setting; empty if they can."""
+        """Say why no layer's time in its setting can be measured; empty if it can.
+
+        Even then `layer` builds some form of a layer, by which the machine is watched.
+        """
         return ""
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:

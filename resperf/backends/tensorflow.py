@@ -33,7 +33,7 @@ from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
 from resperf.backends.tensorflow_training import OPTIMIZERS
-from resperf.errors import ResperfError, UnsupportedError, silent_stderr
+from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering._base import HALF_TYPES
 from resperf.lowering.tensorflow import LAYOUT, lower_layers
@@ -152,7 +152,7 @@ class TensorFlowBackend(Backend):
         return lower_layers(layers, self.setting())
 
     def without_layers(self) -> str:
-        """Say why layers have no training steps here."""
+        """Say why layers have no training steps here: what is built of one is its inference."""
         if not self._optimizer:
             return ""
         return (
@@ -166,12 +166,10 @@ class TensorFlowBackend(Backend):
         Raises
         ------
         UnsupportedError
-            If TensorFlow cannot run such a layer here, or its training step is asked for.
+            If TensorFlow cannot run such a layer here.
         MemoryError
             If it does not fit.
         """
-        if why := self.without_layers():
-            raise UnsupportedError(why)
         try:
             operator = operator_of(layer, self._layout)
             return layer_run(

@@ -321,7 +321,7 @@ class Builder:
             weights = [each.astype(weights[0].dtype) for each in folded]
             layer = layer.replace(bias=True)
             self._folded.add(norm.name)
-        form = (type(layer), norm and norm.name, *sorted(node.attributes.items()))
+        form = (type(layer), norm and norm.name, repr(sorted(node.attributes.items())))
         names = [*filter(None, node.inputs[1:3]), "bias of the normalisation"]
         self._layers[node.name] = (layer, [
             self._held_at((name, *form), array)

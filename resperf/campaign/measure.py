@@ -63,6 +63,8 @@ def measure_layer(
     phases: dict[str, Samples] = {}
     status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
     try:
+        if why := backend.without_layers():
+            raise UnsupportedError(why)
         monitor.check_memory(layer.moved_bytes)
         budget_ms = protocol.budget_s * MS_PER_S / RUNS_IN_BUDGET
         with backend.layer(layer, budget_ms=budget_ms) as built:

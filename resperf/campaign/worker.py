@@ -63,6 +63,8 @@ class Worker:
 
     def probe(self, layers: Sequence[Layer]) -> list[str]:
         """Say for each layer whether the framework can build it: its reason if not, else ''."""
+        if why := self.backend.without_layers():
+            return [why] * len(layers)
         reasons = []
         for layer in layers:
             try:

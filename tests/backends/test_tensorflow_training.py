@@ -16,18 +16,23 @@ from resperf.backends import Backend, backend
 from resperf.backends._process_memory import peak_resident_bytes, resident_bytes
 from resperf.backends._torch_network import TorchNetwork
 from resperf.backends._torch_training import TorchStep
+from resperf.backends.monitors import Monitor
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_network import _computing_weights
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
 from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
+from resperf.campaign.measure import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Dense
 from resperf.lowering.tensorflow import without_removed
 from resperf.lowering.torch import as_run
+from resperf.measurement import Status
 from resperf.network import read_network
 from resperf.network.weights import weights_of
 from resperf.settings import Setting
+from resperf.timing import SamplingProtocol
+from resperf.workflows.measure import measure_network
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 NetworkFile = Callable[..., Path]
@@ -192,7 +197,15 @@ def test_the_peak_of_a_network_has_its_weights(optimizer: str, network_file: Net
         peak_bytes = built.phases["peak_memory_bytes"].sampler()
     # In training the gradient, and the optimizer's momentum.
     fewest = 3 if optimizer else 1
-    assert 0.9 * fewest * 4 * side**2 <= peak_bytes <= (fewest + 2) * 4 * side**2
+    assert 0.9 * fewest * 4 * side**2 <= peak_bytes <= (fewest + 4) * 4 * side**2
+
+
+def test_a_file_s_training_step_is_measured_beside_the_reference(trained: Backend) -> None:
+    found = measure_network(NETWORKS / "lenet5.onnx", trained, batch=2, seconds=0.3)
+    assert found.row.setting.optimizer == "momentum"
+    assert found.quantities["step_ms"] > 0
+    assert found.layers == ()
+    assert any("whole networks only" in each for each in found.warnings)
 
 
 def test_embeddings_are_trained(network_file: NetworkFile, trained: Backend) -> None:
@@ -208,8 +221,10 @@ def test_what_has_no_training_step_says_so(network_file: NetworkFile, trained: B
     path = network_file("n.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [2]}, {"y": None})
     with pytest.raises(UnsupportedError, match="no gradient"):
         trained.network(path, batch=None)
-    with pytest.raises(UnsupportedError, match="whole networks only"):
-        trained.layer(Dense(batch=1, features_in=4, features_out=4), budget_ms=1)
+    assert "whole networks only" in trained.without_layers()
+    layer = Dense(batch=1, features_in=4, features_out=4)
+    row = measure_layer(trained, layer, SamplingProtocol(), monitor=Monitor())
+    assert (row.status, row.detail) == (Status.UNSUPPORTED, trained.without_layers())
     with pytest.raises(ResperfError, match="no optimizer 'lion'"):
         backend("tensorflow", optimizer="lion")
 
