@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -97,7 +97,6 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
     _kept = declare_operators()
     makers = _makers()
     sized = {
@@ -115,13 +114,32 @@ def main() -> int:
     chosen = sized if arguments.convmeter else CALIBRATION if arguments.calibration else makers
     names = arguments.only or list(chosen)
     makers |= sized | {name: lambda name=name: _timm(name) for name in CALIBRATION}
+    folded = not arguments.unfolded
+    return write_each(
+        arguments.folder,
+        ((name, lambda path, name=name: _export(makers[name], path, folded=folded))
+         for name in names),
+    )  # fmt: skip
+
+
+Export = Callable[[Path], bytes]
+"""Writes what it needs into a folder; returns an ONNX file."""
+
+
+def write_each(folder: Path, exports: Iterable[tuple[str, Export]]) -> int:
+    """Write each network that is not there yet; return the exit status.
+
+    What cannot be exported is named at the end, with the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     failures = {}
-    for name in names:
-        target = arguments.folder / f"{name}.onnx"
+    for name, export in exports:
+        target = folder / f"{name}.onnx"
         if target.exists():
             continue
         try:
-            _export(makers[name], target, folded=not arguments.unfolded)
+            with TemporaryDirectory() as scratch:
+                target.write_bytes(export(Path(scratch)))
         except Exception as error:  # whatever a framework says of an architecture it cannot export
             failures[name] = f"{type(error).__name__}: {first_line(error)}"
         else:
@@ -280,7 +298,9 @@ def _tuples(model: Any) -> Any:
     return Hidden()
 
 
-def _export(make: Callable[[], tuple[Any, tuple[Any, ...]]], target: Path, *, folded: bool) -> None:
+def _export(
+    make: Callable[[], tuple[Any, tuple[Any, ...]]], folder: Path, *, folded: bool
+) -> bytes:
     """Export a module with a free batch size, then drop the weights' bytes.
 
     Not folded, each batch normalisation stays an operator of its own.
@@ -290,15 +310,21 @@ def _export(make: Callable[[], tuple[Any, tuple[Any, ...]]], target: Path, *, fo
     module, inputs = make()
     module.eval()
     modes = torch.onnx.TrainingMode
-    with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+    path = folder / "whole.onnx"
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        path = Path(folder) / "whole.onnx"
         torch.onnx.export(
             module, inputs, str(path), opset_version=OPSET, dynamo=False,
             input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
             training=modes.EVAL if folded else modes.PRESERVE, do_constant_folding=folded,
         )  # fmt: skip
-        target.write_bytes(stripped_model(path).SerializeToString())
+    return without_weights(path)
+
+
+def without_weights(path: Path) -> bytes:
+    """Return an ONNX file without its weights' bytes."""
+    content: bytes = stripped_model(path).SerializeToString()
+    return content
 
 
 if __name__ == "__main__":

@@ -24,13 +24,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from export_networks import declare_operators, timm_module, torchvision_module
-
-from resperf.errors import first_line
-from resperf.network import stripped_model
+from export_networks import (
+    Export,
+    declare_operators,
+    timm_module,
+    torchvision_module,
+    without_weights,
+    write_each,
+)
 
 Made = tuple[Any, tuple[Any, ...]]
 """Module and example inputs, of a batch of two."""
@@ -102,27 +105,12 @@ def main() -> int:
     parser.add_argument("--keras", action="store_true", help="those of Keras, by tf2onnx")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    failures = {}
     warnings.simplefilter("ignore")
-    for name, export in _keras() if arguments.keras else _torch():
-        target = arguments.folder / f"{name}.onnx"
-        if target.exists() or (arguments.only and name not in arguments.only):
-            continue
-        try:
-            with TemporaryDirectory() as folder:
-                target.write_bytes(export(Path(folder)))
-        except Exception as error:  # whatever a framework says of what it cannot export
-            failures[name] = f"{type(error).__name__}: {first_line(error)}"
-        else:
-            print(f"{name}: {target.stat().st_size / 1e3:.0f} kB", flush=True)
-    for name, reason in failures.items():
-        print(f"{name}: not exported: {reason}", file=sys.stderr)
-    return bool(failures)
-
-
-Export = Callable[[Path], bytes]
-"""Writes what it needs into a folder; returns an ONNX file."""
+    exports = _keras() if arguments.keras else _torch()
+    chosen = arguments.only
+    return write_each(
+        arguments.folder, (each for each in exports if not chosen or each[0] in chosen)
+    )
 
 
 def _keras() -> Iterator[tuple[str, Export]]:
@@ -151,8 +139,7 @@ def _plain(make: Maker, *, dynamo: bool) -> Export:
     def export(folder: Path) -> bytes:
         path = folder / "whole.onnx"
         (_by_dynamo if dynamo else _by_script)(*make(), path)
-        content: bytes = stripped_model(path).SerializeToString()
-        return content
+        return without_weights(path)
 
     return export
 
@@ -211,8 +198,7 @@ def _by_tf2onnx(name: str, folder: Path) -> bytes:
         function, input_signature=[tf.TensorSpec((None, *size), tf.float32, name="x")],
         opset=KERAS_OPSET, output_path=str(path),
     )  # fmt: skip
-    content: bytes = stripped_model(path).SerializeToString()
-    return content
+    return without_weights(path)
 
 
 def _to_float16(whole: Path, target: Path, form: str) -> None:
@@ -276,19 +262,20 @@ def _torchvision(name: str) -> Made:
     return torchvision_module(name), (torch.randn(BATCH, 3, 224, 224),)
 
 
-def _hidden(model: Any, *names: str) -> Any:
-    """Let a model of transformers answer one tensor, given its inputs by position."""
+def _first_answer(model: Any, *names: str) -> Any:
+    """Let a model answer its first tensor alone; inputs come by position, the first have names."""
     import torch
 
-    class Hidden(torch.nn.Module):  # type: ignore[misc]
+    class First(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
         def forward(self, *inputs: Any) -> Any:
-            return self.model(**dict(zip(names, inputs, strict=True)), return_dict=False)[0]
+            named = dict(zip(names, inputs, strict=False))
+            return self.model(*inputs[len(names) :], **named, return_dict=False)[0]
 
-    return Hidden()
+    return First()
 
 
 def _of_transformers(config: str, kind: str, **sizes: Any) -> Any:
@@ -303,7 +290,7 @@ def _text(config: str, kind: str, length: int = 128, **sizes: Any) -> Made:
     import torch
 
     model = _of_transformers(config, kind, **sizes)
-    return _hidden(model, "input_ids"), (torch.ones(BATCH, length, dtype=torch.int64),)
+    return _first_answer(model, "input_ids"), (torch.ones(BATCH, length, dtype=torch.int64),)
 
 
 def _image_model(config: str, kind: str, **sizes: Any) -> Made:
@@ -311,21 +298,21 @@ def _image_model(config: str, kind: str, **sizes: Any) -> Made:
 
     model = _of_transformers(config, kind, **sizes)
     height, width = sizes.get("image_size", (224, 224))
-    return _hidden(model, "pixel_values"), (torch.randn(BATCH, 3, height, width),)
+    return _first_answer(model, "pixel_values"), (torch.randn(BATCH, 3, height, width),)
 
 
 def _wav2vec2() -> Made:
     import torch
 
     model = _of_transformers("Wav2Vec2Config", "Wav2Vec2Model", num_hidden_layers=6)
-    return _hidden(model, "input_values"), (torch.randn(BATCH, 16000),)
+    return _first_answer(model, "input_values"), (torch.randn(BATCH, 16000),)
 
 
 def _whisper_encoder() -> Made:
     import torch
 
     model = _of_transformers("WhisperConfig", "WhisperModel", encoder_layers=4, decoder_layers=4)
-    return _hidden(model.encoder, "input_features"), (torch.randn(BATCH, 80, 3000),)
+    return _first_answer(model.encoder, "input_features"), (torch.randn(BATCH, 80, 3000),)
 
 
 _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
@@ -378,21 +365,6 @@ def _decoder(name: str, tokens: int, past: int) -> Made:
     return Decoder(), (ids, *cache)
 
 
-def _sample(model: Any, *inputs: Any) -> Made:
-    """Let a model of diffusers answer its sample alone."""
-    import torch
-
-    class Sample(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *given: Any) -> Any:
-            return self.model(*given, return_dict=False)[0]
-
-    return Sample(), inputs
-
-
 def _unet() -> Made:
     import torch
     from diffusers import UNet2DModel
@@ -403,7 +375,7 @@ def _unet() -> Made:
         down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
     )  # fmt: skip
-    return _sample(model, torch.randn(BATCH, 3, 64, 64), torch.ones(BATCH))
+    return _first_answer(model), (torch.randn(BATCH, 3, 64, 64), torch.ones(BATCH))
 
 
 def _unet_conditioned() -> Made:
@@ -417,7 +389,7 @@ def _unet_conditioned() -> Made:
         cross_attention_dim=256,
     )  # fmt: skip
     images, times = torch.randn(BATCH, 4, 32, 32), torch.ones(BATCH)
-    return _sample(model, images, times, torch.randn(BATCH, 77, 256))
+    return _first_answer(model), (images, times, torch.randn(BATCH, 77, 256))
 
 
 def _vae_decoder() -> Made:
@@ -429,7 +401,7 @@ def _vae_decoder() -> Made:
         down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3,
     )  # fmt: skip
     model.forward = model.decode
-    return _sample(model, torch.randn(BATCH, 4, 32, 32))
+    return _first_answer(model), (torch.randn(BATCH, 4, 32, 32),)
 
 
 if __name__ == "__main__":
