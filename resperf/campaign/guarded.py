@@ -52,8 +52,8 @@ class GuardedRuns:
     reference_ratio : float
         Time of the reference layer meanwhile over its median: 1.6 is a machine 1.6 times slower.
     rounds, steady_rounds : int
-        How many rounds were timed, and in how many the machine had its usual speed. Only these
-        are used, unless there are none.
+        How many rounds were timed, and in how many the machine had its usual speed and the network
+        took as long as in the fastest of them. Only these are used, unless there are none.
     others : mapping of str to Samples
         Quantities beside the phases that the backend offers, such as ``peak_memory_bytes``.
     """
@@ -81,6 +81,8 @@ class _Round:
 
     phases_ms: Mapping[str, Sequence[float]]
     totals_ms: Sequence[float]
+    total_ms: float
+    """Their median."""
     reference_ms: float
     felt: frozenset[str]
     """States before or after it that such a network feels."""
@@ -115,6 +117,7 @@ def guarded_runs(
     )
     rounds: list[_Round] = []
     steady: list[_Round] = []
+    undisturbed: list[_Round] = []
     monitor.reading(force=True)
     states = monitor.active_flags()
     pauses = round(PATIENCE_S / PAUSE_S)
@@ -125,20 +128,21 @@ def guarded_runs(
             states = monitor.active_flags(record=False)
         before_ms, states_before = monitor.history.latest_ms, states
         phases_ms, totals_ms = _timed_round(built, protocol, monitor.clock)
+        total_ms = median(totals_ms)
         monitor.reading(force=True)
         states = monitor.active_flags()
-        felt = monitor.felt_by_network(median(totals_ms)) & (states | states_before)
+        felt = monitor.felt_by_network(total_ms) & (states | states_before)
         reference_ms = fmean((before_ms, monitor.history.latest_ms))
-        rounds.append(_Round(phases_ms, totals_ms, reference_ms, felt))
+        rounds.append(_Round(phases_ms, totals_ms, total_ms, reference_ms, felt))
         # The usual speed is only known better and better, so all rounds are judged anew. Where no
         # reference is timed, the ratio is NaN and no reason against a round.
         usual_ms = monitor.history.median_ms
         steady = [each for each in rounds if not abs(each.reference_ms / usual_ms - 1) > TOLERANCE]
-        if sum(not each.felt for each in steady) >= ROUNDS:
+        undisturbed = _fast([each for each in steady if not each.felt])
+        if len(undisturbed) >= ROUNDS:
             break
-    undisturbed = [each for each in steady if not each.felt]
     near = [each for each in steady if not each.felt & monitor.waits_for]
-    used = undisturbed or near or steady or rounds
+    used = undisturbed or _fast(near or steady or rounds)
     return GuardedRuns(
         phases_ms={
             name: tuple(time_ms for each in used for time_ms in each.phases_ms[name])
@@ -154,6 +158,12 @@ def guarded_runs(
             if name not in used[0].phases_ms
         },
     )
+
+
+def _fast(rounds: Sequence[_Round]) -> list[_Round]:
+    """Return the rounds that took as long as the fastest: a disturbance only ever costs time."""
+    fastest_ms = min((each.total_ms for each in rounds), default=0.0)
+    return [each for each in rounds if each.total_ms <= (1 + TOLERANCE) * fastest_ms]
 
 
 def _timed_round(

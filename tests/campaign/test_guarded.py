@@ -127,6 +127,29 @@ def test_rounds_beside_a_slow_probe_are_measured_again():
     assert (timed.rounds, timed.steady_rounds) == (5, 3)
 
 
+def test_rounds_that_took_longer_than_others_are_measured_again_whatever_the_probes_say():
+    machine, rounds = Machine(), []
+
+    def unseen_by_the_reference():
+        # The first and the third round are in a state that only the network feels.
+        machine.factor = 1.8 if len(rounds) in (1, 3) else 1.0
+        machine.spend(8.0)
+        machine.factor = 1.0
+
+    class Noting(CpuMonitor):
+        def reading(self, *, force=False):
+            rounds.append(len(rounds))
+            return super().reading(force=force)
+
+    machine.phases["execution_ms"] = Phase(machine.timer(unseen_by_the_reference))
+    machine.monitor = Noting()
+    machine.monitor.clock, machine.monitor.now = machine.clock, count().__next__
+    machine.watch()
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
+    assert set(timed.totals_ms) == {11.0}
+    assert (timed.rounds, timed.steady_rounds) == (5, 3)
+
+
 def test_a_measurement_waits_for_cores_that_are_far_apart():
     machine, waited = watched_by("caches", 5), []
     timed = guarded_runs(machine, machine.monitor, seconds=0.3, sleep=waited.append)
