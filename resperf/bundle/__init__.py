@@ -6,15 +6,16 @@ Reading it needs only numpy and onnxruntime.
 
 from __future__ import annotations
 
-from resperf.bundle._adaptation import GROUPS, Adaptation, Speeds
+from resperf.bundle._adaptation import (
+    GROUPS,
+    HANDOVER,
+    Adaptation,
+    Speeds,
+    TransferredCalibration,
+)
 from resperf.bundle._adapted import adaptation_file, keep_adaptation, kept_adaptation, mark_of
 from resperf.bundle._bundle import Bundle, Times
-from resperf.bundle._correction import (
-    Calibration,
-    Correction,
-    TransferredCalibration,
-    group_of,
-)
+from resperf.bundle._correction import Calibration, Correction, group_of
 from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
@@ -43,7 +44,7 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "COPIES_ASSUMED", "GROUPS", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
+    "COPIES_ASSUMED", "GROUPS", "HANDOVER", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
     "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "Speeds", "Times",
     "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders", "bundle_place",
     "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,12 @@ GROUPS = (COMPUTE, FUNCTIONS, INT8, MEMORY, CACHES, NODE)
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
+HANDOVER = "handover_ms_per_mb"
 _COSTS: Mapping[str, str] = {
     "session_ms": NODE,
     "view_ms": NODE,
     "node_ms": NODE,
-    "handover_ms_per_mb": CACHES,
+    HANDOVER: CACHES,
     **{weights_cost(mb): MEMORY for mb in FOOTPRINTS_MB},
 }
 """Cost beside layers -> group whose factor it takes."""
@@ -152,6 +153,8 @@ class Adaptation(Record):
         Whether the bundle's own predictions stood in for times of the probes on its machine.
     remarks : tuple of str
         How the platform was disturbed meanwhile; empty if it was seen to be steady.
+    costs : mapping of str to float
+        Costs beside layers as measured on the platform; empty if none were.
     """
 
     bundle: str
@@ -164,6 +167,7 @@ class Adaptation(Record):
     probes: int
     stood_in: bool
     remarks: tuple[str, ...] = ()
+    costs: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
@@ -204,24 +208,42 @@ class Adaptation(Record):
         return float(weights @ [self.doubts.get(group, 0.0) for group in GROUPS])
 
     def of_costs(self, costs: Mapping[str, float]) -> dict[str, float]:
-        """Scale a bundle's costs beside layers; what a monitor read there says nothing of here."""
+        """Return the costs beside layers on the platform: as measured, else a bundle's, scaled.
+
+        What a monitor read says nothing of networks. The cost per MB between layers is at most the
+        scaled one: on a shared host it is ten times its usual value while the cores happen to be
+        far apart.
+        """
         groups = {name: _COSTS.get(name) for name in costs}
-        return {
+        scaled = {
             name: costs[name] * self.correction.factor(group)
             for name, group in groups.items()
             if group
         }
+        measured = {name: ms for name, ms in self.costs.items() if name in _COSTS}
+        most = scaled.get(HANDOVER, math.inf)
+        if HANDOVER in measured:
+            measured[HANDOVER] = min(measured[HANDOVER], most)
+        return {**scaled, **measured}
 
-    def of_networks(self, correction: Correction | None) -> Correction | None:
-        """Scale the costs between layers of an in-network correction to the platform."""
+    def of_networks(
+        self, correction: Correction | None, costs: Mapping[str, float]
+    ) -> Correction | None:
+        """Return an in-network correction with the costs between layers of the platform.
+
+        They are to the correction's as those of chains here are to those of the bundle (`costs`).
+        """
         if correction is None:
             return None
-        costs = {"node_ms": correction.node_ms, "handover_ms_per_mb": correction.handover_ms_per_mb}
-        scaled = self.of_costs(costs)
+        here = self.of_costs(costs)
+
+        def scaled(cost: str, ms: float) -> float:
+            return ms * here[cost] / costs[cost] if costs.get(cost) else here.get(cost, ms)
+
         return replace(
             correction,
-            node_ms=scaled["node_ms"],
-            handover_ms_per_mb=scaled["handover_ms_per_mb"],
+            node_ms=scaled("node_ms", correction.node_ms),
+            handover_ms_per_mb=scaled(HANDOVER, correction.handover_ms_per_mb),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -236,3 +258,27 @@ class Adaptation(Record):
             "stood_in": self.stood_in,
             "remarks": list(self.remarks),
         }
+
+
+@dataclass(frozen=True)
+class TransferredCalibration(Record):
+    """How a bundle was transferred from the machine where its layers were measured.
+
+    Attributes
+    ----------
+    origin : Platform
+        Where the layers were measured.
+    factor : float
+        Layer time on the bundle's machine over layer time on `origin`, fitted to whole networks,
+        where no probes were measured.
+    adaptation : Adaptation or None
+        What probes taught, where they were measured.
+    """
+
+    origin: Platform
+    factor: float = 1.0
+    adaptation: Adaptation | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError("the factor of another machine is damaged")

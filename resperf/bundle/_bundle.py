@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle._adaptation import Adaptation
-from resperf.bundle._correction import Calibration, Correction, TransferredCalibration
+from resperf.bundle._adaptation import Adaptation, TransferredCalibration
+from resperf.bundle._correction import Calibration, Correction
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
@@ -360,7 +360,7 @@ class Bundle:
         there.adapted = adaptation
         there.setting, there.costs = adaptation.setting, adaptation.of_costs(self.costs)
         there.platform = replace(adaptation.platform, device=self.device)
-        there.correction = adaptation.of_networks(self.correction)
+        there.correction = adaptation.of_networks(self.correction, self.costs)
         return there
 
     def without_session(self) -> Bundle:
@@ -597,6 +597,8 @@ class Bundle:
         if self.transferred is not None and quantity == self.layer_quantity:
             factor = self.transferred.factor
             ms, low_ms, high_ms = (factor * each for each in (ms, low_ms, high_ms))
+            if (probed := self.transferred.adaptation) is not None:
+                ms, low_ms, high_ms = _scaled(probed, layers, ms, low_ms, high_ms)
         if self.adapted is not None and quantity == self.layer_quantity:
             ms, low_ms, high_ms = _scaled(self.adapted, layers, ms, low_ms, high_ms)
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)

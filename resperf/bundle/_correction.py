@@ -1,4 +1,4 @@
-"""How layers' times differ inside networks, and on another machine, from the measured ones."""
+"""How layers' times differ inside networks from those in isolation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from resperf.layers import Layer
-from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting, same_way
 
@@ -17,26 +16,6 @@ def group_of(layer: Layer) -> str:
     """Name the layers that share a factor: ``"conv"``, or ``"norm local_response"``."""
     field = layer.PLACED_BY
     return f"{layer.kind} {layer.fields()[field]}" if field else layer.kind
-
-
-@dataclass(frozen=True)
-class TransferredCalibration(Record):
-    """How a bundle was transferred from the machine where its layers were measured.
-
-    Attributes
-    ----------
-    origin : Platform
-        Where the layers were measured.
-    factor : float
-        Layer time on the bundle's machine over layer time on `origin`, fitted to whole networks.
-    """
-
-    origin: Platform
-    factor: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.factor < math.inf:
-            raise ValueError("the factor of another machine is damaged")
 
 
 @dataclass(frozen=True)

@@ -121,10 +121,13 @@ def command(
         return
     print(_text(made.correction))
     if made.transferred is not None:
-        print(
-            f"layer times of {made.transferred.origin.machine}, "
+        probed = made.transferred.adaptation
+        scaled = (
             f"multiplied by {made.transferred.factor:.2f}"
+            if probed is None
+            else f"scaled by {probed.probes} probe layers here"
         )
+        print(f"layer times of {made.transferred.origin.machine}, {scaled}")
     show_notes(notes)
     print(f"{made.path}: predictions of networks now include this correction")
 

@@ -502,9 +502,10 @@ def _weights_moved_ms(
         return []
     sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
     largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
-    faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
-    if bundle.adapted is not None:
-        faster *= bundle.adapted.correction.others
+    transferred = bundle.transferred
+    faster = 1.0 if transferred is None else transferred.factor
+    for probed in (None if transferred is None else transferred.adaptation, bundle.adapted):
+        faster *= 1.0 if probed is None else probed.correction.others
     times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
     stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(

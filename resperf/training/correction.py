@@ -25,10 +25,15 @@ TOTAL_NOISE = 0.03
 RUN_NOISE = 0.2
 """Relative spread of networks around the factors of a card that others were measured on or only
 its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails (docs/networks-on-gpus.md)."""
-FACTOR_PRIOR_WIDTH, TRANSFERRED_PRIOR_WIDTH = 0.2, 0.4
-"""Prior standard deviation of a kind's factor around 1. The second one is for layers measured on
-another machine, after the factor common to all kinds. The first one is also that of a common
-factor of a card: 0.06 to 0.33 were seen, in logarithms, where others or a data sheet answered."""
+TRANSFERRED_NOISE = 0.05
+"""Relative spread of networks on a machine other than that of their layers."""
+FACTOR_PRIOR_WIDTH = 0.2
+"""Prior standard deviation of a kind's factor around 1, or around a factor common to all kinds.
+Also that of a common factor of a card: 0.06 to 0.33 were seen, in logarithms, where others or a
+data sheet answered."""
+MACHINES_WIDTH = 0.7
+"""Prior standard deviation of the logarithm of a factor common to all layers of another machine:
+processors of one generation differ by up to a factor of two."""
 COST_PRIOR_WIDTH = 1.0
 """Prior standard deviation of inter-layer costs around those of chains, relative."""
 FACTOR_BOUNDS = (0.5, 2.0)
@@ -114,6 +119,11 @@ def priors_of_runs(log_width: float) -> Priors:
     return Priors(common=FACTOR_PRIOR_WIDTH, noise=RUN_NOISE, log_width=log_width)
 
 
+def priors_elsewhere() -> Priors:
+    """Return what is expected of networks on another machine than that of their layers."""
+    return Priors(common=MACHINES_WIDTH, noise=TRANSFERRED_NOISE)
+
+
 def fit_correction(
     placed: Sequence[Placed], costs: Mapping[str, float], priors: Priors | None = None
 ) -> Correction:
@@ -163,35 +173,6 @@ def fit_correction(
         evidence=_evidence(placed, before, after, left_out),
         others=others,
     )
-
-
-def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float:
-    """Return one factor for all layers: measured time inside networks over `kinds_ms`.
-
-    It is the median over runs, and the first step in transferring a bundle to another machine.
-
-    Parameters
-    ----------
-    placed : sequence of Placed
-        At least one.
-    costs : mapping of str to float
-        As in `fit_correction`.
-
-    Raises
-    ------
-    TrainingError
-        If the factor is implausible, or no network has layers.
-    """
-    node_ms, mb_ms = _prior((), costs)
-    ratios = [
-        (each.measured_ms - each.rest_ms - node_ms * each.layers - mb_ms * each.inter_layer_mb)
-        / sum(each.kinds_ms.values())
-        for each in placed
-        if sum(each.kinds_ms.values()) > 0
-    ]
-    factor = float(np.median(ratios)) if ratios else math.nan
-    _refuse_implausible(factor)
-    return factor
 
 
 def _refuse_implausible(factor: float) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
+    HANDOVER,
     Adaptation,
     Bundle,
     Correction,
@@ -54,6 +55,7 @@ from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.training.correction import (
     FEWEST_FOR_WIDTH,
+    MACHINES_WIDTH,
     PRIOR_NETWORKS,
     Placed,
     Priors,
@@ -64,12 +66,16 @@ SECONDS = 60.0
 FEWEST_PROBES = FEWEST_FOR_WIDTH
 PROBE_NOISE = 0.1
 """Relative spread of probes around their groups' factors."""
-COMMON_WIDTH, GROUP_WIDTH = 0.7, 0.3
-"""Prior standard deviations: of the logarithm of a factor that all groups share (processors of one
-generation differ by up to a factor of two), and of a group's factor around it."""
+GROUP_WIDTH = 0.3
+"""Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
+FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
+"""Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
+"""
 LEAST_SPREAD = 0.01
 """Logarithm of the spread of probes that no measurement is better than."""
+COSTS_S = 8.0
+"""Time kept for measuring the costs beside layers for the first time."""
 STOP_S = 1.0
 """Time kept for ending the measuring process."""
 GROUP_BOUNDS = (0.2, 5.0)
@@ -163,6 +169,8 @@ class ProbeRun:
         Largest logarithm of a later turn's times over the first one's; 0 if there was one turn.
     busy : float
         Share of the measurements while other programs used the cores.
+    costs : mapping of str to float
+        What a network pays beside its layers (`Worker.costs`); empty if there was no time.
     """
 
     setting: Setting
@@ -171,6 +179,7 @@ class ProbeRun:
     remarks: tuple[str, ...] = ()
     drift: float = 0.0
     busy: float = 0.0
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 Progress = Callable[[int, int, str], None]
@@ -333,7 +342,9 @@ class _Turns:
     rows: list[list[Measurement]] = field(default_factory=list)
     references_ms: list[float] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    costs: list[Mapping[str, float]] = field(default_factory=list)
     _longest_s: float = 1.0
+    _costs_s: float = COSTS_S
     _over: bool = False
 
     def run(self) -> ProbeRun:
@@ -341,6 +352,7 @@ class _Turns:
         probes = self.worker.lower(PROBES)
         for repeat in range(TURNS):
             self.rows.append(self._turn(probes if repeat % 2 == 0 else probes[::-1], repeat))
+            self._read_costs()
             probes = [each for each in probes if each in self._measured]
             if self._over:
                 break
@@ -351,7 +363,24 @@ class _Turns:
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, drift,
             sum(busy) / len(busy) if busy else 0.0,
+            {name: _undisturbed([each[name] for each in self.costs]) for name in self._cost_names},
         )  # fmt: skip
+
+    @property
+    def _cost_names(self) -> list[str]:
+        return list(self.costs[0]) if self.costs else []
+
+    def _read_costs(self) -> None:
+        """Measure what networks pay beside layers, if there is time."""
+        start_s = time.monotonic()
+        if self._over or start_s + self._costs_s > self.deadline_s:
+            return
+        try:
+            self.costs.append(self.worker.costs())
+        except WorkerDied as death:
+            self._over = True
+            self.remarks.append(f"the measuring process ended at the costs: {death.detail}")
+        self._costs_s = time.monotonic() - start_s
 
     @property
     def _measured(self) -> list[Layer]:
@@ -381,10 +410,12 @@ class _Turns:
         return found
 
     def _time_ms(self, layer: Layer) -> float:
-        """Return a probe's time: of its undisturbed measurements, if there are any."""
+        """Return a probe's time: of its unflagged measurements, if there are any."""
         mine = [row for rows in self.rows for row in rows if row.layer == layer]
         good = [row for row in mine if row.status is Status.OK]
-        return median(row.value(EXECUTION) for row in [r for r in good if not r.flags] or good)
+        return _undisturbed(
+            [row.value(EXECUTION) for row in [r for r in good if not r.flags] or good]
+        )
 
     def _disturbances(self) -> list[str]:
         """Say how the machine changed meanwhile, or that nothing watched it."""
@@ -420,6 +451,11 @@ class _Turns:
         )
         ratios = [[math.log(ms / first[layer]) for layer, ms in turn.items()] for turn in later]
         return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
+
+
+def _undisturbed(values: Sequence[float]) -> float:
+    """Return the lower quartile, as of a monitor's probes: a disturbance only ever costs time."""
+    return float(np.quantile(values, 0.25))
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
@@ -473,7 +509,7 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         for layer, row in zip(layers, shares, strict=True)
     ]
     priors = Priors(
-        of_kinds=GROUP_WIDTH, common=COMMON_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
+        of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
     )
     correction = fit_correction(placed, {}, priors)
     return Adaptation(
@@ -489,8 +525,21 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         },
         probes=len(layers),
         stood_in=stood_in,
-        remarks=run.remarks,
+        remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
+        costs=run.costs,
     )
+
+
+def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[str]:
+    """Say that cores were far apart all the time, if passing on values was that slow."""
+    least_ms = max(FAR_APART * there.get(HANDOVER, 0.0), LEAST_FAR_APART_MS)
+    if here.get(HANDOVER, 0.0) <= least_ms:
+        return []
+    return [
+        f"a MB passed from layer to layer cost {here[HANDOVER]:.2f} ms, as on a host whose cores "
+        "are far apart for a while; a usual cost is taken instead: if networks take longer than "
+        "predicted for good, use resperf calibrate --adapt"
+    ]
 
 
 def _doubts(correction: Correction, shares: npt.NDArray[np.float64]) -> dict[str, float]:

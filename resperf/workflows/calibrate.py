@@ -12,7 +12,15 @@ from pathlib import Path
 from statistics import median
 
 from resperf.backends import Backend, backend
-from resperf.bundle import Bundle, TransferredCalibration, group_of, replaced_folder, write_manifest
+from resperf.bundle import (
+    Adaptation,
+    Bundle,
+    Correction,
+    TransferredCalibration,
+    group_of,
+    replaced_folder,
+    write_manifest,
+)
 from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
@@ -23,18 +31,19 @@ from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
 from resperf.prediction import Prediction, predict_network
+from resperf.prediction.adapting import why_not_adaptable
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.training.correction import (
-    TRANSFERRED_PRIOR_WIDTH,
     Placed,
     Priors,
-    common_factor,
     fit_correction,
+    priors_elsewhere,
     refuse_few,
 )
+from resperf.workflows.adapt import fitted, measured_probes
 
 COST_READINGS = 5
 """Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
@@ -69,8 +78,8 @@ def calibrate(
     seconds : float
         For each network and batch size.
     adapt : bool
-        Transfer a bundle of another machine to this one: layers cost as much in proportion to each
-        other, but for what the networks teach of each kind.
+        Transfer a bundle of another machine to this one: its layers are scaled by probes first, as
+        by `resperf adapt`, where that is possible, and the networks teach the rest.
     progress : bool
         Show progress on stderr if it is a terminal.
 
@@ -79,7 +88,7 @@ def calibrate(
     bundle : Bundle
         As written.
     notes : list of str
-        Networks that were left out, and why.
+        How the machine was disturbed during the probes; networks that were left out, and why.
 
     Raises
     ------
@@ -127,27 +136,24 @@ def calibrate(
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
     refuse_few({str(path) for path in paths})
+    remarks: list[str] = []
     if differences:
         if output == bundle.path.resolve():
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        original = bundle
-        costs = without_outliers(_measured_costs(target, here.threads), bundle.costs)
-        bundle = _transferred(original, here, platform, costs, factor=1.0)
+        bundle, remarks = _transferred(bundle, target, here, platform)
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
             bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
-        if differences:
-            factor = common_factor(placed, bundle.costs)
-            bundle = _transferred(original, here, platform, bundle.costs, factor=factor)
-            placed = _placed_again(bundle, paths, placed)
-        transferred = bundle.transferred is not None
-        priors = Priors(of_kinds=TRANSFERRED_PRIOR_WIDTH) if transferred else Priors()
+        priors = Priors() if bundle.transferred is None else priors_elsewhere()
         learnt = fit_correction(placed, bundle.costs, priors)
+        transferred = bundle.transferred
+        if differences and transferred is not None:
+            transferred, learnt = _common_factor_of_layers(transferred, learnt)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
         networks = len({each.network for each in placed})
@@ -155,10 +161,11 @@ def calibrate(
             f"calibrated with {networks} networks that were measured as a whole",
             correction=learnt.to_json(),
             calibrations=None,
+            transferred_calibration=None if transferred is None else transferred.to_json(),
         )
         write_manifest(folder, made.manifest)
     journal_path(dataset).unlink(missing_ok=True)
-    return Bundle.load(output).parts[made.parts.index(made)], notes
+    return Bundle.load(output).parts[made.parts.index(made)], [*remarks, *notes]
 
 
 def _measured_costs(target: Target, threads: int) -> dict[str, float]:
@@ -169,55 +176,58 @@ def _measured_costs(target: Target, threads: int) -> dict[str, float]:
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
 
 
-def without_outliers(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, float]:
-    """Return costs of this machine, none per MB between layers larger than on the bundle's machine.
-
-    On a shared host it is ten times its usual value while the cores happen to be far apart, which
-    would leave nothing of a network's time for its layers. Where it is larger for good, the
-    networks show that.
-    """
-    name = "handover_ms_per_mb"
-    if name not in here or name not in there:
-        return dict(here)
-    return {**here, name: min(here[name], there[name])}
-
-
 def _other_kernels(here: Setting, there: Setting) -> list[str]:
     """Say in what two settings differ that makes other kernels run, or other layers."""
     return replace(here, framework_version=there.framework_version).differences(there)
 
 
 def _transferred(
-    bundle: Bundle,
-    here: Setting,
-    platform: Platform,
-    costs: Mapping[str, float],
-    *,
-    factor: float,
-) -> Bundle:
-    """Make the same bundle one of this machine, all its layers so many times as long."""
+    bundle: Bundle, target: Target, here: Setting, platform: Platform
+) -> tuple[Bundle, list[str]]:
+    """Make the same bundle one of this machine, its layers scaled by probes where that is possible.
+
+    Returns remarks on the probes too.
+    """
+    alone = bundle.without_correction()
+    alone.transferred = None
+    adaptation, remarks = _probed(alone)
+    if adaptation is None:
+        costs = _measured_costs(target, here.threads)
+    else:
+        costs = adaptation.of_costs(alone.costs)
     origin = bundle.platform if bundle.transferred is None else bundle.transferred.origin
-    return bundle.changed(
+    made = bundle.changed(
         "transferred to another machine",
         correction=None,
         calibrations=None,
+        probes=None,
         settings=[here],
         platforms=[replace(platform.with_probes(costs), device=bundle.device)],
-        costs=dict(costs),
-        transferred_calibration=TransferredCalibration(origin, factor).to_json(),
+        costs=costs,
+        transferred_calibration=TransferredCalibration(origin, adaptation=adaptation).to_json(),
     )
+    return made, remarks
 
 
-def _placed_again(bundle: Bundle, paths: Sequence[Path], placed: Sequence[Placed]) -> list[Placed]:
-    """Say what measured networks consist of by another bundle."""
-    files = {name: path for path, name in network_names(paths).items()}
-    return [
-        placed_network(
-            bundle, read_network(files[each.network], batch=each.batch), each.network,
-            each.measured_ms,
-        )
-        for each in placed
-    ]  # fmt: skip
+def _probed(bundle: Bundle) -> tuple[Adaptation | None, list[str]]:
+    """Measure the probes of `resperf adapt`; None if they say nothing of this bundle."""
+    if why_not_adaptable(bundle):
+        return None, []
+    try:
+        found = fitted(bundle, measured_probes(bundle))
+    except MeasurementError as error:
+        return None, [f"layers get one common factor, from the networks: {error}"]
+    return found, [f"probes: {each}" for each in found.remarks]
+
+
+def _common_factor_of_layers(
+    there: TransferredCalibration, learnt: Correction
+) -> tuple[TransferredCalibration, Correction]:
+    """Take the factor common to all layers for one of layers in isolation, where no probe told."""
+    if there.adaptation is not None:
+        return there, learnt
+    factors = {group: factor / learnt.others for group, factor in learnt.factors.items()}
+    return replace(there, factor=learnt.others), replace(learnt, factors=factors, others=1.0)
 
 
 def measured_networks(

@@ -20,6 +20,7 @@ from resperf.network import read_network
 from resperf.prediction import predict_network
 from resperf.targets import target
 from resperf.workflows import calibrate as module
+from resperf.workflows.adapt import PROBES, ProbeRun
 
 SLOWER = 1.2
 
@@ -178,26 +179,82 @@ def test_what_cannot_be_calibrated_is_one_line(
     assert "--adapt" not in error
 
 
-def test_a_bundle_of_another_machine_is_transferred(
-    bundle, networks, measured, tmp_path, monkeypatch, cli
-):
-    faster, there, here = 0.3, tmp_path / "there", tmp_path / "here"
-    monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
-    costs = {"session_ms": 0.0201, "view_ms": 0.001}
-    monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
-    shutil.copytree(bundle, there)
+@pytest.fixture
+def elsewhere(bundle, tmp_path) -> Path:
+    """Copy the bundle as one of another machine, with times of the probes there: 1 ms each."""
+    there = shutil.copytree(bundle, tmp_path / "there")
     manifest = json.loads((there / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
+    manifest["parts"][0]["probes"] = dict.fromkeys((each.key for each in PROBES), 1.0)
     (there / "bundle.json").write_text(json.dumps(manifest))
-    words = ["calibrate", str(there), "--networks", str(networks), "--batch", "2", "4"]
-    words += ["--seconds", "0.5", "--adapt", "-o", str(here)]
-    assert "layer times of another" in cli.text(*words)
-    made, alone = Bundle.load(here), Bundle.load(there)
+    return there
+
+
+@pytest.fixture
+def adapting(elsewhere, networks, tmp_path) -> list[object]:
+    """Calibrate that bundle on this machine into the folder ``here``."""
+    return [
+        "calibrate", elsewhere, "--networks", networks, "--batch", "2", "4", "--seconds", "0.5",
+        "--adapt", "-o", tmp_path / "here",
+    ]  # fmt: skip
+
+
+def probes_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
+    """Let so many probes take so long here."""
+    loaded = Bundle.load(bundle)
+    run = ProbeRun(
+        loaded.setting, loaded.platform, dict.fromkeys(PROBES[:count], ms),
+        costs={"session_ms": 0.0201, "view_ms": 0.001, "probe_call_us": 3.0},
+    )  # fmt: skip
+    monkeypatch.setattr(module, "measured_probes", lambda *_: run)
+
+
+def test_a_bundle_of_another_machine_is_scaled_by_probes_and_then_by_networks(
+    bundle, elsewhere, networks, adapting, measured, tmp_path, monkeypatch, cli
+):
+    faster = 0.3
+    monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
+    probes_take(monkeypatch, bundle, faster, len(PROBES))
+    assert "layer times of another" in (text := cli.text(*adapting))
+    assert f"scaled by {len(PROBES)} probe layers here" in text
+    made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
     assert alone.transferred is None
     assert made.transferred is not None
     assert made.transferred.origin == alone.platform
+    assert (made.transferred.factor, made.part.get("probes")) == (1.0, None)
     assert made.platform == Bundle.load(bundle).platform
+    # Layers are as the probes say; the networks agree, so that nothing is left for them to teach.
+    layer = Dense(batch=2, features_in=64, features_out=100)
+    one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
+    assert one == pytest.approx(faster * other, rel=0.01)
     assert made.correction is not None
+    assert made.correction.factors["dense"] == pytest.approx(1.0, rel=0.05)
+    # What was measured here replaces the costs of the other machine.
+    assert made.costs["session_ms"] == 0.0201
+    assert "probe_call_us" not in made.costs
+    prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
+    assert any("measured on another machine (another" in each for each in prediction.warnings)
+    # It is a bundle of this machine, which is calibrated as any other.
+    again = ["calibrate", tmp_path / "here", "--networks", networks, "--batch", "2"]
+    cli.text(*again, "--seconds", "0.5")
+    assert Bundle.load(tmp_path / "here").transferred == made.transferred
+
+
+def test_where_probes_say_nothing_networks_give_the_common_factor(
+    bundle, elsewhere, adapting, measured, tmp_path, monkeypatch, cli
+):
+    faster = 0.3
+    monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
+    probes_take(monkeypatch, bundle, faster, 3)
+    costs = {"session_ms": 0.0201, "view_ms": 0.001}
+    monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
+    document = cli.json(*adapting)
+    assert "only 3 probes have a time here" in document["notes"][0]
+    made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
+    assert made.transferred is not None
+    assert made.transferred.adaptation is None
+    assert made.correction is not None
+    assert made.correction.others == 1.0
     slower = made.transferred.factor * made.correction.factors["dense"]
     assert slower == pytest.approx(faster, rel=0.05)
     # The cost of a call is measured, and isolated layers are scaled to this machine as well.
@@ -205,12 +262,6 @@ def test_a_bundle_of_another_machine_is_transferred(
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
     assert one == pytest.approx(made.transferred.factor * other)
-    prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
-    assert any("measured on another machine (another" in each for each in prediction.warnings)
-    # It is a bundle of this machine, which is calibrated as any other.
-    again = ["calibrate", str(here), "--networks", str(networks), "--batch", "2"]
-    cli.text(*again, "--seconds", "0.5")
-    assert Bundle.load(here).transferred == made.transferred
 
 
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own():
@@ -281,12 +332,3 @@ def test_networks_that_the_framework_cannot_run_are_named(words, measured, monke
     monkeypatch.setattr(runner.WorkerProcess, "measure_network", refusing)
     notes = cli.json(*words)["notes"]
     assert notes[1] == "mlp5 at batch 2: no answer within 9 s"
-
-
-def test_cores_that_are_far_apart_for_a_moment_do_not_set_the_cost_between_layers() -> None:
-    there = {"node_ms": 0.001, "handover_ms_per_mb": 0.016}
-    here = {"node_ms": 0.002, "handover_ms_per_mb": 0.174}
-    assert module.without_outliers(here, there) == {"node_ms": 0.002, "handover_ms_per_mb": 0.016}
-    quicker = {"node_ms": 0.002, "handover_ms_per_mb": 0.01}
-    assert module.without_outliers(quicker, there) == quicker
-    assert module.without_outliers(here, {"node_ms": 0.001}) == here

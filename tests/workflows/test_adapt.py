@@ -260,7 +260,33 @@ def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
     assert made.of_costs(costs) == pytest.approx(
         {"session_ms": 0.02, "weights_64mb_ms_per_mb": 0.01, "handover_ms_per_mb": 0.3}
     )
-    scaled = made.of_networks(Correction({"conv": 1.1}, 0.001, 0.1, 0.2, {}))
-    assert (scaled.node_ms, scaled.handover_ms_per_mb) == pytest.approx((0.002, 0.3))
+    correction = Correction({"conv": 1.1}, 0.001, 0.1, 0.2, {})
+    scaled = made.of_networks(correction, {**costs, "node_ms": 0.002})
+    assert scaled.node_ms == pytest.approx(0.002)
+    assert scaled.handover_ms_per_mb == pytest.approx(0.3)
     assert scaled.factors == {"conv": 1.1}
-    assert made.of_networks(None) is None
+    assert made.of_networks(None, costs) is None
+
+
+def test_costs_that_were_measured_here_replace_scaled_ones(by_hand):
+    measured = {
+        "session_ms": 0.05, "node_ms": 0.004, "handover_ms_per_mb": 0.06, "probe_call_us": 3.0,
+    }  # fmt: skip
+    made = replace(by_hand({"caches": 3.0}, {"node": 0.1}), costs=measured)
+    costs = {"session_ms": 0.01, "node_ms": 0.002, "handover_ms_per_mb": 0.1}
+    expected = {name: measured[name] for name in costs}
+    assert made.of_costs(costs) == pytest.approx(expected)
+    # Networks there paid half of what chains paid, and do so here.
+    scaled = made.of_networks(Correction({}, 0.001, 0.05, 0.2, {}), costs)
+    assert (scaled.node_ms, scaled.handover_ms_per_mb) == pytest.approx((0.002, 0.03))
+    # Passing values on costs at most what the scaled bundle says.
+    slow = replace(made, costs={**measured, "handover_ms_per_mb": 2.0})
+    assert slow.of_costs(costs)["handover_ms_per_mb"] == pytest.approx(0.3)
+
+
+def test_cores_that_were_far_apart_all_the_time_are_said_to_be(bundle, run):
+    far = fitted(bundle, replace(run, costs={**run.costs, "handover_ms_per_mb": 0.17}))
+    assert "cost 0.17 ms, as on a host whose cores are far apart" in far.remarks[-1]
+    near = fitted(bundle, replace(run, costs={**run.costs, "handover_ms_per_mb": 0.04}))
+    assert near.remarks == ()
+    assert run.costs["session_ms"] == pytest.approx(SESSION_MS)
