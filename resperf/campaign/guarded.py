@@ -29,7 +29,7 @@ ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
 EXTRA_ROUNDS = 5
 """Rounds that may replace those during which the machine was off its usual speed."""
-PATIENCE_S = 20.0
+PATIENCE_S = 8.0
 """How long a measurement waits, in all, for a state of the device to pass (`Monitor.waits_for`)."""
 PAUSE_S = 0.2
 COPY_SHARE = 0.1
