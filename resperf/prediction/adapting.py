@@ -12,10 +12,10 @@ from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.quantities import EXECUTION
 
 COSTS = (
-    "totals may be 20 to 70% off (about 10% on another host of the same processor), 4 to 7% after "
-    "a minute of `resperf adapt`"
+    "totals may be 15 to 70% off (about 10% on another host of the same processor), about 10% "
+    "after a minute of `resperf adapt`"
 )
-"""Between the machines of the shipped bundles (docs/methods.md)."""
+"""Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
 
 
 def as_adapted(bundle: Bundle) -> Bundle:
