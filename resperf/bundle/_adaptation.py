@@ -221,9 +221,8 @@ class Adaptation(Record):
             if group
         }
         measured = {name: ms for name, ms in self.costs.items() if name in _COSTS}
-        most = scaled.get(HANDOVER, math.inf)
         if HANDOVER in measured:
-            measured[HANDOVER] = min(measured[HANDOVER], most)
+            measured[HANDOVER] = min(measured[HANDOVER], scaled.get(HANDOVER, math.inf))
         return {**scaled, **measured}
 
     def of_networks(

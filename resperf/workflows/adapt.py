@@ -363,12 +363,11 @@ class _Turns:
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, drift,
             sum(busy) / len(busy) if busy else 0.0,
-            {name: _undisturbed([each[name] for each in self.costs]) for name in self._cost_names},
+            {
+                name: _undisturbed([each[name] for each in self.costs])
+                for name in (self.costs[0] if self.costs else ())
+            },
         )  # fmt: skip
-
-    @property
-    def _cost_names(self) -> list[str]:
-        return list(self.costs[0]) if self.costs else []
 
     def _read_costs(self) -> None:
         """Measure what networks pay beside layers, if there is time."""
