@@ -190,6 +190,57 @@ def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
     return np.take(data, index, axis)
 
 
+def _gather_elements(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.take_along_axis(values[0], values[1], attributes.get("axis", 0))
+
+
+def _gather_nd(values: Sequence[Array], attributes: Attributes) -> Array:
+    if attributes.get("batch_dims"):
+        raise ValueError("not shape arithmetic")
+    data, index = values[0], values[1]
+    small(index.shape[:-1] + data.shape[index.shape[-1] :])
+    return np.asarray(data[tuple(np.moveaxis(index, -1, 0))])
+
+
+def _scatter_elements(values: Sequence[Array], attributes: Attributes) -> Array:
+    _refuse_reduction(attributes)
+    data = values[0].copy()
+    np.put_along_axis(data, values[1], values[2], attributes.get("axis", 0))
+    return data
+
+
+def _scatter_nd(values: Sequence[Array], attributes: Attributes) -> Array:
+    _refuse_reduction(attributes)
+    data = values[0].copy()
+    data[tuple(np.moveaxis(values[1], -1, 0))] = values[2]
+    return data
+
+
+def _refuse_reduction(attributes: Attributes) -> None:
+    if attributes.get("reduction", "none") != "none":
+        raise ValueError("not shape arithmetic")
+
+
+def _one_hot(values: Sequence[Array], attributes: Attributes) -> Array:
+    index, depth, (off, on) = values[0], int(values[1].item()), values[2]
+    small((*index.shape, depth))
+    axis = attributes.get("axis", -1)
+    at = np.expand_dims(np.where(index < 0, index + depth, index), axis)
+    places = np.moveaxis(np.arange(depth).reshape(-1, *[1] * index.ndim), 0, axis)
+    return np.where(at == places, on, off)
+
+
+def _index_of(function: Callable[..., Any]) -> Rule:
+    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
+        if attributes.get("select_last_index"):
+            raise ValueError("not shape arithmetic")
+        keep = bool(attributes.get("keepdims", 1))
+        found = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
+        return np.asarray(found, np.int64)
+
+    return rule
+
+
 def _concat(values: Sequence[Array], attributes: Attributes) -> Array:
     small((sum(value.size for value in values),))
     return np.concatenate(list(values), attributes.get("axis", 1))
@@ -243,19 +294,24 @@ _RULES: Mapping[str, Rule] = {
     "Abs": _elementwise(np.abs),
     "Add": _elementwise(np.add),
     "And": _elementwise(np.logical_and),
+    "ArgMax": _index_of(np.argmax),
+    "ArgMin": _index_of(np.argmin),
     "Cast": _cast,
     "Ceil": _elementwise(np.ceil),
     "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,
-    "CumSum": _cumsum,
     "ConstantOfShape": _constant_of_shape,
+    "Cos": _elementwise(np.cos),
+    "CumSum": _cumsum,
     "Div": _elementwise(_divide),
     "Equal": _elementwise(np.equal),
     "Exp": _elementwise(np.exp),
     "Expand": _expand,
     "Floor": _elementwise(np.floor),
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Greater": _elementwise(np.greater),
     "GreaterOrEqual": _elementwise(np.greater_equal),
     "Identity": _elementwise(np.array),
@@ -269,9 +325,11 @@ _RULES: Mapping[str, Rule] = {
     "Neg": _elementwise(np.negative),
     "NonZero": lambda values, _: np.asarray(np.nonzero(values[0]), np.int64),
     "Not": _elementwise(np.logical_not),
+    "OneHot": _one_hot,
     "Or": _elementwise(np.logical_or),
     "Pow": _elementwise(lambda a, b: np.power(a, b).astype(a.dtype)),
     "Range": _range,
+    "Reciprocal": _elementwise(lambda a: 1 / a),
     "ReduceMax": _reduce(np.max),
     "ReduceMean": _reduce(np.mean),
     "ReduceMin": _reduce(np.min),
@@ -279,8 +337,11 @@ _RULES: Mapping[str, Rule] = {
     "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
     "Round": _elementwise(np.round),
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
     "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
     "Sign": _elementwise(np.sign),
+    "Sin": _elementwise(np.sin),
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": _elementwise(np.sqrt),

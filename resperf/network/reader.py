@@ -314,6 +314,12 @@ class _Reading:
                 f"{self.path} is damaged: node {node.name or node.output[0]!r} ({node.op_type}) "
                 f"has {len(node.input)} inputs and needs {fewest}"
             )
+        if unequal := self.finder.unequal_types(node, self.seen.tensors):
+            raise NetworkError(
+                f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}) is given "
+                f"{unequal}, which must be of one type; no framework runs this file: export or "
+                "convert it again"
+            )
         if not node.domain and all(name in self.seen.tensors for name in names):
             inputs = [self.seen.tensors[name] for name in names]
             if why := misfit(node.op_type, inputs, attributes):

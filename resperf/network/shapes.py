@@ -15,6 +15,7 @@ from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TypeProto
+    from onnx.defs import OpSchema
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
@@ -40,7 +41,7 @@ class ShapeFinder:
         self._path = path
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._ir_version = model.ir_version
-        self._fewest: dict[tuple[str, str], int] = {}
+        self._schemas: dict[tuple[str, str], OpSchema | None] = {}
         self._whole = _infer_model(model)
 
     def whole(self, name: str) -> Known | None:
@@ -71,17 +72,39 @@ class ShapeFinder:
 
     def fewest_inputs(self, node: NodeProto) -> int:
         """Return how many inputs the node's operator needs at least; 0 where that is unknown."""
+        schema = self._schema(node)
+        return 0 if schema is None else int(schema.min_input)
+
+    def unequal_types(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> str:
+        """Say which inputs differ in element type that must not; empty if none do.
+
+        Converters to float16 leave such files, and no framework runs them.
+        """
+        schema = self._schema(node)
+        if schema is None:
+            return ""
+        first: dict[str, Tensor] = {}
+        for place, name in enumerate(node.input):
+            formal = schema.inputs[min(place, len(schema.inputs) - 1)]
+            each = inputs.get(name)
+            if each is None or not formal.is_homogeneous:
+                continue
+            other = first.setdefault(formal.type_str, each)
+            if other.dtype != each.dtype:
+                return f"{other.dtype} ({other.name}) and {each.dtype} ({each.name})"
+        return ""
+
+    def _schema(self, node: NodeProto) -> OpSchema | None:
         from onnx import defs
 
         key = (node.domain, node.op_type)
-        if key not in self._fewest:
-            version = self._opsets.get(node.domain)
+        if key not in self._schemas:
             try:
-                schema = defs.get_schema(node.op_type, version or 1, node.domain)
-                self._fewest[key] = int(schema.min_input)
+                version = self._opsets.get(node.domain) or 1
+                self._schemas[key] = defs.get_schema(node.op_type, version, node.domain)
             except defs.SchemaError:
-                self._fewest[key] = 0
-        return self._fewest[key]
+                self._schemas[key] = None
+        return self._schemas[key]
 
     def _from_schema(self, node: NodeProto, known: Mapping[str, Tensor]) -> dict[str, Known]:
         try:

@@ -69,6 +69,10 @@ def test_split_in_equal_and_given_parts() -> None:
         ("Clip", [np.ones((4096, 1), np.int64), np.ones((1, 4096), np.int64)], {}),
         ("Split", [ints(1, 2, 3), ints(1, 1, 1)], {}),
         ("Split", [ints(1, 2, 3), ints(5)], {}),
+        ("OneHot", [ints(1), np.array(1 << 40), ints(0, 1)], {}),
+        ("GatherND", [ints(1, 2), ints(5)], {}),
+        ("ScatterND", [ints(1, 2), np.array([[0]]), ints(5)], {"reduction": "add"}),
+        ("ArgMax", [ints(1, 1)], {"select_last_index": 1}),
     ],
 )
 def test_large_or_invalid_arithmetic_is_left_to_shape_inference(
@@ -105,6 +109,15 @@ ORT_CASES: list[tuple[str, list[np.ndarray | None], dict[str, Any]]] = [
     ("Log", [np.abs(A) / 2], {}),
     ("ReduceMean", [A / 2], {"axes": [1]}),
     ("Xor", [A > 0, B > 2], {}),
+    *((op, [A / 2], {}) for op in ("Sin", "Cos", "Reciprocal")),
+    *((op, [A], {"axis": 1, "keepdims": 0}) for op in ("ArgMax", "ArgMin")),
+    ("OneHot", [ints(1), np.array(5), ints(1, 3)], {}),
+    ("OneHot", [ints(1, -1), np.array(3), ints(0, 1)], {"axis": 0}),
+    ("GatherElements", [A, np.array([[1, 0, 1]])], {"axis": 0}),
+    ("GatherND", [A, np.array([[1, 2], [0, 0]])], {}),
+    ("GatherND", [A, np.array([[1], [0]])], {}),
+    ("ScatterElements", [A, np.array([[1], [0]]), np.array([[9], [8]])], {"axis": 1}),
+    ("ScatterND", [A, np.array([[1, 2]]), ints(9)], {}),
 ]
 
 

@@ -255,6 +255,18 @@ def test_intermediate_tensors_of_absurd_size_are_refused(path: Path) -> None:
             read_network(path)
 
 
+def test_types_that_must_be_equal_and_differ_are_named(path: Path) -> None:
+    half = numpy_helper.from_array(np.ones(3, np.float16), "half")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Mul", ["r", "half"], ["y"], name="scale"),
+    ]
+    path.write_bytes(model_of(nodes, ["x"], ["y"], [half]).SerializeToString())
+    text = error_of(path)
+    assert "'scale' (Mul) is given float32 (r) and float16 (half)" in text
+    assert "convert it again" in text
+
+
 def test_external_weights_of_a_subgraph_are_refused(path: Path) -> None:
     secret = path.parent / "secret.bin"
     secret.write_bytes(bytes(24))

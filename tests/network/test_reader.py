@@ -253,6 +253,21 @@ def test_dynamic_reshape_as_pytorch_exports_it_is_folded(read: Callable[..., Net
     assert net.tensors["y"].shape == (6, 6, 8)
 
 
+def test_repeats_computed_by_one_hot_are_folded(read: Callable[..., Network]) -> None:
+    """GCViT repeats its global query for every window, by numbers that OneHot places."""
+    weights = [
+        constant("axis", 1), constant("rank", 3), constant("off_on", [1, 4]), constant("one", [1]),
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("OneHot", ["axis", "rank", "off_on"], ["repeats"]),
+        helper.make_node("Unsqueeze", ["x", "one"], ["windows"]),
+        helper.make_node("Tile", ["windows", "repeats"], ["y"]),
+    ]
+    network = read(nodes, [value("x", [2, 5])], ["y"], weights)
+    assert network.tensors["y"].shape == (2, 4, 5)
+    assert not any("unknown" in note for note in network.notes)
+
+
 def test_operators_on_weights_alone_give_weights(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
