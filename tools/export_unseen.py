@@ -1,9 +1,10 @@
 #!/usr/bin/env python
 """Export networks that resperf was never developed on, to judge predictions by once.
 
-The list was committed before the first of them was predicted. None is in export_networks.py, and no
-more than two are of a family. They come with random weights, from four exporters: PyTorch's (by
-TorchScript, and by torch.export), tf2onnx, and converters of their files: to float16
+Each list was committed before the first of its networks was predicted. None is in
+export_networks.py, and no more than two of a list are of a family. They come with random weights,
+from four exporters: PyTorch's (by TorchScript, and by torch.export), tf2onnx, and converters of
+their files: to float16
 (onnxconverter-common, onnxruntime.transformers) and to int8 (onnxruntime.quantization: static with
 QuantizeLinear and DequantizeLinear, static with QLinear operators, dynamic).
 
@@ -12,6 +13,7 @@ QuantizeLinear and DequantizeLinear, static with QLinear operators, dynamic).
     python tools/export_unseen.py build/judged
     pip install tensorflow tf2onnx                    # in an environment of its own
     python tools/export_unseen.py build/judged --keras
+    python tools/export_unseen.py build/judged2 --list second
 
 Nothing is downloaded. What cannot be exported is named at the end, with the reason.
 """
@@ -24,7 +26,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from export_networks import (
     Export,
@@ -41,35 +43,96 @@ Maker = Callable[[], Made]
 BATCH = 2
 SCRIPT_OPSET, KERAS_OPSET = 17, 15
 PAST, PROMPT = 128, 64
-SCRIPT = (
-    "cait_xxs24_224", "crossvit_9_240", "convit_tiny", "coatnet_nano_rw_224", "eca_nfnet_l0",
-    "efficientformer_l1", "efficientvit_m0", "gcvit_xxtiny", "hgnetv2_b0", "inception_resnet_v2",
-    "mobilenetv4_conv_small", "mvitv2_tiny", "repvit_m0_9", "resnetv2_50", "skresnet18",
-    "sequencer2d_s", "visformer_tiny", "ese_vovnet19b_dw", "gernet_s", "botnet26t_256",
-)  # fmt: skip
-"""Of timm, by TorchScript."""
-DYNAMO = (
-    "convnextv2_atto", "davit_tiny", "focalnet_tiny_srf", "inception_next_tiny", "mambaout_femto",
-    "mobilevitv2_050", "nextvit_small", "pvt_v2_b0", "rdnet_tiny", "repghostnet_050", "starnet_s1",
-    "swiftformer_xs", "tiny_vit_5m_224", "twins_svt_small", "volo_d1_224",
-    "eva02_tiny_patch14_224", "lambda_resnet26t", "shvit_s1",
-)  # fmt: skip
-"""Of timm, by torch.export."""
-TORCHVISION = ("maxvit_t", "mc3_18")
-KERAS = ("NASNetMobile", "Xception", "ResNet50V2", "DenseNet169", "EfficientNetV2B3")
-CONVERTED: Mapping[str, str] = {
-    "regnetz_b16": "fp16", "cs3darknet_s": "fp16", "beit_base_patch16_224": "fp16-transformers",
-    "gmixer_24_224": "fp16", "fbnetv3_b": "fp16-transformers", "swinv2_cr_tiny_ns_224": "fp16",
-    "mobilenetv4_conv_medium": "int8-qdq", "efficientnet_es": "int8-qdq", "hgnet_tiny": "int8-qdq",
-    "resnet26t": "int8-qoperator", "tf_mobilenetv3_small_minimal_100": "int8-qoperator",
-    "deit3_small_patch16_224": "int8-dynamic", "mixer_b16_224": "int8-dynamic",
+
+
+class Listed(NamedTuple):
+    """Networks that are judged together, once."""
+
+    script: tuple[str, ...]
+    """Of timm, by TorchScript."""
+    dynamo: tuple[str, ...]
+    """Of timm, by torch.export."""
+    torchvision: tuple[str, ...]
+    keras: tuple[str, ...]
+    converted: Mapping[str, str]
+    """Of timm, by TorchScript -> what its file is converted to."""
+    others: tuple[str, ...]
+    """Of `others`."""
+    converted_others: Mapping[str, str]
+    """Of `others`: also converted."""
+
+
+LISTS: Mapping[str, Listed] = {
+    "first": Listed(
+        script=(
+            "cait_xxs24_224", "crossvit_9_240", "convit_tiny", "coatnet_nano_rw_224",
+            "eca_nfnet_l0", "efficientformer_l1", "efficientvit_m0", "gcvit_xxtiny", "hgnetv2_b0",
+            "inception_resnet_v2", "mobilenetv4_conv_small", "mvitv2_tiny", "repvit_m0_9",
+            "resnetv2_50", "skresnet18", "sequencer2d_s", "visformer_tiny", "ese_vovnet19b_dw",
+            "gernet_s", "botnet26t_256",
+        ),
+        dynamo=(
+            "convnextv2_atto", "davit_tiny", "focalnet_tiny_srf", "inception_next_tiny",
+            "mambaout_femto", "mobilevitv2_050", "nextvit_small", "pvt_v2_b0", "rdnet_tiny",
+            "repghostnet_050", "starnet_s1", "swiftformer_xs", "tiny_vit_5m_224",
+            "twins_svt_small", "volo_d1_224", "eva02_tiny_patch14_224", "lambda_resnet26t",
+            "shvit_s1",
+        ),
+        torchvision=("maxvit_t", "mc3_18"),
+        keras=("NASNetMobile", "Xception", "ResNet50V2", "DenseNet169", "EfficientNetV2B3"),
+        converted={
+            "regnetz_b16": "fp16", "cs3darknet_s": "fp16",
+            "beit_base_patch16_224": "fp16-transformers", "gmixer_24_224": "fp16",
+            "fbnetv3_b": "fp16-transformers", "swinv2_cr_tiny_ns_224": "fp16",
+            "mobilenetv4_conv_medium": "int8-qdq", "efficientnet_es": "int8-qdq",
+            "hgnet_tiny": "int8-qdq", "resnet26t": "int8-qoperator",
+            "tf_mobilenetv3_small_minimal_100": "int8-qoperator",
+            "deit3_small_patch16_224": "int8-dynamic", "mixer_b16_224": "int8-dynamic",
+        },
+        others=(
+            "albert_128", "electra_128", "roberta_128", "mobilebert_128", "t5_encoder_128",
+            "clip_text_77", "wav2vec2_1s", "whisper_encoder", "segformer_b0", "yolos_tiny",
+            "llama_prompt", "llama_token", "neox_token", "opt_token", "qwen2_prompt",
+            "unet_diffusion", "unet_conditioned", "vae_decoder",
+        ),
+        converted_others={
+            "electra_128": "fp16-transformers", "unet_diffusion": "fp16",
+            "roberta_128": "int8-dynamic", "wav2vec2_1s": "int8-dynamic",
+            "opt_token": "int8-dynamic",
+        },
+    ),
+    "second": Listed(
+        script=(
+            "tresnet_m", "inception_v4", "mobileone_s1", "tnt_s_patch16_224", "nest_tiny",
+            "halonet26t", "vgg13_bn", "gcresnet33ts", "regnetv_040", "convformer_s18",
+            "levit_conv_128s", "dla60x",
+        ),
+        dynamo=(
+            "fastvit_t8", "fasternet_t0", "efficientvit_b0", "ghostnetv2_100",
+            "swinv2_tiny_window8_256", "maxxvit_rmlp_nano_rw_256", "caformer_s18",
+            "hiera_tiny_224", "vitamin_small_224", "vit_relpos_small_patch16_224",
+            "edgenext_xx_small", "resnext26ts", "dm_nfnet_f0", "mobilenet_edgetpu_v2_s",
+        ),
+        torchvision=("efficientnet_v2_s", "deeplabv3_resnet50"),
+        keras=(),
+        converted={
+            "ecaresnet26t": "fp16", "tf_efficientnet_lite2": "fp16",
+            "deit3_medium_patch16_224": "fp16-transformers", "mobilevitv2_075": "fp16",
+            "cs3sedarknet_l": "fp16-transformers", "mobilenetv3_rw": "int8-qdq",
+            "mnasnet_small": "int8-qdq", "regnety_006": "int8-qdq", "resnet50d": "int8-qoperator",
+            "visformer_small": "int8-qdq", "vit_tiny_r_s16_p8_224": "int8-dynamic",
+        },
+        others=(
+            "distilbert_128", "mpnet_128", "bart_encoder_128", "gpt2_token", "mistral_prompt",
+            "phi_token", "hubert_1s", "dinov2_small", "dit_small",
+        ),
+        converted_others={
+            "mpnet_128": "fp16-transformers", "distilbert_128": "int8-dynamic",
+            "gpt2_token": "int8-dynamic",
+        },
+    ),
 }  # fmt: skip
-"""Of timm, by TorchScript -> what its file is converted to."""
-CONVERTED_OTHERS: Mapping[str, str] = {
-    "electra_128": "fp16-transformers", "unet_diffusion": "fp16", "roberta_128": "int8-dynamic",
-    "wav2vec2_1s": "int8-dynamic", "opt_token": "int8-dynamic",
-}  # fmt: skip
-"""Of `others`: also converted."""
+"""Name of a list -> its networks. Once judged, a list is for development."""
 
 
 def others() -> dict[str, Maker]:
@@ -96,6 +159,17 @@ def others() -> dict[str, Maker]:
         "unet_diffusion": _unet,
         "unet_conditioned": _unet_conditioned,
         "vae_decoder": _vae_decoder,
+        "distilbert_128": lambda: _text("DistilBertConfig", "DistilBertModel"),
+        "mpnet_128": lambda: _text("MPNetConfig", "MPNetModel", num_hidden_layers=6),
+        "bart_encoder_128": _bart_encoder,
+        "gpt2_token": lambda: _decoder("gpt2", 1, PAST),
+        "mistral_prompt": lambda: _decoder("mistral", PROMPT, 0),
+        "phi_token": lambda: _decoder("phi", 1, PAST),
+        "hubert_1s": _hubert,
+        "dinov2_small": lambda: _image_model("Dinov2Config", "Dinov2Model", hidden_size=384,
+                                             num_attention_heads=6, num_hidden_layers=8,
+                                             image_size=224),
+        "dit_small": _dit,
     }  # fmt: skip
 
 
@@ -103,35 +177,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--keras", action="store_true", help="those of Keras, by tf2onnx")
+    parser.add_argument("--list", choices=LISTS, default="first")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    exports = _keras() if arguments.keras else _torch()
+    listed = LISTS[arguments.list]
+    exports = _keras(listed) if arguments.keras else _torch(listed)
     chosen = arguments.only
     return write_each(
         arguments.folder, (each for each in exports if not chosen or each[0] in chosen)
     )
 
 
-def _keras() -> Iterator[tuple[str, Export]]:
-    for name in KERAS:
+def _keras(listed: Listed) -> Iterator[tuple[str, Export]]:
+    for name in listed.keras:
         yield f"keras_{name.casefold()}", lambda folder, name=name: _by_tf2onnx(name, folder)
 
 
-def _torch() -> Iterator[tuple[str, Export]]:
+def _torch(listed: Listed) -> Iterator[tuple[str, Export]]:
     _kept = declare_operators()
     made = others()
-    for name in SCRIPT:
+    for name in listed.script:
         yield name, _plain(lambda name=name: _timm(name), dynamo=False)
-    for name in DYNAMO:
+    for name in listed.dynamo:
         yield name, _plain(lambda name=name: _timm(name), dynamo=True)
-    for name in TORCHVISION:
+    for name in listed.torchvision:
         yield f"tv_{name}", _plain(lambda name=name: _torchvision(name), dynamo=True)
-    for name, make in made.items():
-        yield name, _plain(make, dynamo=name not in CONVERTED_OTHERS)
-    for name, form in CONVERTED.items():
+    for name in listed.others:
+        yield name, _plain(made[name], dynamo=name not in listed.converted_others)
+    for name, form in listed.converted.items():
         yield f"{name}-{form}", _converted(lambda name=name: _timm(name), form)
-    for name, form in CONVERTED_OTHERS.items():
+    for name, form in listed.converted_others.items():
         yield f"{name}-{form}", _converted(made[name], form)
 
 
@@ -297,8 +373,39 @@ def _image_model(config: str, kind: str, **sizes: Any) -> Made:
     import torch
 
     model = _of_transformers(config, kind, **sizes)
-    height, width = sizes.get("image_size", (224, 224))
+    size = sizes.get("image_size", 224)
+    height, width = (size, size) if isinstance(size, int) else size
     return _first_answer(model, "pixel_values"), (torch.randn(BATCH, 3, height, width),)
+
+
+def _bart_encoder() -> Made:
+    import torch
+
+    model = _of_transformers("BartConfig", "BartModel", encoder_layers=6, decoder_layers=1,
+                             d_model=512, encoder_ffn_dim=2048, encoder_attention_heads=8,
+                             decoder_attention_heads=8)  # fmt: skip
+    return _first_answer(model.encoder, "input_ids"), (torch.ones(BATCH, 128, dtype=torch.int64),)
+
+
+def _hubert() -> Made:
+    import torch
+
+    model = _of_transformers("HubertConfig", "HubertModel", num_hidden_layers=6)
+    return _first_answer(model, "input_values"), (torch.randn(BATCH, 16000),)
+
+
+def _dit() -> Made:
+    import torch
+    from diffusers import DiTTransformer2DModel
+
+    model = DiTTransformer2DModel(
+        num_attention_heads=6, attention_head_dim=64, in_channels=4, num_layers=8, sample_size=32,
+    )  # fmt: skip
+    images, times = torch.randn(BATCH, 4, 32, 32), torch.ones(BATCH, dtype=torch.int64)
+    labels = torch.ones(BATCH, dtype=torch.int64)
+    return _first_answer(model, "hidden_states", "timestep", "class_labels"), (
+        images, times, labels,
+    )  # fmt: skip
 
 
 def _wav2vec2() -> Made:
@@ -328,6 +435,14 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {
         "hidden_size": 896, "intermediate_size": 2432, "num_hidden_layers": 6,
         "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 50000}),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {
+        "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {
+        "hidden_size": 640, "intermediate_size": 2240, "num_hidden_layers": 6,
+        "num_attention_heads": 10, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "phi": ("PhiConfig", "PhiForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "vocab_size": 32000}),
 }  # fmt: skip
 """Decoder -> its configuration, its class, and sizes that fit a small machine."""
 
