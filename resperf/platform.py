@@ -139,6 +139,11 @@ class Platform(Record):
         device = [f"device: {self.device} here, {other.device} there"]
         return (device if self.device != other.device else []) + self.hardware_differences(other)
 
+    @property
+    def is_processor(self) -> bool:
+        """Whether it computes on cores of its own; platforms of imported times name none."""
+        return self.cores > 0 and not self.accelerators
+
     def hardware_differences(self, other: Platform) -> list[str]:
         """Return the `differences` without the name of the device, which a user may choose."""
         rules = _ACCELERATED if self.accelerators or other.accelerators else _CPU

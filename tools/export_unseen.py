@@ -105,15 +105,18 @@ LISTS: Mapping[str, Listed] = {
         script=(
             "tresnet_m", "inception_v4", "mobileone_s1", "tnt_s_patch16_224", "nest_tiny",
             "halonet26t", "vgg13_bn", "gcresnet33ts", "regnetv_040", "convformer_s18",
-            "levit_conv_128s", "dla60x",
+            "levit_conv_128s", "dla60x", "poolformerv2_s24", "coat_lite_mini", "rexnet_150",
+            "seresnext26d_32x4d", "convmixer_1024_20_ks9_p14", "regnetz_c16",
         ),
         dynamo=(
             "fastvit_t8", "fasternet_t0", "efficientvit_b0", "ghostnetv2_100",
             "swinv2_tiny_window8_256", "maxxvit_rmlp_nano_rw_256", "caformer_s18",
             "hiera_tiny_224", "vitamin_small_224", "vit_relpos_small_patch16_224",
             "edgenext_xx_small", "resnext26ts", "dm_nfnet_f0", "mobilenet_edgetpu_v2_s",
+            "efficientformerv2_s0", "xcit_small_12_p16_224", "res2next50", "cspresnext50",
+            "hrnet_w18_ssld", "selecsls60",
         ),
-        torchvision=("efficientnet_v2_s", "deeplabv3_resnet50"),
+        torchvision=("efficientnet_v2_s", "regnet_x_3_2gf"),
         keras=(),
         converted={
             "ecaresnet26t": "fp16", "tf_efficientnet_lite2": "fp16",
@@ -123,12 +126,12 @@ LISTS: Mapping[str, Listed] = {
             "visformer_small": "int8-qdq", "vit_tiny_r_s16_p8_224": "int8-dynamic",
         },
         others=(
-            "distilbert_128", "mpnet_128", "bart_encoder_128", "gpt2_token", "mistral_prompt",
+            "distilbert_128", "mpnet_128", "bart_encoder_128", "gpt2_token",
             "phi_token", "hubert_1s", "dinov2_small", "dit_small",
         ),
         converted_others={
             "mpnet_128": "fp16-transformers", "distilbert_128": "int8-dynamic",
-            "gpt2_token": "int8-dynamic",
+            "bart_encoder_128": "int8-dynamic",
         },
     ),
 }  # fmt: skip
@@ -163,7 +166,6 @@ def others() -> dict[str, Maker]:
         "mpnet_128": lambda: _text("MPNetConfig", "MPNetModel", num_hidden_layers=6),
         "bart_encoder_128": _bart_encoder,
         "gpt2_token": lambda: _decoder("gpt2", 1, PAST),
-        "mistral_prompt": lambda: _decoder("mistral", PROMPT, 0),
         "phi_token": lambda: _decoder("phi", 1, PAST),
         "hubert_1s": _hubert,
         "dinov2_small": lambda: _image_model("Dinov2Config", "Dinov2Model", hidden_size=384,
@@ -437,9 +439,6 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
         "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 50000}),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {
         "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12}),
-    "mistral": ("MistralConfig", "MistralForCausalLM", {
-        "hidden_size": 640, "intermediate_size": 2240, "num_hidden_layers": 6,
-        "num_attention_heads": 10, "num_key_value_heads": 2, "vocab_size": 32000}),
     "phi": ("PhiConfig", "PhiForCausalLM", {
         "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
         "num_attention_heads": 8, "vocab_size": 32000}),

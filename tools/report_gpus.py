@@ -35,7 +35,7 @@ from report_accuracy import ROOT, public_data
 from resperf.dataset import read_table
 from resperf.dataset.hdf5 import open_dataset, references_of
 from resperf.devices import DeviceFacts, device_facts
-from resperf.devices.estimate import INTERVAL, LAUNCH_MS, estimated_ms
+from resperf.devices.estimate import CARDS, LAUNCH_MS, estimated_ms
 from resperf.layers import KINDS as LAYER_KINDS
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
@@ -436,7 +436,7 @@ def withheld(work: Path, kind: str) -> dict[str, Any]:
                 row = Judged(device, source, len(errors), *both)
                 judged.append({**vars(row), "from": name})
             ratios = own.measured_ms / own.sheet_ms
-            share = np.mean((ratios >= INTERVAL[0]) & (ratios <= INTERVAL[1]))
+            share = np.mean((ratios >= CARDS.low) & (ratios <= CARDS.high))
             inside[f"{source}, {device}"] = [float(np.median(ratios)), float(share)]
     return {"judged": judged, "ratios": inside}
 

@@ -2,7 +2,8 @@
 
 A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
 that every node takes, reading and writing in the caches, and in memory. What these do not explain
-is computing: multiply-adds, those of integers, or other functions of values (softmax, pooling).
+is computing: multiply-adds, those of integers, whose sums are requantised or not, or other
+functions of values (softmax, pooling).
 Each part takes its group's factor.
 """
 
@@ -23,9 +24,13 @@ from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 
-COMPUTE, FUNCTIONS, INT8 = "compute", "functions", "int8"
+COMPUTE, FUNCTIONS = "compute", "functions"
+INT8, INT8_SUMS, INT8_DEPTHWISE = "int8", "int8_sums", "int8_depthwise"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
-GROUPS = (COMPUTE, FUNCTIONS, INT8, MEMORY, CACHES, NODE)
+GROUPS = (COMPUTE, FUNCTIONS, INT8, INT8_SUMS, INT8_DEPTHWISE, MEMORY, CACHES, NODE)
+_SUMS = frozenset({"integer", "dynamic"})
+"""Functions of int8 layers that do not requantise their sums: a processor with instructions for
+matrices of integers gains most by these."""
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
@@ -110,8 +115,10 @@ def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if not layer.flops:
         return CACHES  # Re-layouts wait for values that lie apart.
-    if layer.kind.startswith("quantized"):
-        return INT8
+    if layer.macs and layer.kind.startswith("quantized"):
+        if getattr(layer, "function", "") in _SUMS:
+            return INT8_SUMS
+        return INT8_DEPTHWISE if layer.own_quantities().get("depthwise") else INT8
     return COMPUTE if 0 < 2 * layer.macs <= layer.flops else FUNCTIONS
 
 
@@ -192,7 +199,7 @@ class Adaptation(Record):
     def doubt(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
         """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
 
-        Doubts of different groups are taken to err together.
+        Factors of different groups are taken to err independently: most probes tell of one group.
 
         Parameters
         ----------
@@ -205,7 +212,12 @@ class Adaptation(Record):
             return max(self.doubts.values())
         shares = self.speeds.shares(layers, known_ms / self.correction.others)
         weights = known_ms @ shares / known_ms.sum()
-        return float(weights @ [self.doubts.get(group, 0.0) for group in GROUPS])
+        return math.hypot(
+            *(
+                weight * self.doubts.get(group, 0.0)
+                for weight, group in zip(weights, GROUPS, strict=True)
+            )
+        )
 
     def of_costs(self, costs: Mapping[str, float]) -> dict[str, float]:
         """Return the costs beside layers on the platform: as measured, else a bundle's, scaled.

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from resperf import targets
 from resperf.devices.estimate import DataSheetTime, estimated_layer_ms, estimated_ms
-from resperf.devices.facts import DeviceFacts, facts_of, read_device
+from resperf.devices.facts import FP32, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
 from resperf.layers import Layer
 from resperf.limits import read_toml
 from resperf.units import MS_PER_S
 
 __all__ = [
-    "DataSheetTime", "DeviceFacts", "add_device", "canonical_device", "device_class",
+    "FP32", "DataSheetTime", "DeviceFacts", "add_device", "canonical_device", "device_class",
     "device_facts", "devices", "estimated_layer_ms", "estimated_ms", "is_at_hand",
     "lower_bound_ms", "names_like", "read_device", "target_of",
 ]  # fmt: skip

@@ -227,7 +227,7 @@ def _one_hot(values: Sequence[Array], attributes: Attributes) -> Array:
     axis = attributes.get("axis", -1)
     at = np.expand_dims(np.where(index < 0, index + depth, index), axis)
     places = np.moveaxis(np.arange(depth).reshape(-1, *[1] * index.ndim), 0, axis)
-    return np.where(at == places, on, off)
+    return np.asarray(np.where(at == places, on, off))
 
 
 def _index_of(function: Callable[..., Any]) -> Rule:

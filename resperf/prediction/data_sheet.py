@@ -1,20 +1,25 @@
-"""What a bundle does not have, from the device's data sheet: for accelerators with known facts."""
+"""What a bundle does not have, from the limits of the device: its data sheet, or its layers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from resperf.bundle import Bundle
-from resperf.devices import DeviceFacts, device_facts, target_of
+from resperf.devices import FP32, DeviceFacts, device_facts, target_of
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.layers import Dense, Elementwise
+from resperf.lowering import lower_layers
 from resperf.platform import Accelerator, Platform
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.targets import DEFAULT
+from resperf.units import MS_PER_S
 
 METHOD = "data_sheet"
 """Method of what `sheet_bundle` returns."""
@@ -25,15 +30,54 @@ _HOW = "bytes over the published rate of the bus"
 
 
 def sheet_facts(bundle: Bundle) -> DeviceFacts | None:
-    """Return the facts from which what a bundle lacks is estimated; None if there are none.
+    """Return the data sheet from which what a bundle lacks is estimated; None if there is none.
 
-    CPUs have none: their peaks say little about single operators, and their bundles have nearly
-    all kinds. Bundles of whole calls have times that do not add up.
+    That of a CPU says little about single operators. Bundles of whole calls have times that do not
+    add up.
     """
     facts = device_facts(bundle.device)
     if facts is None or facts.device_class == DEFAULT.device_class:
         return None
     return facts if bundle.layer_quantity == EXECUTION else None
+
+
+Limits = Callable[[], DeviceFacts | None]
+"""Returns the limits of a device when they are needed first."""
+
+
+def limits_of(bundle: Bundle) -> Limits:
+    """Return what finds the limits by which operators without a predictor are estimated.
+
+    Those of the data sheet. For a CPU, what a large product and a large addition take by the
+    bundle's own predictors stands for its peak and its bandwidth.
+    """
+    return cache(lambda: sheet_facts(bundle) or _of_processor(bundle))
+
+
+_PRODUCT = Dense(batch=512, features_in=1024, features_out=1024)
+_ADDITION = Elementwise(batch=1, inner=6_400_000)
+
+
+def _of_processor(bundle: Bundle) -> DeviceFacts | None:
+    """Read peak and bandwidth off a CPU's predictors; None if it lacks them."""
+    if not bundle.platform.is_processor or bundle.layer_quantity != EXECUTION:
+        return None
+    if not {_PRODUCT.kind, _ADDITION.kind} <= {*bundle.kinds}:
+        return None
+    layers = lower_layers([_PRODUCT, _ADDITION], bundle.setting, bundle.platform)
+    product_ms, addition_ms = bundle.predict(layers).ms.tolist()
+    if not min(product_ms, addition_ms) > 0:
+        return None
+    return DeviceFacts(
+        device=bundle.device,
+        name=bundle.machine,
+        aliases=(),
+        device_class=DEFAULT.device_class,
+        peaks_flops_per_s={FP32: _PRODUCT.flops / product_ms * MS_PER_S},
+        bandwidth_bytes_per_s=_ADDITION.moved_bytes / addition_ms * MS_PER_S,
+        memory_bytes=0,
+        cache_bytes=0,
+    )
 
 
 def completed(bundle: Bundle, facts: DeviceFacts | None) -> Bundle:

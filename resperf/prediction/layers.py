@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from resperf.bundle import Bundle
-from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms, lower_bound_ms
+from resperf.devices import device_facts, estimated_layer_ms, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.measurement import layer_key, written_kind
-from resperf.prediction.data_sheet import sheet_facts
+from resperf.prediction.data_sheet import Limits, limits_of
 from resperf.prediction.result import LayerPrediction
 from resperf.quantities import EXECUTION, QUANTITIES
 from resperf.settings import PASSES
@@ -26,7 +26,7 @@ class Time(NamedTuple):
     high_ms: float
     reason: str
     estimated: bool = False
-    """From the device's data sheet alone."""
+    """From the device's limits alone."""
 
 
 def layer_times(
@@ -75,9 +75,9 @@ def known_layers(bundle: Bundle, layers: Sequence[Layer]) -> Known:
     return dict(zip(distinct, zip(layer_times(bundle, chosen), shares, strict=True), strict=True))
 
 
-def priced(time: Time, layer: Layer, facts: DeviceFacts | None) -> Time:
-    """Return a layer's time; if it has none, an estimate from the device's facts, if known."""
-    if facts is None or not math.isnan(time.ms):
+def priced(time: Time, layer: Layer, limits: Limits) -> Time:
+    """Return a layer's time; if it has none, an estimate from the device's limits, if known."""
+    if not math.isnan(time.ms) or (facts := limits()) is None:
         return time
     sheet = estimated_layer_ms(layer, facts)
     reason = f"no predictor for {layer.kind}"
@@ -147,17 +147,17 @@ def predict_layers(
     Returns
     -------
     list of LayerPrediction
-        Kinds without a predictor are estimated from the device's facts; without facts, and of
+        Kinds without a predictor are estimated from the device's limits; without any, and of
         training steps, ``execution_ms`` is NaN. ``phase`` says what it contains.
     """
     bundle = bundle.without_session()
     given = optimizers or [""] * len(layers)
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
     found = layer_times(bundle, lowered, bundle.layer_quantity, given)
-    facts = sheet_facts(bundle)
+    limits = limits_of(bundle)
     times = [
         # What a training step takes beside its passes is not known from a data sheet.
-        time if optimizer else priced(time, layer, facts)
+        time if optimizer else priced(time, layer, limits)
         for time, layer, optimizer in zip(found, lowered, given, strict=True)
     ]
     return [

@@ -9,13 +9,13 @@ from typing import Literal
 
 from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
-from resperf.devices import DeviceFacts, estimated_ms
+from resperf.devices import estimated_ms
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
 from resperf.prediction.custom import CustomTimes
-from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
+from resperf.prediction.data_sheet import METHOD, Limits, completed, limits_of, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import (
     Known,
@@ -44,6 +44,9 @@ SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
 Strict = bool | Literal["range"]
 """True refuses incomplete totals; "range" also layers outside the trained range."""
+STATE_WIDTH = 0.07
+"""Logarithm of the factor between states of a CPU's host, within minutes or from day to day: nine
+of ten totals are off by less because of it."""
 LEAST_SHARE = 0.4
 """Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
@@ -62,7 +65,7 @@ def predict_network(
 ) -> Prediction:
     """Predict how long one run of a network takes.
 
-    What an accelerator's bundle has no predictor for is estimated from the device's facts
+    What the bundle has no predictor for is estimated from the device's limits
     (`resperf.devices.estimated_ms`), unless `strict`.
 
     Parameters
@@ -308,14 +311,19 @@ def _prediction(
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
     # The published rules use times of isolated layers.
     alone = alone or bundle.method in RULE_OF_METHOD
-    facts = None if strict else sheet_facts(bundle)
-    bundle = completed(bundle, facts)
+    bundle = completed(bundle, None if strict else sheet_facts(bundle))
     if known is None:
         chosen = [node.layer for node in lowered.nodes if node.layer is not None]
         known = known_layers(bundle, chosen)
     custom = custom or CustomTimes(network, None)
     layers, times_ms, skipped = _predict_nodes(
-        network, lowered, bundle, known, facts, alone=alone, custom=custom
+        network,
+        lowered,
+        bundle,
+        known,
+        (lambda: None) if strict else limits_of(bundle),
+        alone=alone,
+        custom=custom,
     )
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
@@ -324,6 +332,7 @@ def _prediction(
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     _refuse_incomplete(strict, network.name, bundle, skipped, outside)
     asked = lowered.method.startswith(f"{bundle.framework} ")
+    log_width, common_width = _widths(bundle, lowered, layers)
     empty = _empty(network, bundle, threads, versions=not asked)
     return replace(
         empty,
@@ -347,34 +356,27 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=_log_width(bundle, lowered, layers),
+        log_width=log_width,
+        common_width=common_width,
         calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
         assumed=(*empty.assumed, *custom.statements()),
     )
 
 
-def _log_width(bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPrediction]) -> float:
-    """Return the logarithm of the half width of a total's interval; infinite if it is not known.
+def _widths(
+    bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPrediction]
+) -> tuple[float, float]:
+    """Return `Prediction.log_width` and `Prediction.common_width`.
 
-    Probes of another machine add what they leave in doubt. Without an in-network correction it is
-    joined to the layers' own intervals, without what each may have of its own on that machine:
-    layers do not all err alike there.
+    Probes of another machine add what they leave in doubt to the width of an in-network correction.
+    Without one, that doubt is what all layers share.
     """
     own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
     adapted = bundle.adapted
     if adapted is None:
-        return own
-    if math.isinf(own):
-        total_ms = sum(each.execution_ms for each in layers)
-        squares = adapted.correction.log_width**2
-        high_ms = sum(
-            each.execution_ms
-            * math.exp(math.sqrt(max(math.log(each.high_ms / each.execution_ms) ** 2 - squares, 0)))
-            for each in layers
-            if each.execution_ms > 0
-        )
-        own = math.log(high_ms / total_ms) if high_ms > 0 else math.inf
+        apart = math.isinf(own) and bundle.platform.is_processor
+        return own, STATE_WIDTH if apart else math.inf
     names = {each.name: each.execution_ms for each in layers}
     placed = [
         (node.layer, names[node.name])
@@ -382,7 +384,10 @@ def _log_width(bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPr
         if node.layer is not None and node.name in names
     ]
     found, times_ms = zip(*placed, strict=True) if placed else ((), ())
-    return math.hypot(own, adapted.doubt(found, times_ms))
+    doubt = adapted.doubt(found, times_ms)
+    if math.isinf(own):
+        return own, math.hypot(STATE_WIDTH, doubt)
+    return math.hypot(own, doubt), math.inf
 
 
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
@@ -408,14 +413,15 @@ def _predict_nodes(
     lowered: LoweredNetwork,
     bundle: Bundle,
     known: Known,
-    facts: DeviceFacts | None,
+    limits: Limits,
     *,
     alone: bool,
     custom: CustomTimes,
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the skipped nodes.
 
-    With `facts`, nodes without a predictor are estimated, and only those of unknown work skipped.
+    Nodes without a predictor are estimated by the device's `limits`, if there are any, and only
+    those of unknown work skipped.
     """
     chosen = [known[node.layer.key] for node in lowered.nodes if node.layer is not None]
     found = [time for time, _ in chosen]
@@ -438,7 +444,7 @@ def _predict_nodes(
                 work = work_of(network, [each for each in node.sources if each not in counted])
                 counted.update(node.sources)
                 factor = _factor(bundle, node.op)
-                estimate = None if facts is None else _without_layer(node, work, facts, factor)
+                estimate = _without_layer(node, work, limits, factor)
                 if estimate is None:
                     skipped.append(Skipped(node.name, node.op, reason, *work))
                 else:
@@ -446,7 +452,7 @@ def _predict_nodes(
                     layers.append(estimate)
             continue
         time, moved_ms, share = next(predicted)
-        time = _in_network(priced(time, node.layer, facts), moved_ms, share, node, bundle)
+        time = _in_network(priced(time, node.layer, limits), moved_ms, share, node, bundle)
         if math.isnan(time.ms) and (stated := custom.layer(node)) is not None:
             times_ms.append(stated.execution_ms)
             layers.append(stated)
@@ -466,10 +472,10 @@ def _predict_nodes(
 
 
 def _without_layer(
-    node: LoweredNode, work: Work, facts: DeviceFacts, factor: float
+    node: LoweredNode, work: Work, limits: Limits, factor: float
 ) -> LayerPrediction | None:
     """Estimate a kernel that no kind of layer describes; None if its work is not known."""
-    if math.isnan(work.macs + work.moved_bytes):
+    if math.isnan(work.macs + work.moved_bytes) or (facts := limits()) is None:
         return None
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
     not_cached_bytes = max(0.0, work.moved_bytes - facts.cache_bytes)

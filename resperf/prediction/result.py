@@ -267,6 +267,10 @@ class Prediction:
     log_width : float
         Nine of ten networks inside the trained range take their predicted total within a factor of
         exp(log_width); infinite if no whole networks were measured.
+    common_width : float
+        Logarithm of the factor by which nine of ten totals are off because of what all layers
+        share, the machine's state or its speed; their own errors come on top. Infinite if all
+        layers are taken to err together.
     machine : str
         Text naming the machine of the measured times; empty if not known.
     bundle, method : str
@@ -328,6 +332,7 @@ class Prediction:
     copies: str = "assumed"
     nodes: tuple[LoweredNode, ...] = ()
     log_width: float = math.inf
+    common_width: float = math.inf
     machine: str = ""
     bundle: str = ""
     method: str = ""
@@ -501,11 +506,10 @@ class Prediction:
         """Return the lower (-1) or upper (1) bound; NaN if a layer that counts has none.
 
         If whole networks were measured, their errors give the width; layers outside the trained
-        range add their own intervals. Otherwise all layers are assumed to reach their bounds
-        together, and other costs to be equally uncertain. Errors of one predictor on one machine
-        are correlated, so this interval tends to be too wide. The host's dispatch is taken as it
-        is if the user gave it. Learnt from other hosts, it may be half or twice as long, or any of
-        `USUAL_DISPATCH_US`.
+        range add their own intervals. Otherwise different layers err independently around an error
+        that all share (`common_width`), or, where that is not known, all together; other costs are
+        taken to be equally uncertain. The host's dispatch is taken as it is if the user gave it.
+        Learnt from other hosts, it may be half or twice as long, or any of `USUAL_DISPATCH_US`.
         """
         # Times that the user stated are taken as they are.
         device_ms = self.total_ms - self.waiting_ms - self.given_ms
@@ -531,7 +535,16 @@ class Prediction:
             return math.nan
         bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in layers]
         if math.isinf(self.log_width):
-            return total_ms * sum(bounds_ms) / layers_ms
+            if math.isinf(self.common_width):
+                return total_ms * sum(bounds_ms) / layers_ms
+            off_ms: dict[str, float] = {}
+            for place, (layer, bound_ms) in enumerate(zip(layers, bounds_ms, strict=True)):
+                key = layer.key or str(place)
+                off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
+            own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
+            if own <= 0:
+                return 0.0
+            return total_ms * math.exp(sign * math.hypot(math.log(own), self.common_width))
         ratio = math.exp(sign * self.log_width)
         wider_ms = [
             sign * (bound_ms - layer.execution_ms * ratio)

@@ -69,6 +69,7 @@ PROBE_NOISE = 0.1
 GROUP_WIDTH = 0.3
 """Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
+"""Of all probes; a drift then shows, and costs beside layers are measured after each."""
 FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
 """Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
 """
@@ -81,8 +82,11 @@ STOP_S = 1.0
 GROUP_BOUNDS = (0.2, 5.0)
 """Of a group's factor around the common one: products of integers have instructions of their own on
 some processors only."""
+CLEAN = 2
+"""Undisturbed measurements that each probe should have: as long as there is time, others are
+measured again."""
 REMEMBERED_DISTURBED = 0.25
-"""Share of disturbed measurements that is worth a remark."""
+"""Share of probes, or of readings, that were disturbed all the time that is worth a remark."""
 BUSY = "busy"
 MOST_BUSY = 0.5
 """Largest share of measurements under load of other programs by which a bundle is scaled."""
@@ -101,6 +105,16 @@ def _square_conv(
         batch=1, channels_in=channels_in, channels_out=channels_out, height=size, width=size,
         kernel_height=kernel, kernel_width=kernel, stride_height=stride, stride_width=stride,
         pad_top=pad, pad_left=pad, pad_bottom=pad, pad_right=pad, groups=groups,
+    )  # fmt: skip
+
+
+def _square_int8_conv(
+    channels_in: int, channels_out: int, size: int, kernel: int, *, groups: int = 1
+) -> QuantizedConv:
+    return QuantizedConv(
+        batch=1, channels_in=channels_in, channels_out=channels_out, rank=2, height=size,
+        width=size, kernel_height=kernel, kernel_width=kernel, pad_height=kernel // 2,
+        pad_width=kernel // 2, groups=groups,
     )  # fmt: skip
 
 
@@ -125,10 +139,8 @@ PROBES: tuple[Layer, ...] = (
     Elementwise(batch=1, inner=64),
     Activation(batch=1, values=200_000, activation="relu"),
     _square_pool(64, 204),
-    QuantizedConv(
-        batch=1, channels_in=64, channels_out=64, rank=2, height=56, width=56, kernel_height=3,
-        kernel_width=3, pad_height=1, pad_width=1,
-    ),
+    _square_int8_conv(64, 64, 56, 3),
+    _square_int8_conv(144, 144, 56, 3, groups=144),
     _square_conv(512, 128, 28, 1),
     MatMul(batch=1, outer=12, rows=197, depth=64, columns=197),
     Dense(batch=1, features_in=32, features_out=32),
@@ -141,11 +153,15 @@ PROBES: tuple[Layer, ...] = (
     Softmax(batch=1, outer=2364, values=197),
     _square_conv(3, 64, 224, 7, stride=2),
     _square_conv(512, 512, 7, 3),
+    QuantizedDense(batch=197, features_in=768, features_out=3072, function="dynamic"),
+    _square_int8_conv(256, 256, 28, 1),
     _square_pool(64, 112, 2),
     Dense(batch=1, features_in=2048, features_out=2048),
+    _square_int8_conv(480, 480, 14, 5, groups=480),
     _square_conv(128, 128, 28, 3),
     _square_conv(24, 144, 56, 1),
     _square_conv(960, 160, 7, 1),
+    _square_int8_conv(256, 256, 14, 3),
     _square_conv(240, 240, 28, 5, groups=240),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
@@ -356,6 +372,8 @@ class _Turns:
             probes = [each for each in probes if each in self._measured]
             if self._over:
                 break
+        while not self._over and (again := self._disturbed(CLEAN)):
+            self.rows.append(self._turn(again, len(self.rows)))
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         remarks = (*self.remarks, *self._disturbances())
         drift = max(map(abs, self._drifts()), default=0.0)
@@ -381,6 +399,11 @@ class _Turns:
             self.remarks.append(f"the measuring process ended at the costs: {death.detail}")
         self._costs_s = time.monotonic() - start_s
 
+    def _disturbed(self, fewest: int) -> list[Layer]:
+        """Return the probes that have fewer undisturbed measurements than `fewest`."""
+        clean = Counter(row.layer for rows in self.rows for row in rows if not row.flags)
+        return [layer for layer in self._measured if clean[layer] < fewest]
+
     @property
     def _measured(self) -> list[Layer]:
         return [row.layer for row in self.rows[0] if row.status is Status.OK]
@@ -395,7 +418,8 @@ class _Turns:
                     self.remarks.append(f"the time was over after {place} of {len(probes)} probes")
                 break
             if self.progress is not None:
-                self.progress(place + repeat * len(PROBES), TURNS * len(PROBES), layer.kind)
+                done, planned = place + repeat * len(PROBES), TURNS * len(PROBES)
+                self.progress(min(done, planned), planned, layer.kind)
             try:
                 taken: Taken = self.worker.measure(layer, repeat, _HUNG_S)
             except WorkerDied as death:
@@ -421,10 +445,13 @@ class _Turns:
         said = []
         rows = [row for rows in self.rows for row in rows if row.status is Status.OK]
         flags = Counter(flag for row in rows for flag in row.flags)
-        disturbed = sum(bool(row.flags) for row in rows)
-        if disturbed > REMEMBERED_DISTURBED * len(rows):
+        disturbed = self._disturbed(1)
+        if len(disturbed) > REMEMBERED_DISTURBED * len(self._measured):
             words = ", ".join(f"{flag} {count}" for flag, count in flags.most_common())
-            said.append(f"{disturbed} of {len(rows)} measurements were disturbed ({words})")
+            said.append(
+                f"{len(disturbed)} of {len(self._measured)} probes were disturbed whenever they "
+                f"were measured ({words})"
+            )
         if not self.references_ms:
             said.append("nothing watched the machine's speed: the framework runs no reference")
         else:
@@ -511,21 +538,41 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
     )
     correction = fit_correction(placed, {}, priors)
+    doubts = {
+        group: math.hypot(doubt, run.drift) for group, doubt in _doubts(correction, shares).items()
+    }
+    here = replace(run.platform, probes={})
+    if not here.hardware_differences(bundle.platform):
+        correction = _where_sure(correction, doubts)
     return Adaptation(
         bundle=mark_of(bundle),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         setting=run.setting,
-        platform=replace(run.platform, probes={}),
+        platform=here,
         speeds=speeds,
         correction=correction,
-        doubts={
-            group: math.hypot(doubt, run.drift)
-            for group, doubt in _doubts(correction, shares).items()
-        },
+        doubts=doubts,
         probes=len(layers),
         stood_in=stood_in,
         remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
         costs=run.costs,
+    )
+
+
+def _where_sure(correction: Correction, doubts: Mapping[str, float]) -> Correction:
+    """Keep of each factor what its doubt leaves: a processor of the same name is as fast.
+
+    As the positive-part rule of James and Stein: a factor within its doubt of 1 is 1.
+    """
+
+    def kept(factor: float, doubt: float) -> float:
+        off = math.log(factor)
+        return math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else 1.0
+
+    return replace(
+        correction,
+        factors={group: kept(each, doubts[group]) for group, each in correction.factors.items()},
+        others=kept(correction.others, min(doubts.values())),
     )
 
 

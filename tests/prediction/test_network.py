@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Network, Node, Tensor
-from resperf.platform import this_platform
+from resperf.platform import Accelerator, this_platform
 from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
 from resperf.prediction.asking import Asked, answering
 from resperf.prediction.layers import layer_times
+from resperf.prediction.network import STATE_WIDTH
 from resperf.settings import Setting
 
 CONV = Conv(batch=1, channels_in=3, height=4, width=4, kernel_height=3, kernel_width=3,
@@ -452,8 +454,28 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]
 
 
-def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) -> None:
-    prediction = predict_nodes(NODES, FakeBundle(far=["pool"]))
+def test_different_layers_of_a_processor_err_independently(predict_nodes) -> None:
+    bundle = FakeBundle()
+    prediction = predict_nodes(NODES, bundle)
+    each_ms = [layer.execution_ms for layer in prediction.layers]
+    for bound_ms, off in ((prediction.low_ms, -0.1), (prediction.high_ms, 0.25)):
+        own = math.log1p(off * math.hypot(*each_ms) / sum(each_ms))
+        width = math.copysign(math.hypot(own, STATE_WIDTH), own)
+        assert bound_ms == pytest.approx(prediction.total_ms * math.exp(width))
+    # Repeats of one layer err alike.
+    pools = [LoweredNode(f"pool{place}", "MaxPool", POOL, "execution") for place in range(4)]
+    four = replace(predict_nodes(pools, bundle), common_width=0.0)
+    assert four.high_ms == pytest.approx(1.25 * four.total_ms)
+    # Where a bound leaves nothing of the layers, it leaves nothing of the total.
+    (pool,) = predict_nodes(pools[:1], bundle).layers
+    none = replace(four, layers=(replace(pool, low_ms=0.0),))
+    assert none.low_ms == 0.0
+
+
+def test_bounds_of_a_cards_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) -> None:
+    bundle = FakeBundle(far=["pool"])
+    bundle.platform = replace(bundle.platform, accelerators=(Accelerator("card", 1),))
+    prediction = predict_nodes(NODES, bundle)
     layers_ms = sum(layer.execution_ms for layer in prediction.layers)
     assert prediction.low_ms == pytest.approx(0.9 * prediction.total_ms)
     assert prediction.high_ms == pytest.approx(1.25 * prediction.total_ms)
