@@ -2,8 +2,9 @@
 
 A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
 that every node takes, reading and writing in the caches, and in memory. What these do not explain
-is computing: multiply-adds, those of integers, whose sums are requantised or not, or other
-functions of values (softmax, pooling).
+is computing: multiply-adds of convolutions or of matrix products, those of integers, whose sums
+are requantised or not, activations, sums over rows (softmax, normalisations), or other functions of
+values (pooling).
 Each part takes its group's factor.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,10 +25,23 @@ from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 
-COMPUTE, FUNCTIONS = "compute", "functions"
+CONVOLUTIONS, PRODUCTS = "convolutions", "products"
+ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_SUMS, INT8_DEPTHWISE = "int8", "int8_sums", "int8_depthwise"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
-GROUPS = (COMPUTE, FUNCTIONS, INT8, INT8_SUMS, INT8_DEPTHWISE, MEMORY, CACHES, NODE)
+GROUPS = (
+    CONVOLUTIONS, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_DEPTHWISE, MEMORY,
+    CACHES, NODE,
+)  # fmt: skip
+_EARLIER: Mapping[str, tuple[str, ...]] = {
+    "compute": (CONVOLUTIONS, PRODUCTS), FUNCTIONS: (ACTIVATIONS, ROWS, FUNCTIONS),
+    INT8: (INT8, INT8_SUMS, INT8_DEPTHWISE),
+}  # fmt: skip
+"""Groups of adaptations that were made before these were told apart."""
+_OF_KINDS: Mapping[str, str] = {
+    "activation": ACTIVATIONS, "softmax": ROWS, "norm": ROWS, "reduce": ROWS,
+}  # fmt: skip
+"""Kind of layer -> group of what it computes, if that is no sum of products."""
 _SUMS = frozenset({"integer", "dynamic"})
 """Functions of int8 layers that do not requantise their sums: a processor with instructions for
 matrices of integers gains most by these."""
@@ -119,7 +133,9 @@ def _rest_of(layer: Layer) -> str:
         if getattr(layer, "function", "") in _SUMS:
             return INT8_SUMS
         return INT8_DEPTHWISE if layer.own_quantities().get("depthwise") else INT8
-    return COMPUTE if 0 < 2 * layer.macs <= layer.flops else FUNCTIONS
+    if 0 < 2 * layer.macs <= layer.flops:
+        return CONVOLUTIONS if "conv" in layer.kind else PRODUCTS
+    return _OF_KINDS.get(layer.kind, FUNCTIONS)
 
 
 def _moved_bytes(layer: Layer) -> tuple[float, float]:
@@ -179,6 +195,16 @@ class Adaptation(Record):
     def __post_init__(self) -> None:
         if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
             raise ValueError("the adaptation is damaged")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote, in this version or before groups were told apart as now."""
+        made = super().from_json(values)
+        if "compute" not in made.doubts:
+            return made
+        factors = _divided(made.correction.factors)
+        correction = replace(made.correction, factors=factors)
+        return replace(made, correction=correction, doubts=_divided(made.doubts))
 
     @property
     def _factors(self) -> Array:
@@ -269,6 +295,11 @@ class Adaptation(Record):
             "stood_in": self.stood_in,
             "remarks": list(self.remarks),
         }
+
+
+def _divided(values: Mapping[str, float]) -> dict[str, float]:
+    """Give what an earlier version knew of a group to all that it has become."""
+    return {now: value for old, value in values.items() for now in _EARLIER.get(old, (old,))}
 
 
 @dataclass(frozen=True)

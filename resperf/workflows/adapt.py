@@ -69,7 +69,7 @@ PROBE_NOISE = 0.1
 GROUP_WIDTH = 0.3
 """Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
-"""Of all probes; a drift then shows, and costs beside layers are measured after each."""
+"""Of all probes; a drift then shows. Costs beside layers are measured after all but the last."""
 FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
 """Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
 """
@@ -156,13 +156,18 @@ PROBES: tuple[Layer, ...] = (
     QuantizedDense(batch=197, features_in=768, features_out=3072, function="dynamic"),
     _square_int8_conv(256, 256, 28, 1),
     _square_pool(64, 112, 2),
-    Dense(batch=1, features_in=2048, features_out=2048),
+    Activation(batch=1, values=600_000, activation="gelu"),
+    MatMul(batch=1, outer=6, rows=1024, depth=64, columns=1024),
     _square_int8_conv(480, 480, 14, 5, groups=480),
-    _square_conv(128, 128, 28, 3),
+    Norm(batch=1, channels=64, pixels=3136),
+    Softmax(batch=1, outer=2048, values=1024),
     _square_conv(24, 144, 56, 1),
     _square_conv(960, 160, 7, 1),
     _square_int8_conv(256, 256, 14, 3),
     _square_conv(240, 240, 28, 5, groups=240),
+    Activation(batch=1, values=200_000, activation="silu"),
+    Dense(batch=3136, features_in=64, features_out=256),
+    Dense(batch=197, features_in=384, features_out=384),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
@@ -368,7 +373,8 @@ class _Turns:
         probes = self.worker.lower(PROBES)
         for repeat in range(TURNS):
             self.rows.append(self._turn(probes if repeat % 2 == 0 else probes[::-1], repeat))
-            self._read_costs()
+            if repeat < TURNS - 1:
+                self._read_costs()
             probes = [each for each in probes if each in self._measured]
             if self._over:
                 break
@@ -381,11 +387,16 @@ class _Turns:
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, drift,
             sum(busy) / len(busy) if busy else 0.0,
-            {
-                name: _undisturbed([each[name] for each in self.costs])
-                for name in (self.costs[0] if self.costs else ())
-            },
+            self._usual_costs(),
         )  # fmt: skip
+
+    def _usual_costs(self) -> dict[str, float]:
+        """Return the costs beside layers; passing values on as while the cores were nearest."""
+        if not self.costs:
+            return {}
+        found = {name: [each[name] for each in self.costs] for name in self.costs[0]}
+        usual = {name: _undisturbed(values) for name, values in found.items()}
+        return usual | {HANDOVER: min(found[HANDOVER])} if HANDOVER in found else usual
 
     def _read_costs(self) -> None:
         """Measure what networks pay beside layers, if there is time."""

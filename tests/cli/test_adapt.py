@@ -54,7 +54,7 @@ def kept(folder: Path, factor: float, **more) -> Path:
     learnt = Correction({}, 0.0, 0.0, 0.2, {}, others=factor)
     found = Adaptation(
         mark_of(bundle), "2026-02-03T04:05:06+00:00", backend("onnxruntime", threads=1).setting(),
-        this_platform("cpu"), Speeds(0.001, 1e8, 1e7), learnt, {"compute": 0.1, "node": 0.1},
+        this_platform("cpu"), Speeds(0.001, 1e8, 1e7), learnt, {"products": 0.1, "node": 0.1},
         21, True, **more,
     )  # fmt: skip
     return keep_adaptation(bundle, found)
@@ -80,12 +80,12 @@ def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(else
         assert other["execution_ms"] == pytest.approx(2 * one["execution_ms"])
         assert other["high_ms"] / other["low_ms"] > one["high_ms"] / one["low_ms"]
     assert after["session_ms"] == pytest.approx(2 * before["session_ms"])
-    assert after["adapted"]["factors"] == {"compute": 2.0, "node": 2.0}
+    assert after["adapted"]["factors"] == {"products": 2.0, "node": 2.0}
     assert after["adapted"]["probes"] == 21
     assert "(layers measured on another, " in after["machine"]
     assert any("scaled by 21 probe layers here" in each for each in after["warnings"])
     text = cli.text(*words)
-    assert "adapted to this machine by 21 probes on 2026-02-03: compute 2.00 (within a" in text
+    assert "adapted to this machine by 21 probes on 2026-02-03: products 2.00 (within a" in text
     layer = ["predict-layer", "dense", "batch=4", "features_in=100", "features_out=50"]
     adapted_ms = cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"]
     found = cli.json("adapt", elsewhere, "--forget")

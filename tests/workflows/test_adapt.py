@@ -25,8 +25,10 @@ from resperf.layers import (
     Pool,
     QuantizedDense,
     QuantizedElementwise,
+    Softmax,
     Transpose,
 )
+from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
@@ -112,10 +114,13 @@ def test_a_machine_of_known_speeds_is_found_again(bundle, run):
     reading = Dense(batch=1, features_in=4096, features_out=4096)
     here_ms, there_ms = (closed_form_ms(reading, "execution_ms", **each) for each in (HERE, THERE))
     assert here_ms / there_ms == pytest.approx(0.57, abs=0.01)
-    expected = {"compute": 2.0, "memory": here_ms / there_ms, "caches": 0.5, "node": 1.0}
+    expected = {
+        "convolutions": 2.0, "products": 2.0, "memory": here_ms / there_ms, "caches": 0.5,
+        "node": 1.0,
+    }  # fmt: skip
     for group, factor in expected.items():
         assert found.correction.factor(group) == pytest.approx(factor, rel=0.12), group
-    assert all(found.doubts[group] < 0.05 for group in ("compute", "memory", "caches"))
+    assert all(found.doubts[group] < 0.05 for group in ("convolutions", "memory", "caches"))
     # One probe of the device is a node and nothing else; none computes in integers.
     assert 0.05 < found.doubts["node"] < found.doubts["int8"]
     assert found.doubts["int8"] == max(found.doubts.values())
@@ -142,7 +147,7 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
     ("slow", "said"),
     [
         ((25, 10_000, 1.5), "a later turn took 1.50 times as long as the first"),
-        ((8, 34, 1.5), "the machine changed its speed"),
+        ((8, 44, 1.5), "the machine changed its speed"),
     ],
 )
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
@@ -177,7 +182,7 @@ def test_a_factor_that_its_doubt_explains_is_dropped_on_the_same_processor(bundl
     def scaled(factor: float, platform) -> float:
         times_ms = {layer: factor * ms for layer, ms in run.times_ms.items()}
         other = replace(run, times_ms=times_ms, platform=platform, drift=0.1)
-        return fitted(made, other).correction.factor("compute")
+        return fitted(made, other).correction.factor("convolutions")
 
     other = replace(run.platform, processor="another one")
     assert scaled(1.06, run.platform) == 1.0
@@ -223,7 +228,7 @@ def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
     assert not stood_in
     assert len(times) == len(run.times_ms)
     same = fitted(made, run)
-    for group in ("compute", "memory", "caches", "node"):
+    for group in ("convolutions", "products", "memory", "caches", "node"):
         assert same.correction.factor(group) == pytest.approx(1.0, rel=0.01)
     # Nothing is written where the machine was disturbed.
     with pytest.raises(MeasurementError, match="a later turn took"):
@@ -254,25 +259,37 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     layers, times_ms = [tiny, dense, pool, turned, sums], [0.0005, 1.0, 0.1, 0.1, 1.0]
     shares = speeds.shares(layers, times_ms)
     assert shares.sum(axis=1) == pytest.approx(1.0)
-    compute, functions, int8, int8_sums, int8_depthwise, memory, caches, node = shares.T
+    by_group = dict(zip(GROUPS, shares.T, strict=True))
+    memory, caches, node = (by_group[name] for name in ("memory", "caches", "node"))
     assert node == pytest.approx([1.0, 0.001, 0.01, 0.01, 0.001])
     assert memory[:4] == pytest.approx([0.0, 0.4, 0.0, 0.0])
     assert caches[1:4] == pytest.approx([0.00008, 0.128, 0.99])
-    assert compute == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.0, 0.0, 0.0])
-    assert functions == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
-    assert int8_sums[:4] == pytest.approx(0.0)
-    assert int8_sums[4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
-    assert int8_sums[4] > 0.9
-    assert not int8.any()
-    assert not int8_depthwise.any()
+    assert by_group["products"] == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.0, 0.0, 0.0])
+    assert by_group["functions"] == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
+    assert by_group["int8_sums"][4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
+    assert by_group["int8_sums"][4] > 0.9
+    others = {"convolutions", "activations", "rows", "int8", "int8_depthwise"}
+    assert not any(by_group[name].any() for name in others)
 
 
-def test_int8_layers_are_grouped_by_what_becomes_of_their_sums():
+def test_layers_are_grouped_by_what_they_compute():
     speeds = Speeds(1e-6, 1e12, 1e12)
     image = {
         "batch": 1, "channels_in": 8, "height": 9, "width": 9, "rank": 2, "kernel_width": 1,
     }  # fmt: skip
     layers = {
+        "convolutions": Conv(
+            batch=1,
+            channels_in=3,
+            channels_out=3,
+            height=9,
+            width=9,
+            kernel_height=3,
+            kernel_width=3,
+        ),
+        "products": MatMul(batch=1, rows=8, depth=8, columns=8),
+        "activations": Activation(batch=1, values=64, activation="gelu"),
+        "rows": Softmax(batch=1, values=64),
         "int8": QuantizedConv(**image, channels_out=16),
         "int8_sums": QuantizedDense(batch=8, features_in=8, features_out=8, function="dynamic"),
         "int8_depthwise": QuantizedConv(**image, channels_out=8, groups=8),
@@ -297,7 +314,7 @@ def by_hand(bundle) -> Callable[..., Adaptation]:
 
 
 def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
-    made = by_hand({"node": 2.0, "compute": 3.0}, {"node": 0.3, "compute": 0.1})
+    made = by_hand({"node": 2.0, "convolutions": 3.0}, {"node": 0.3, "convolutions": 0.1})
     # All of a tiny layer is the node's; 0.005 of 1 ms of a product in the caches.
     tiny = Activation(batch=1, values=16, activation="relu")
     assert made.factors([tiny], [NODE_MS]) == pytest.approx([2.0])
@@ -308,11 +325,28 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
     )
     share = made.speeds.shares([long], [1.0])[0]
     factors, doubts = np.ones(len(GROUPS)), np.zeros(len(GROUPS))
-    compute, node = GROUPS.index("compute"), GROUPS.index("node")
-    factors[[compute, node]], doubts[[compute, node]] = [3.0, 2.0], [0.1, 0.3]
+    known = [GROUPS.index("convolutions"), GROUPS.index("node")]
+    factors[known], doubts[known] = [3.0, 2.0], [0.1, 0.3]
     assert made.factors([long], [1.0]) == pytest.approx([share @ factors])
     # Doubts of different groups err independently.
     assert made.doubt([long], [1.0]) == pytest.approx(math.hypot(*(share * doubts)))
+
+
+def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
+    old = by_hand(
+        {"compute": 3.0, "int8": 0.5, "memory": 2.0},
+        {"compute": 0.1, "functions": 0.2, "int8": 0.4},
+    )
+    read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
+    factors = {group: read.correction.factor(group) for group in GROUPS}
+    assert factors == {
+        **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "products": 3.0, "memory": 2.0,
+        "int8": 0.5, "int8_sums": 0.5, "int8_depthwise": 0.5,
+    }  # fmt: skip
+    assert read.doubts == {
+        "convolutions": 0.1, "products": 0.1, "activations": 0.2, "rows": 0.2, "functions": 0.2,
+        "int8": 0.4, "int8_sums": 0.4, "int8_depthwise": 0.4,
+    }  # fmt: skip
 
 
 def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
