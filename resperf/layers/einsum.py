@@ -1,19 +1,21 @@
-"""Einsum equations that are a batched matrix product."""
+"""Einsum equations that are a batched matrix product, or a transposition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from string import ascii_letters
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import name
+from resperf.layers._base import Layer, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import is_in
+from resperf.layers.transpose import Transpose
 
 _FIRST, _SECOND, _RESULT = (
     tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
@@ -85,9 +87,12 @@ class Einsum(ProductLayer):
         return found | turned
 
     @classmethod
-    def read(cls, operator: Operator) -> Self:
-        """Read an equation of two operands."""
+    def read(cls, operator: Operator) -> Layer:
+        """Read an equation of two operands, or of one whose axes change their order."""
         equation = str(operator.attributes["equation"]).replace(" ", "")
+        perm = _order_of_one(equation)
+        if perm is not None and len(perm) == len(operator.shape()):
+            return Transpose.read(replace(operator, attributes={"perm": perm}))
         if equation.partition("->")[0].count(",") != 1 or len(operator.inputs) != 2:
             raise LayerError(f"the equation {equation!r} has no layer")
         ranks = [len(operator.operand(position).shape) for position in range(2)]
@@ -117,6 +122,15 @@ class Einsum(ProductLayer):
             "Einsum", "", {"equation": equation}, self.input_shape, self.output_shape,
             extra_shapes=(self.second_shape,),
         )  # fmt: skip
+
+
+def _order_of_one(equation: str) -> tuple[int, ...] | None:
+    """Return the input axis of each output axis if one operand is transposed, else None."""
+    before, arrow, after = equation.partition("->")
+    is_order = arrow and before.isalpha() and len(set(before)) == len(before)
+    if not is_order or sorted(before) != sorted(after):
+        return None
+    return tuple(before.index(letter) for letter in after)
 
 
 def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:

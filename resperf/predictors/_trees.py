@@ -126,6 +126,7 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
     """
     from onnx import numpy_helper
 
+    children, leaves = _with_unlike_children(forest)
     comparisons = np.full(len(forest.features), _MODES[forest.comparison], np.uint8)
     graph = OnnxGraph()
     graph.node(
@@ -140,11 +141,27 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
         nodes_featureids=forest.features.tolist(),
         nodes_splits=numpy_helper.from_array(forest.thresholds, "thresholds"),
         nodes_modes=numpy_helper.from_array(comparisons, "comparisons"),
-        nodes_truenodeids=forest.children[:, 0].tolist(),
+        nodes_truenodeids=children[:, 0].tolist(),
         nodes_trueleafs=forest.are_leaves[:, 0].astype(int).tolist(),
-        nodes_falsenodeids=forest.children[:, 1].tolist(),
+        nodes_falsenodeids=children[:, 1].tolist(),
         nodes_falseleafs=forest.are_leaves[:, 1].astype(int).tolist(),
-        leaf_targetids=[0] * len(forest.leaves),
-        leaf_weights=numpy_helper.from_array(forest.leaves, "leaves"),
+        leaf_targetids=[0] * len(leaves),
+        leaf_weights=numpy_helper.from_array(leaves, "leaves"),
     )
     return graph.file(features)
+
+
+def _with_unlike_children(
+    forest: Forest,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return children and leaves of which no split has two children of the same index.
+
+    ONNX Runtime 1.21 takes such a split for a leaf, also where one index is a leaf's and one a
+    split's. The leaf is written once more at the end, beyond all splits.
+    """
+    children = forest.children.copy()
+    (alike,) = np.nonzero(children[:, 0] == children[:, 1])
+    side = np.where(forest.are_leaves[alike, 0], 0, 1)
+    added = forest.leaves[children[alike, side]]
+    children[alike, side] = len(forest.leaves) + np.arange(len(alike))
+    return children, np.concatenate([forest.leaves, added])

@@ -265,6 +265,9 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"rows": 7, "depth": 9, "columns": 5}),
     (node("Einsum", [(7, 8, 9), (9, 5)], (7, 8, 5), equation="abc,cd->abd"),
      {"batch": 1, "outer": 1, "rows": 56, "depth": 9, "columns": 5, "first": "bmk"}),
+    # One operand whose axes change their order, as patches are put together again.
+    (node("Einsum", [(2, 4, 5, 6)], (2, 5, 4, 6), equation="nhwc -> nwhc"),
+     {"batch": 2, "dim1": 4, "dim2": 5, "dim3": 6, "order": "213"}),
     # At computed indices.
     (node("TopK", [(2, 100, 7), [5]], (2, 5, 7), (2, 5, 7), axis=1),
      {"batch": 2, "values": 100, "inner": 7, "kept": 5}),
@@ -387,6 +390,8 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("Einsum", [(2, 3, 4), (4, 3, 5)], (2, 5), equation="abc,cbd->ad"), "in different orders"),
     (node("Einsum", [(2, 3), (3, 4), (4, 5)], (2, 5), equation="ab,bc,cd->ad"), "has no layer"),
     (node("Einsum", [(2, 3), (4, 5)], (2, 5), equation="ab,cd->ad"), "an axis of one operand"),
+    (node("Einsum", [(2, 3)], (2,), equation="ab->a"), "has no layer"),
+    (node("Einsum", [(2, 2)], (2, 2), equation="aa->aa"), "has no layer"),
     (node("CumSum", [INTEGERS, [7]], (2, 128)), "does not exist"),
     (node("QuantizeLinear", [TOKENS, ()], TOKENS, output_dtype=5), "type 5"),
     (node("TopK", [(2, 100), Operand((1,), "int64")], (2, 5), (2, 5)), "computed by the network"),

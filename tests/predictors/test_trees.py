@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,22 @@ def test_trees_by_hand(tmp_path: Path) -> None:
 def test_a_strict_comparison_sends_a_row_on_a_threshold_right(tmp_path: Path) -> None:
     expected = [1 + 8 + 16, 2 + 8 + 16, 4 + 8 + 16, 4 + 8 + 32, 4 + 8 + 64, 4 + 8 + 64, 4 + 8 + 128]
     assert answers(tmp_path, "<", ROWS) == expected
+
+
+def test_no_split_has_two_children_of_the_same_index(tmp_path: Path) -> None:
+    """ONNX Runtime 1.21 takes a leaf and a split of the same index for one leaf."""
+    # Split 1 has leaf 2 and split 2 below it; a tree of one leaf becomes a split with it twice.
+    trees: list[Any] = [(0, 1.0, (1, 1.0, (1, 0.0, 1.0, 2.0), 4.0), 8.0), 16.0]
+    trees.append((0, 1.0, 32.0, (1, 1.0, 64.0, (1, 3.0, 128.0, 256.0))))
+    forest = forest_of(trees, lambda node: node, "<=")
+    assert (forest.children[:, 0] == forest.children[:, 1]).sum() >= 2
+    (tmp_path / "t.onnx").write_bytes(onnx_bytes(forest, 2))
+    graph = onnx.load(tmp_path / "t.onnx").graph
+    (node,) = (each for each in graph.node if each.op_type == "TreeEnsemble")
+    held = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    assert all(map(ne, held["nodes_truenodeids"], held["nodes_falsenodeids"]))
+    found = OnnxNetwork(tmp_path / "t.onnx")(np.array([[0.0, 0.0], [0.0, 2.0], [2.0, 4.0]]))
+    assert found[:, 0].tolist() == [1 + 16 + 32, 4 + 16 + 32, 8 + 16 + 256]
 
 
 def test_one_row_and_many_rows_are_predicted_alike(tmp_path: Path) -> None:
