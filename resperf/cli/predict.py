@@ -181,7 +181,7 @@ def command(
     `--device all` compares all bundles and all known GPUs, the fastest first.
 
     GPUs that nobody measured are inferred from others, and operators that no bundle knows are
-    estimated from the data sheet; the text says how much of the time is which.
+    estimated from the device's limits; the text says how much of the time is which.
     """
     from resperf.prediction import predict
     from resperf.report.network import batches_text, lowering_text, network_text

@@ -1,9 +1,10 @@
-"""Times estimated from a device's data sheet alone, for what nobody measured on it.
+"""Times estimated from a device's limits alone, for what nobody measured on it.
 
-The published peaks are not reached: kernels take longer than the larger of operations over peak
-and bytes over bandwidth by the factors below. They are medians over published times of nine cards
-and the operators products, convolutions, normalisations, softmax and element-wise ones (NeuSight,
-rows above four times the shortest); `tools/report_gpus.py --only withheld` prints errors.
+The limits are not reached: kernels take longer than the larger of operations over peak and bytes
+over bandwidth by the factors below. Those of `CARDS`, whose data sheets state the limits, are
+medians over published times of nine cards and the operators products, convolutions,
+normalisations, softmax and element-wise ones (NeuSight, rows above four times the shortest);
+`tools/report_gpus.py --only withheld` prints errors.
 """
 
 from __future__ import annotations

@@ -191,7 +191,19 @@ def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _gather_elements(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.take_along_axis(values[0], values[1], attributes.get("axis", 0))
+    data, index = values[0], values[1]
+    axis = _fitting_axis(data, index, attributes)
+    return np.take_along_axis(data, index, axis)
+
+
+def _fitting_axis(data: Array, index: Array, attributes: Attributes) -> int:
+    """Return the axis of indices that have all other lengths of the data: numpy would broadcast."""
+    axis = int(attributes.get("axis", 0)) % data.ndim
+    lengths = [(a, b) for at, (a, b) in enumerate(zip(data.shape, index.shape, strict=True))
+               if at != axis]  # fmt: skip
+    if any(a != b for a, b in lengths):
+        raise ValueError("not shape arithmetic")
+    return axis
 
 
 def _gather_nd(values: Sequence[Array], attributes: Attributes) -> Array:
@@ -204,15 +216,20 @@ def _gather_nd(values: Sequence[Array], attributes: Attributes) -> Array:
 
 def _scatter_elements(values: Sequence[Array], attributes: Attributes) -> Array:
     _refuse_reduction(attributes)
-    data = values[0].copy()
-    np.put_along_axis(data, values[1], values[2], attributes.get("axis", 0))
+    data, index, updates = values[0].copy(), values[1], values[2]
+    axis = _fitting_axis(data, index, attributes)
+    if index.shape != updates.shape:
+        raise ValueError("updates do not fit their indices")
+    np.put_along_axis(data, index, updates, axis)
     return data
 
 
 def _scatter_nd(values: Sequence[Array], attributes: Attributes) -> Array:
     _refuse_reduction(attributes)
-    data = values[0].copy()
-    data[tuple(np.moveaxis(values[1], -1, 0))] = values[2]
+    data, index, updates = values[0].copy(), values[1], values[2]
+    if updates.shape != index.shape[:-1] + data.shape[index.shape[-1] :]:
+        raise ValueError("updates do not fit their indices")
+    data[tuple(np.moveaxis(index, -1, 0))] = updates
     return data
 
 

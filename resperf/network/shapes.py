@@ -81,7 +81,7 @@ class ShapeFinder:
         Converters to float16 leave such files, and no framework runs them.
         """
         schema = self._schema(node)
-        if schema is None:
+        if schema is None or not schema.inputs:
             return ""
         first: dict[str, Tensor] = {}
         for place, name in enumerate(node.input):

@@ -12,7 +12,7 @@ from resperf.bundle import Bundle
 from resperf.devices import FP32, DeviceFacts, device_facts, target_of
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
-from resperf.layers import Dense, Elementwise
+from resperf.layers import Activation, Dense, Elementwise
 from resperf.lowering import lower_layers
 from resperf.platform import Accelerator, Platform
 from resperf.predictors.transfers import Transfers
@@ -48,25 +48,30 @@ Limits = Callable[[], DeviceFacts | None]
 def limits_of(bundle: Bundle) -> Limits:
     """Return what finds the limits by which operators without a predictor are estimated.
 
-    Those of the data sheet. For a CPU, what a large product and a large addition take by the
-    bundle's own predictors stands for its peak and its bandwidth.
+    Those of the data sheet. For a CPU, what a large product and a large addition (or activation)
+    take by the bundle's own predictors stands for its peak and its bandwidth.
     """
     return cache(lambda: sheet_facts(bundle) or _of_processor(bundle))
 
 
 _PRODUCT = Dense(batch=512, features_in=1024, features_out=1024)
-_ADDITION = Elementwise(batch=1, inner=6_400_000)
+_READING = (
+    Elementwise(batch=1, inner=6_400_000),
+    Activation(batch=1, values=6_400_000, activation="relu"),
+)
+"""Layers at the speed of memory; the first that a bundle has a predictor for is asked."""
 
 
 def _of_processor(bundle: Bundle) -> DeviceFacts | None:
     """Read peak and bandwidth off a CPU's predictors; None if it lacks them."""
     if not bundle.platform.is_processor or bundle.layer_quantity != EXECUTION:
         return None
-    if not {_PRODUCT.kind, _ADDITION.kind} <= {*bundle.kinds}:
+    reading = next((each for each in _READING if each.kind in bundle.kinds), None)
+    if reading is None or _PRODUCT.kind not in bundle.kinds:
         return None
-    layers = lower_layers([_PRODUCT, _ADDITION], bundle.setting, bundle.platform)
-    product_ms, addition_ms = bundle.predict(layers).ms.tolist()
-    if not min(product_ms, addition_ms) > 0:
+    layers = lower_layers([_PRODUCT, reading], bundle.setting, bundle.platform)
+    product_ms, reading_ms = bundle.predict(layers, EXECUTION).ms.tolist()
+    if not (product_ms > 0 and reading_ms > 0):
         return None
     return DeviceFacts(
         device=bundle.device,
@@ -74,7 +79,7 @@ def _of_processor(bundle: Bundle) -> DeviceFacts | None:
         aliases=(),
         device_class=DEFAULT.device_class,
         peaks_flops_per_s={FP32: _PRODUCT.flops / product_ms * MS_PER_S},
-        bandwidth_bytes_per_s=_ADDITION.moved_bytes / addition_ms * MS_PER_S,
+        bandwidth_bytes_per_s=reading.moved_bytes / reading_ms * MS_PER_S,
         memory_bytes=0,
         cache_bytes=0,
     )

@@ -38,6 +38,7 @@ from resperf.prediction.rules import RULE_OF_METHOD, RULES
 from resperf.prediction.whole_network import answered, of_whole_network
 from resperf.quantities import PHASES, QUANTITIES, Level
 from resperf.settings import Setting
+from resperf.targets import DEFAULT
 from resperf.units import MS_PER_S, US_PER_MS
 
 SHOWN_IN_ERROR = 3
@@ -45,8 +46,8 @@ SHOWN_IN_ERROR = 3
 Strict = bool | Literal["range"]
 """True refuses incomplete totals; "range" also layers outside the trained range."""
 STATE_WIDTH = 0.07
-"""Logarithm of the factor between states of a CPU's host, within minutes or from day to day: nine
-of ten totals are off by less because of it."""
+"""Nine of ten totals are off by less than this, as a logarithm, because the state of a CPU's host
+changes within minutes or from day to day."""
 LEAST_SHARE = 0.4
 """Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
@@ -370,13 +371,18 @@ def _widths(
     """Return `Prediction.log_width` and `Prediction.common_width`.
 
     Probes of another machine add what they leave in doubt to the width of an in-network correction.
-    Without one, that doubt is what all layers share.
+    Without one, that doubt is what all layers share, also where too few networks gave a width after
+    the probes.
     """
     own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
     adapted = bundle.adapted
-    if adapted is None:
+    if adapted is None and math.isinf(own) and bundle.transferred is not None:
+        adapted = bundle.transferred.adaptation
+    elif adapted is None:
         apart = math.isinf(own) and bundle.platform.is_processor
         return own, STATE_WIDTH if apart else math.inf
+    if adapted is None:
+        return own, math.inf
     names = {each.name: each.execution_ms for each in layers}
     placed = [
         (node.layer, names[node.name])
@@ -452,11 +458,11 @@ def _predict_nodes(
                     layers.append(estimate)
             continue
         time, moved_ms, share = next(predicted)
-        time = _in_network(priced(time, node.layer, limits), moved_ms, share, node, bundle)
         if math.isnan(time.ms) and (stated := custom.layer(node)) is not None:
             times_ms.append(stated.execution_ms)
             layers.append(stated)
             continue
+        time = _in_network(priced(time, node.layer, limits), moved_ms, share, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -479,6 +485,8 @@ def _without_layer(
         return None
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
     not_cached_bytes = max(0.0, work.moved_bytes - facts.cache_bytes)
+    is_card = facts.device_class != DEFAULT.device_class
+    least_ms = not_cached_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
     return LayerPrediction(
         name=node.name,
         kind=node.op,
@@ -489,7 +497,7 @@ def _without_layer(
         moved_bytes=int(work.moved_bytes),
         sources=node.sources,
         estimated=True,
-        lower_bound_ms=not_cached_bytes / facts.bandwidth_bytes_per_s * MS_PER_S,
+        lower_bound_ms=least_ms if is_card else math.nan,
         low_ms=factor * sheet.low_ms,
         high_ms=factor * sheet.high_ms,
     )

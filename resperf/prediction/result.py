@@ -87,7 +87,7 @@ class LayerPrediction(Record):
         re-layout of a network's input or output. ``whole_call`` for a single layer, from a bundle
         that has only such times.
     estimated : bool
-        Whether the time is an estimate from other measurements or from the device's data sheet,
+        Whether the time is an estimate from other measurements or from the device's limits,
         without a trained predictor.
     inferred : bool
         Whether the predictor learnt from other devices only.
@@ -538,8 +538,9 @@ class Prediction:
             if math.isinf(self.common_width):
                 return total_ms * sum(bounds_ms) / layers_ms
             off_ms: dict[str, float] = {}
-            for place, (layer, bound_ms) in enumerate(zip(layers, bounds_ms, strict=True)):
-                key = layer.key or str(place)
+            for layer, bound_ms in zip(layers, bounds_ms, strict=True):
+                # Estimates of one kind rest on one guess.
+                key = layer.kind if layer.estimated else layer.key
                 off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
             own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
             if own <= 0:

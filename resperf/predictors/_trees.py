@@ -156,8 +156,8 @@ def _with_unlike_children(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Return children and leaves of which no split has two children of the same index.
 
-    ONNX Runtime 1.21 takes such a split for a leaf, also where one index is a leaf's and one a
-    split's. The leaf is written once more at the end, beyond all splits.
+    Leaves and splits are counted apart, so that a split may have leaf 5 and split 5 below it: ONNX
+    Runtime 1.21 takes it for a leaf. Such a leaf is written once more, at the end.
     """
     children = forest.children.copy()
     (alike,) = np.nonzero(children[:, 0] == children[:, 1])

@@ -70,6 +70,8 @@ GROUP_WIDTH = 0.3
 """Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
 """Of all probes; a drift then shows. Costs beside layers are measured after all but the last."""
+MOST_TURNS = 2 * TURNS
+"""With those over disturbed probes alone."""
 FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
 """Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
 """
@@ -86,7 +88,8 @@ CLEAN = 2
 """Undisturbed measurements that each probe should have: as long as there is time, others are
 measured again."""
 REMEMBERED_DISTURBED = 0.25
-"""Share of probes, or of readings, that were disturbed all the time that is worth a remark."""
+"""More than this share of probes that were always disturbed, or of readings off their median, is
+worth a remark."""
 BUSY = "busy"
 MOST_BUSY = 0.5
 """Largest share of measurements under load of other programs by which a bundle is scaled."""
@@ -378,12 +381,12 @@ class _Turns:
             probes = [each for each in probes if each in self._measured]
             if self._over:
                 break
-        while not self._over and (again := self._disturbed(CLEAN)):
+        while not self._over and len(self.rows) < MOST_TURNS and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         remarks = (*self.remarks, *self._disturbances())
         drift = max(map(abs, self._drifts()), default=0.0)
-        busy = [BUSY in row.flags for rows in self.rows for row in rows]
+        busy = [BUSY in row.flags for rows in self.rows[:TURNS] for row in rows]
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, drift,
             sum(busy) / len(busy) if busy else 0.0,
@@ -484,7 +487,7 @@ class _Turns:
         """Return for each later turn the median logarithm of its times over those of the first."""
         first, *later = (
             {row.layer: row.value(EXECUTION) for row in rows if row.status is Status.OK}
-            for rows in self.rows
+            for rows in self.rows[:TURNS]
         )
         ratios = [[math.log(ms / first[layer]) for layer, ms in turn.items()] for turn in later]
         return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
@@ -553,7 +556,7 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         group: math.hypot(doubt, run.drift) for group, doubt in _doubts(correction, shares).items()
     }
     here = replace(run.platform, probes={})
-    if not here.hardware_differences(bundle.platform):
+    if bundle.platform.processor and not here.hardware_differences(bundle.platform):
         correction = _where_sure(correction, doubts)
     return Adaptation(
         bundle=mark_of(bundle),
@@ -571,7 +574,7 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
 
 
 def _where_sure(correction: Correction, doubts: Mapping[str, float]) -> Correction:
-    """Keep of each factor what its doubt leaves: a processor of the same name is as fast.
+    """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
 
     As the positive-part rule of James and Stein: a factor within its doubt of 1 is 1.
     """
@@ -583,7 +586,7 @@ def _where_sure(correction: Correction, doubts: Mapping[str, float]) -> Correcti
     return replace(
         correction,
         factors={group: kept(each, doubts[group]) for group, each in correction.factors.items()},
-        others=kept(correction.others, min(doubts.values())),
+        others=kept(correction.others, median(doubts.values())),
     )
 
 

@@ -72,6 +72,11 @@ def test_split_in_equal_and_given_parts() -> None:
         ("OneHot", [ints(1), np.array(1 << 40), ints(0, 1)], {}),
         ("GatherND", [ints(1, 2), ints(5)], {}),
         ("ScatterND", [ints(1, 2), np.array([[0]]), ints(5)], {"reduction": "add"}),
+        ("ScatterND", [ints(1, 2, 3), np.array([[0]]), ints(5, 6)], {}),
+        ("GatherElements", [np.eye(3), np.array([[0], [2]])], {}),
+        ("GatherElements", [np.ones((4096, 1)), np.zeros((1, 4096), np.int64)], {"axis": 1}),
+        ("ScatterElements", [np.eye(3), np.array([[1]]), np.array([[9.0]])], {"axis": 1}),
+        ("ScatterElements", [ints(1, 2), ints(0, 1), ints(9)], {}),
         ("ArgMax", [ints(1, 1)], {"select_last_index": 1}),
     ],
 )

@@ -255,6 +255,16 @@ def test_intermediate_tensors_of_absurd_size_are_refused(path: Path) -> None:
             read_network(path)
 
 
+def test_an_input_that_an_operator_does_not_take_is_no_traceback(path: Path) -> None:
+    nodes = [
+        helper.make_node("RandomNormal", ["x"], ["r"], shape=[2, 3]),
+        helper.make_node("Relu", ["r"], ["y"]),
+    ]
+    path.write_bytes(model_of(nodes, ["x"], ["y"]).SerializeToString())
+    with contextlib.suppress(NetworkError):
+        assert read_network(path).tensors["y"].shape == (2, 3)
+
+
 def test_types_that_must_be_equal_and_differ_are_named(path: Path) -> None:
     half = numpy_helper.from_array(np.ones(3, np.float16), "half")
     nodes = [

@@ -13,14 +13,17 @@ import pytest
 
 from resperf.bundle import Correction, Times, TransferredCalibration
 from resperf.copies import StoredCopies, weights_cost
+from resperf.devices import estimated_ms
+from resperf.devices.estimate import LAUNCH_MS, PROCESSORS
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
-from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
+from resperf.lowering import LoweredNetwork, LoweredNode, Work, tensor_bytes
 from resperf.network import Network, Node, Tensor
 from resperf.platform import Accelerator, this_platform
 from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
 from resperf.prediction.asking import Asked, answering
+from resperf.prediction.data_sheet import limits_of
 from resperf.prediction.layers import layer_times
 from resperf.prediction.network import STATE_WIDTH
 from resperf.settings import Setting
@@ -470,6 +473,56 @@ def test_different_layers_of_a_processor_err_independently(predict_nodes) -> Non
     (pool,) = predict_nodes(pools[:1], bundle).layers
     none = replace(four, layers=(replace(pool, low_ms=0.0),))
     assert none.low_ms == 0.0
+
+
+@pytest.fixture
+def with_additions() -> FakeBundle:
+    """A processor's bundle that moves 76.8 MB of an addition in 2 ms, and has no pooling."""
+    times_ms = {key: ms for key, ms in TIMES_MS.items() if key[0] != "pool"}
+    bundle = FakeBundle(times_ms={**times_ms, ("elementwise", "execution_ms"): 2.0})
+    bundle.kinds = ("conv", "dense", "reorder", "elementwise")
+    return bundle
+
+
+def test_a_processor_estimates_what_has_no_predictor(predict_nodes, with_additions, monkeypatch):
+    moved = 7_680_000
+    monkeypatch.setattr(module, "work_of", lambda *_: Work(0.0, moved))
+    prediction = predict_nodes((*NODES, LRN), with_additions)
+    assert prediction.skipped == ()
+    by_name = {layer.name: layer for layer in prediction.layers}
+    lrn, pool = by_name["norm"], by_name["pool1"]
+    # A tenth of the addition's bytes, six times as slowly, and a launch.
+    assert lrn.execution_ms == pytest.approx(PROCESSORS.memory * 0.2 + LAUNCH_MS)
+    assert (lrn.low_ms, lrn.high_ms) == pytest.approx(
+        (PROCESSORS.low * lrn.execution_ms, PROCESSORS.high * lrn.execution_ms)
+    )
+    assert (lrn.estimated, lrn.in_range, lrn.below_bound) == (True, False, None)
+    assert lrn.reason == "no predictor for LRN"
+    expected = estimated_ms(POOL.flops, POOL.moved_bytes, limits_of(with_additions)())
+    assert pool.execution_ms == pytest.approx(expected.ms)
+    assert pool.estimated
+    with pytest.raises(UnsupportedError, match="norm"):
+        predict_nodes((*NODES, LRN), with_additions, strict=True)
+
+
+def test_what_cannot_be_estimated_is_skipped(predict_nodes, with_additions, monkeypatch):
+    monkeypatch.setattr(module, "work_of", lambda *_: Work(math.nan, math.nan))
+    assert [each.name for each in predict_nodes((*NODES, LRN), with_additions).skipped] == ["norm"]
+    # A predictor that says nothing of a large addition says nothing of the speed of memory.
+    with_additions._times_ms = {
+        **with_additions._times_ms,
+        ("elementwise", "execution_ms"): math.nan,
+    }
+    found = predict_nodes((*NODES, LRN), with_additions).skipped
+    assert [each.name for each in found] == ["pool1", "norm"]
+
+
+def test_estimates_of_one_kind_err_alike(predict_nodes, with_additions, monkeypatch):
+    monkeypatch.setattr(module, "work_of", lambda *_: Work(0.0, 7_680_000))
+    one = predict_nodes([replace(LRN, name="norm0")], with_additions)
+    many = [replace(LRN, name=f"norm{place}") for place in range(9)]
+    nine = predict_nodes(many, with_additions)
+    assert nine.high_ms / nine.total_ms == pytest.approx(one.high_ms / one.total_ms, rel=0.01)
 
 
 def test_bounds_of_a_cards_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) -> None:
