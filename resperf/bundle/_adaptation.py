@@ -27,15 +27,16 @@ from resperf.settings import Setting
 
 CONVOLUTIONS, PRODUCTS = "convolutions", "products"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
-INT8, INT8_SUMS, INT8_DEPTHWISE = "int8", "int8_sums", "int8_depthwise"
+INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
+INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
-    CONVOLUTIONS, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_DEPTHWISE, MEMORY,
-    CACHES, NODE,
+    CONVOLUTIONS, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_CONV_SUMS,
+    INT8_DEPTHWISE, MEMORY, CACHES, NODE,
 )  # fmt: skip
 _EARLIER: Mapping[str, tuple[str, ...]] = {
     "compute": (CONVOLUTIONS, PRODUCTS), FUNCTIONS: (ACTIVATIONS, ROWS, FUNCTIONS),
-    INT8: (INT8, INT8_SUMS, INT8_DEPTHWISE),
+    INT8: (INT8, INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE),
 }  # fmt: skip
 """Groups of adaptations that were made before these were told apart."""
 _OF_KINDS: Mapping[str, str] = {
@@ -131,7 +132,7 @@ def _rest_of(layer: Layer) -> str:
         return CACHES  # Re-layouts wait for values that lie apart.
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
-            return INT8_SUMS
+            return INT8_CONV_SUMS if "conv" in layer.kind else INT8_SUMS
         return INT8_DEPTHWISE if layer.own_quantities().get("depthwise") else INT8
     if 0 < 2 * layer.macs <= layer.flops:
         return CONVOLUTIONS if "conv" in layer.kind else PRODUCTS

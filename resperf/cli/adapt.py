@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Scale what a bundle of another machine says to this one, by a minute of measuring.
 
-    Times forty layers here; what they take on the bundle's machine gives factors for
+    Times 42 layers here; what they take on the bundle's machine gives factors for
     computing, memory, caches and what every node costs. `predict` uses them from then on, and says
     so. Nothing else should run meanwhile.
     """

@@ -112,12 +112,18 @@ def _square_conv(
 
 
 def _square_int8_conv(
-    channels_in: int, channels_out: int, size: int, kernel: int, *, groups: int = 1
+    channels_in: int,
+    channels_out: int,
+    size: int,
+    kernel: int,
+    *,
+    groups: int = 1,
+    **more: Any,
 ) -> QuantizedConv:
     return QuantizedConv(
         batch=1, channels_in=channels_in, channels_out=channels_out, rank=2, height=size,
         width=size, kernel_height=kernel, kernel_width=kernel, pad_height=kernel // 2,
-        pad_width=kernel // 2, groups=groups,
+        pad_width=kernel // 2, groups=groups, **more,
     )  # fmt: skip
 
 
@@ -129,6 +135,10 @@ def _square_pool(channels: int, size: int, stride: int = 1) -> Pool:
     )  # fmt: skip
 
 
+_OF_SUMS: Mapping[str, Any] = {
+    "function": "integer", "layout": "nchw", "bias": False, "dtype": "int8",
+}  # fmt: skip
+"""A convolution of dynamic quantisation."""
 PROBES: tuple[Layer, ...] = (
     # In turns of all groups, so that a minute that is too short takes something from each.
     _square_conv(64, 64, 56, 3),
@@ -158,6 +168,7 @@ PROBES: tuple[Layer, ...] = (
     _square_conv(512, 512, 7, 3),
     QuantizedDense(batch=197, features_in=768, features_out=3072, function="dynamic"),
     _square_int8_conv(256, 256, 28, 1),
+    _square_int8_conv(64, 64, 56, 3, **_OF_SUMS),
     _square_pool(64, 112, 2),
     Activation(batch=1, values=600_000, activation="gelu"),
     MatMul(batch=1, outer=6, rows=1024, depth=64, columns=1024),
@@ -170,6 +181,7 @@ PROBES: tuple[Layer, ...] = (
     _square_conv(240, 240, 28, 5, groups=240),
     Activation(batch=1, values=200_000, activation="silu"),
     Dense(batch=3136, features_in=64, features_out=256),
+    _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other

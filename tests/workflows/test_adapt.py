@@ -301,6 +301,9 @@ def test_layers_are_grouped_by_what_they_compute():
         "rows": Softmax(batch=1, values=64),
         "int8": QuantizedConv(**image, channels_out=16),
         "int8_sums": QuantizedDense(batch=8, features_in=8, features_out=8, function="dynamic"),
+        "int8_conv_sums": QuantizedConv(
+            **image, channels_out=16, function="integer", layout="nchw", bias=False
+        ),
         "int8_depthwise": QuantizedConv(**image, channels_out=8, groups=8),
         "functions": QuantizedElementwise(batch=1, inner=64),
     }
@@ -350,11 +353,11 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     factors = {group: read.correction.factor(group) for group in GROUPS}
     assert factors == {
         **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "products": 3.0, "memory": 2.0,
-        "int8": 0.5, "int8_sums": 0.5, "int8_depthwise": 0.5,
+        "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5,
     }  # fmt: skip
     assert read.doubts == {
         "convolutions": 0.1, "products": 0.1, "activations": 0.2, "rows": 0.2, "functions": 0.2,
-        "int8": 0.4, "int8_sums": 0.4, "int8_depthwise": 0.4,
+        "int8": 0.4, "int8_sums": 0.4, "int8_conv_sums": 0.4, "int8_depthwise": 0.4,
     }  # fmt: skip
 
 
