@@ -148,7 +148,7 @@ def others() -> dict[str, Maker]:
         "mobilebert_128": lambda: _text("MobileBertConfig", "MobileBertModel"),
         "t5_encoder_128": lambda: _text("T5Config", "T5EncoderModel"),
         "clip_text_77": lambda: _text("CLIPTextConfig", "CLIPTextModel", length=77),
-        "wav2vec2_1s": _wav2vec2,
+        "wav2vec2_1s": lambda: _speech("Wav2Vec2Config", "Wav2Vec2Model"),
         "whisper_encoder": _whisper_encoder,
         "segformer_b0": lambda: _image_model("SegformerConfig", "SegformerForSemanticSegmentation"),
         "yolos_tiny": lambda: _image_model("YolosConfig", "YolosForObjectDetection",
@@ -167,7 +167,7 @@ def others() -> dict[str, Maker]:
         "bart_encoder_128": _bart_encoder,
         "gpt2_token": lambda: _decoder("gpt2", 1, PAST),
         "phi_token": lambda: _decoder("phi", 1, PAST),
-        "hubert_1s": _hubert,
+        "hubert_1s": lambda: _speech("HubertConfig", "HubertModel"),
         "dinov2_small": lambda: _image_model("Dinov2Config", "Dinov2Model", hidden_size=384,
                                              num_attention_heads=6, num_hidden_layers=8,
                                              image_size=224),
@@ -389,13 +389,6 @@ def _bart_encoder() -> Made:
     return _first_answer(model.encoder, "input_ids"), (torch.ones(BATCH, 128, dtype=torch.int64),)
 
 
-def _hubert() -> Made:
-    import torch
-
-    model = _of_transformers("HubertConfig", "HubertModel", num_hidden_layers=6)
-    return _first_answer(model, "input_values"), (torch.randn(BATCH, 16000),)
-
-
 def _dit() -> Made:
     import torch
     from diffusers import DiTTransformer2DModel
@@ -410,10 +403,10 @@ def _dit() -> Made:
     )  # fmt: skip
 
 
-def _wav2vec2() -> Made:
+def _speech(config: str, kind: str) -> Made:
     import torch
 
-    model = _of_transformers("Wav2Vec2Config", "Wav2Vec2Model", num_hidden_layers=6)
+    model = _of_transformers(config, kind, num_hidden_layers=6)
     return _first_answer(model, "input_values"), (torch.randn(BATCH, 16000),)
 
 

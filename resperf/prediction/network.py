@@ -375,14 +375,12 @@ def _widths(
     the probes.
     """
     own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
-    adapted = bundle.adapted
-    if adapted is None and math.isinf(own) and bundle.transferred is not None:
-        adapted = bundle.transferred.adaptation
-    elif adapted is None:
-        apart = math.isinf(own) and bundle.platform.is_processor
-        return own, STATE_WIDTH if apart else math.inf
+    adapted, transferred = bundle.adapted, bundle.transferred
+    if adapted is None and transferred is not None and math.isinf(own):
+        adapted = transferred.adaptation
     if adapted is None:
-        return own, math.inf
+        apart = math.isinf(own) and transferred is None and bundle.platform.is_processor
+        return own, STATE_WIDTH if apart else math.inf
     names = {each.name: each.execution_ms for each in layers}
     placed = [
         (node.layer, names[node.name])
