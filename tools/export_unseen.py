@@ -134,6 +134,39 @@ LISTS: Mapping[str, Listed] = {
             "bart_encoder_128": "int8-dynamic",
         },
     ),
+    "third": Listed(
+        script=(
+            "cspnext_tiny", "lcnetv2_small", "densenetblur121d", "darknet53", "dla102x",
+            "ese_vovnet39b", "legacy_seresnext26_32x4d", "resnetblur18", "res2net50d",
+            "legacy_xception", "repvgg_b0", "resnest26d", "skresnext50_32x4d", "nf_regnet_b1",
+            "hardcorenas_d", "twins_pcpvt_small", "crossvit_tiny_240",
+        ),
+        dynamo=(
+            "cpubone_nano", "efficientvim_m1", "iformer_t", "lowformer_b0", "sam2_hiera_tiny",
+            "qwen3_vit_88m", "ghostnetv3_050", "mobilenetv4_conv_aa_medium", "fastvit_s12",
+            "fasternet_t1", "starnet_s150", "vit_small_patch16_dinov3", "pvt_v2_b1",
+            "efficientnet_b0_gn", "focalnet_tiny_lrf", "edgenext_small_rw", "maxvit_pico_rw_256",
+            "inception_next_atto", "tiny_vit_11m_224", "convnextv2_femto", "csatv2",
+        ),
+        torchvision=("shufflenet_v2_x1_5", "mnasnet1_3"),
+        keras=(),
+        converted={
+            "resnetaa50d": "fp16", "xception65p": "fp16", "repvit_m1_1": "fp16",
+            "vit_wee_patch16_reg1_gap_256": "fp16-transformers",
+            "shvit_s2": "int8-qdq", "selecsls84": "int8-qdq", "efficientnet_em": "int8-qdq",
+            "cs3sedarknet_x": "int8-qdq", "gernet_m": "int8-qoperator",
+            "resmlp_36_224": "int8-dynamic", "pit_s_224": "int8-dynamic",
+        },
+        others=(
+            "deberta_128", "modernbert_128", "squeezebert_128", "convbert_128", "qwen3_prompt",
+            "stablelm_prompt", "olmo_prompt", "granite_token", "audio_transformer", "sew_1s",
+            "siglip_vision", "swin2sr", "pixart", "autoencoder_tiny",
+        ),
+        converted_others={
+            "siglip_vision": "fp16-transformers", "squeezebert_128": "int8-dynamic",
+            "deberta_128": "int8-dynamic",
+        },
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -172,6 +205,34 @@ def others() -> dict[str, Maker]:
                                              num_attention_heads=6, num_hidden_layers=8,
                                              image_size=224),
         "dit_small": _dit,
+        "deberta_128": lambda: _text("DebertaV2Config", "DebertaV2Model", hidden_size=384,
+                                     num_hidden_layers=6, num_attention_heads=6,
+                                     intermediate_size=1536, vocab_size=32000),
+        "modernbert_128": lambda: _text("ModernBertConfig", "ModernBertModel", hidden_size=512,
+                                        num_hidden_layers=8, num_attention_heads=8,
+                                        intermediate_size=768, vocab_size=32000,
+                                        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                                        cls_token_id=1, sep_token_id=2),
+        "squeezebert_128": lambda: _text("SqueezeBertConfig", "SqueezeBertModel",
+                                         num_hidden_layers=6),
+        "convbert_128": lambda: _text("ConvBertConfig", "ConvBertModel", hidden_size=384,
+                                      num_hidden_layers=6, num_attention_heads=6,
+                                      intermediate_size=1536, embedding_size=128),
+        "qwen3_prompt": lambda: _decoder("qwen3", PROMPT, 0),
+        "granite_token": lambda: _decoder("granite", 1, PAST),
+        "stablelm_prompt": lambda: _decoder("stablelm", PROMPT, 0),
+        "olmo_prompt": lambda: _decoder("olmo", PROMPT, 0),
+        "audio_transformer": _audio_transformer,
+        "sew_1s": lambda: _speech("SEWConfig", "SEWModel"),
+        "siglip_vision": lambda: _image_model("SiglipVisionConfig", "SiglipVisionModel",
+                                              hidden_size=384, num_attention_heads=6,
+                                              num_hidden_layers=8, intermediate_size=1536,
+                                              image_size=224),
+        "swin2sr": lambda: _image_model("Swin2SRConfig", "Swin2SRForImageSuperResolution",
+                                        image_size=64, embed_dim=60, depths=[4, 4],
+                                        num_heads=[6, 6], upscale=2),
+        "pixart": _pixart,
+        "autoencoder_tiny": _autoencoder_tiny,
     }  # fmt: skip
 
 
@@ -256,7 +317,7 @@ def _by_dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
     given = inspect.signature(module.forward).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in given):
         named = len(given) - 1
-        auto = [*auto[:named], tuple(auto[named:])]
+        auto = [*auto[:named], *([tuple(auto[named:])] if auto[named:] else [])]
     with torch.no_grad():
         torch.onnx.export(
             module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto),
@@ -410,6 +471,15 @@ def _speech(config: str, kind: str) -> Made:
     return _first_answer(model, "input_values"), (torch.randn(BATCH, 16000),)
 
 
+def _audio_transformer() -> Made:
+    import torch
+
+    model = _of_transformers("ASTConfig", "ASTModel", hidden_size=384, num_hidden_layers=6,
+                             num_attention_heads=6, intermediate_size=1536,
+                             max_length=512)  # fmt: skip
+    return _first_answer(model, "input_values"), (torch.randn(BATCH, 512, 128),)
+
+
 def _whisper_encoder() -> Made:
     import torch
 
@@ -433,6 +503,19 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {
         "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12}),
     "phi": ("PhiConfig", "PhiForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "vocab_size": 32000}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+        "vocab_size": 32000}),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000}),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 32000}),
+    "olmo": ("OlmoConfig", "OlmoForCausalLM", {
         "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
         "num_attention_heads": 8, "vocab_size": 32000}),
 }  # fmt: skip
@@ -459,13 +542,13 @@ def _decoder(name: str, tokens: int, past: int) -> Made:
             if not cache:
                 return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
             pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
-            kept = DynamicCache.from_legacy_cache(pairs)
+            kept = DynamicCache(pairs)
             mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
             found = self.model(
                 input_ids=ids, attention_mask=mask, past_key_values=kept, use_cache=True
             )
-            extended = found.past_key_values.to_legacy_cache()
-            return (found.logits, *(each for pair in extended for each in pair))
+            extended = found.past_key_values.layers
+            return (found.logits, *(x for each in extended for x in (each.keys, each.values)))
 
     ids = torch.ones(BATCH, tokens, dtype=torch.int64)
     cache = [torch.zeros(BATCH, heads, past, width) for _ in range(2 * layers)] if past else []
@@ -497,6 +580,30 @@ def _unet_conditioned() -> Made:
     )  # fmt: skip
     images, times = torch.randn(BATCH, 4, 32, 32), torch.ones(BATCH)
     return _first_answer(model), (images, times, torch.randn(BATCH, 77, 256))
+
+
+def _pixart() -> Made:
+    import torch
+    from diffusers import PixArtTransformer2DModel
+
+    model = PixArtTransformer2DModel(
+        num_attention_heads=6, attention_head_dim=64, in_channels=4, out_channels=8, num_layers=6,
+        sample_size=32, cross_attention_dim=384, caption_channels=512,
+        use_additional_conditions=False,
+    )  # fmt: skip
+    images, times = torch.randn(BATCH, 4, 32, 32), torch.ones(BATCH, dtype=torch.int64)
+    return _first_answer(model, "hidden_states", "timestep", "encoder_hidden_states"), (
+        images, times, torch.randn(BATCH, 77, 512),
+    )  # fmt: skip
+
+
+def _autoencoder_tiny() -> Made:
+    import torch
+    from diffusers import AutoencoderTiny
+
+    model = AutoencoderTiny(encoder_block_out_channels=(48, 48, 48, 48),
+                            decoder_block_out_channels=(48, 48, 48, 48))  # fmt: skip
+    return _first_answer(model), (torch.randn(BATCH, 3, 128, 128),)
 
 
 def _vae_decoder() -> Made:
