@@ -47,7 +47,7 @@ from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network
 from resperf.platform import Platform, this_platform
-from resperf.settings import Setting
+from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
 
 MANY_WARMUPS, MANY_RUNS = 2, 9
@@ -92,7 +92,7 @@ class OnnxRuntimeBackend(Backend):
             provider="CPUExecutionProvider",
             threads=self.threads,
             options={
-                "nchwc_block": str(self._block),
+                NCHWC_BLOCK: str(self._block),
                 "execution_mode": "sequential",
                 "inter_op_threads": "1",
                 "spinning": "on",

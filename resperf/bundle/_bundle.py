@@ -17,7 +17,7 @@ from resperf.bundle._adaptation import Adaptation, TransferredCalibration
 from resperf.bundle._correction import Calibration, Correction
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
-from resperf.bundle._ranges import outside
+from resperf.bundle._ranges import in_known_blocks, outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
 from resperf.devices import device_class
@@ -699,6 +699,8 @@ class Bundle:
         if predictor is not None and (predictor.unseen_devices or not self.unseen):
             self._check_outputs(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
+            if self.adapted is not None or self.transferred is not None:
+                columns = in_known_blocks(columns, ranges)
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
             of_layers = predictor if isinstance(predictor, LayerPredictor) else None
             return predicted, outside(predictor.kind, columns, ranges, of_layers)

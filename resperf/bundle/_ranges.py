@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Columns, plain_and_log2, quantities
-from resperf.layers import kind_of
+from resperf.layers import BLOCKED_LAYOUTS, kind_of
 from resperf.layers.columns import is_among
 from resperf.predictors import LayerPredictor
 from resperf.settings import OPTIMIZER
@@ -84,6 +84,20 @@ def outside(
             else:
                 reasons[row].append(f"{name}={value} not seen in training")
     return [", ".join(each) for each in reasons]
+
+
+def in_known_blocks(columns: Columns, ranges: Mapping[str, list[Any]]) -> Columns:
+    """Return layers of a machine with blocks of another size as the machine that taught has them.
+
+    A processor with shorter vectors has smaller blocks, and the same kernels otherwise.
+    """
+    found = dict(columns)
+    for name in ("layout", "layout_out"):
+        known = [each for each in ranges.get(name, ()) if each in BLOCKED_LAYOUTS]
+        if name in columns and len(known) == 1:
+            blocked = is_among(columns[name], BLOCKED_LAYOUTS)
+            found[name] = np.where(blocked, known[0], columns[name])
+    return found
 
 
 def _number(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
+from resperf.layers._layouts import BLOCKED_LAYOUTS
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
 from resperf.layers.attention import Attention
@@ -48,6 +49,7 @@ from resperf.layers.transpose import Transpose
 
 __all__ = [
     "ACTIVATIONS",
+    "BLOCKED_LAYOUTS",
     "FUNCTION_OF",
     "KINDS",
     "OPERATOR_DOMAINS",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
 """``nchwc8`` stores channels in blocks of eight."""
+BLOCKED_LAYOUTS = tuple(each for each in LAYOUTS if each.startswith("nchwc"))
 
 
 def block_of(layouts: npt.NDArray[Any]) -> Array:
@@ -20,15 +21,14 @@ def block_of(layouts: npt.NDArray[Any]) -> Array:
     import numpy as np
 
     blocks = np.full(len(layouts), 16.0)
-    for layout in LAYOUTS:
-        if layout.startswith("nchwc"):
-            blocks[layouts == layout] = float(layout.removeprefix("nchwc"))
+    for layout in BLOCKED_LAYOUTS:
+        blocks[layouts == layout] = float(layout.removeprefix("nchwc"))
     return blocks
 
 
 def is_blocked(layouts: npt.NDArray[Any]) -> Array:
     """Return 1 for blocked layouts, 0 for others."""
-    return is_among(layouts, [name for name in LAYOUTS if "c" in name[4:]]).astype(float)
+    return is_among(layouts, BLOCKED_LAYOUTS).astype(float)
 
 
 def evenness(counts: Array) -> Array:

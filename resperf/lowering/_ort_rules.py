@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import FUNCTION_OF, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.layers import (
+    BLOCKED_LAYOUTS,
+    FUNCTION_OF,
+    Activation,
+    Conv,
+    ConvNd,
+    Dense,
+    Layer,
+    Pool,
+    Reorder,
+    Resize,
+)
 from resperf.layers._operator import CONTRIB
 from resperf.lowering._base import (
     LoweredNode,
@@ -84,6 +95,8 @@ def lower_layer(layer: Layer, block: int) -> Layer:
             return layer.replace(layout_out=f"nchwc{block}")
         plain = layer.layout_out if layer.layout_out == "nhwc" else "nchw"
         return layer.replace(layout=f"nchwc{block}", layout_out=plain)
+    if isinstance(layer, Resize) and block and layer.layout in BLOCKED_LAYOUTS:
+        return layer.replace(layout=_layout(True, block))
     return layer
 
 

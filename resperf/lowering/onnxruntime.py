@@ -16,7 +16,7 @@ from resperf.lowering._ort_half_precision import has_half_precision
 from resperf.lowering._proto import embedded_weight_bytes, shared_weights
 from resperf.network import Network
 from resperf.platform import Platform, instruction_set
-from resperf.settings import Setting
+from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.units import format_bytes
 
 X86 = frozenset({"avx512f", "avx2", "avx", "sse4_2"})
@@ -37,7 +37,7 @@ def lower(
     ONNX Runtime of another version or architecture than the bundle's is asked as well. Where it
     makes other layers than the stored rules, a note says which.
     """
-    block = int(setting.options.get("nchwc_block", "0"))
+    block = int(setting.options.get(NCHWC_BLOCK, "0"))
     why_rules = ""
     notes: tuple[str, ...] = ()
     if method == "auto":
@@ -164,7 +164,7 @@ def too_large(network: Network) -> str:
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Give each layer the layout that ONNX Runtime would choose."""
-    block = int(setting.options.get("nchwc_block", "0"))
+    block = int(setting.options.get(NCHWC_BLOCK, "0"))
     return [_ort_rules.lower_layer(layer, block) for layer in layers]
 
 

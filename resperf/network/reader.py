@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import operator
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +23,7 @@ from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
-from resperf.network.model import stripped_model
+from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
@@ -31,9 +35,14 @@ from resperf.network.protos import (
 from resperf.network.rebatch import rebatched, shape_input
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import ShapeFinder
+from resperf.network.wire import Stripped
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+
+UNNAMED = "network"
+READINGS_KEPT = 8
+"""Models that a process keeps as they were read last, to read them at another batch size."""
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
@@ -75,7 +84,9 @@ def read_network(
         If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    return resolve(path, stripped_model(path), batch=batch, shapes=shapes, assume=assume)
+    with open_buffer(path) as buffer:
+        stripped = strip_file(path, buffer)
+    return read_stripped(path, stripped, batch=batch, shapes=shapes, assume=assume)
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
@@ -121,6 +132,63 @@ def resolve(
     return _Reading(path, model, batch, shapes, assume).network()
 
 
+def read_stripped(
+    path: Path,
+    stripped: Stripped,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    assume: Assumed | None = None,
+    own_name: bool = False,
+) -> Network:
+    """Turn a model without its weights' bytes into a `Network`.
+
+    At another batch size of one of the last models, only what depends on the batch is read again.
+    `own_name` names the network as its graph, not as its file.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`.
+    """
+    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
+    key = (path, stripped.model, given)
+    known = None if assume else next((each for at, each in tuple(_readings) if at == key), None)
+    reading = None if known is None else known.at(batch)
+    if reading is None:
+        reading = _Reading(path, parse(path, stripped), batch, shapes, assume)
+    network = reading.network()
+    if known is None and reading.repeatable:
+        _readings.appendleft((key, reading))
+    if own_name:
+        network = replace(network, name=printable(reading.graph.name) or UNNAMED)
+    return network
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A node as it was read.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of str
+    read : tuple of Tensor or None
+        Of its inputs.
+    made : tuple of Tensor
+        Those of its outputs that are known.
+    runs : bool
+        Whether it is part of the network: it is not if it computes constants.
+    """
+
+    node: NodeProto
+    attributes: Mapping[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    read: tuple[Tensor | None, ...]
+    made: tuple[Tensor, ...]
+    runs: bool
+
+
 @dataclass
 class _Seen:
     """What the walk over the nodes has found so far."""
@@ -136,9 +204,18 @@ class _Seen:
     of_weights: set[str] = field(default_factory=set)
     """Weights and positions, and what nodes compute with them alone."""
     weight_nodes: list[Node] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
 
 
 class _Reading:
+    """One reading of a model.
+
+    Attributes
+    ----------
+    repeatable : bool
+        Whether `at` may read the model at another batch size: it is nodes and their shapes alone.
+    """
+
     def __init__(
         self,
         path: Path,
@@ -147,23 +224,70 @@ class _Reading:
         shapes: Mapping[str, Sequence[int]] | None,
         assume: Assumed | None,
     ) -> None:
-        self.path, self.model, self.graph = path, model, model.graph
+        self.path, self.model, self.graph, self.shapes = path, model, model.graph, shapes
         check_text(path, model)
         self.assumptions = Assumptions(assume)
-        weights = self._weights()
-        overridable = self._overridable(weights)
-        declared = [info for info in self.graph.input if info.name not in weights]
+        self.weights = self._weights()
+        declared = [info for info in self.graph.input if info.name not in self.weights]
+        self.as_declared = [_copied(info) for info in declared]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
-        given = {tensor.name: tensor for tensor in self.inputs.tensors}
         self.declared = DeclaredShapes(self.graph, declared, self.inputs)
-        nodes = ordered_nodes(path, self.graph, weights.keys() | given.keys())
+        given = {tensor.name for tensor in self.inputs.tensors}
+        nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
+        self.overridable = self._overridable(self.weights)
         _set_shapes(model, declared, self.inputs.tensors, nodes)
-        self.seen = _Seen({**weights, **given}, [*self.inputs.notes, *overridable])
-        self.seen.of_weights = {each.name for each in weights.values() if _is_parameter(each)}
-        self.names = _NodeNames()
         self.finder = ShapeFinder(path, model)
+        self.repeatable = not assume
+        self.before: Sequence[_Step] | None = None
+        self._start()
         versions = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, versions.get("", 1))
+
+    def _start(self) -> None:
+        """Forget all nodes; the inputs have their sizes."""
+        given = {tensor.name: tensor for tensor in self.inputs.tensors}
+        self.seen = _Seen({**self.weights, **given}, [*self.inputs.notes, *self.overridable])
+        self.seen.of_weights = {each.name for each in self.weights.values() if _is_parameter(each)}
+        self.names = _NodeNames()
+
+    def at(self, batch: int | None) -> _Reading | None:
+        """Read the model at another batch size; None if it has to be read anew.
+
+        It has to where the batch does not fit, so that the error is that of a first reading.
+        """
+        new = copy.copy(self)
+        with suppress(NetworkError):
+            new.inputs = complete_inputs(self.path, self.as_declared, batch, self.shapes)
+            was = {tensor.name: tensor for tensor in self.inputs.tensors}
+            kept = tuple(_kept(was[each.name], each) for each in new.inputs.tensors)
+            new.inputs = replace(new.inputs, tensors=kept)
+            new._start()
+            return new if all(map(new._repeat, self.seen.steps)) else None
+        return None
+
+    def _repeat(self, step: _Step) -> bool:
+        """Take a node as it was read before; what it computes of other sizes is computed anew.
+
+        Returns whether all that was known is known again.
+        """
+        read = tuple(map(self.seen.tensors.get, step.inputs))
+        if all(map(operator.is_, read, step.read)):
+            self._take(step)
+            return True
+        if self._target_at_batch(step.node, step.attributes) is not None:
+            return False
+        shape = None
+        if not any(each.is_weight for each in step.made):  # constants may be folded
+            shape = self.finder.scaled(step.node, step.attributes, step.read, read, step.made)
+        if shape is not None:
+            made = Tensor(step.made[0].name, shape, step.made[0].dtype)
+            self._take(replace(step, read=read, made=(made,)))
+            return True
+        new = self._step(step.node, step.attributes, inferred=False)
+        if [each.name for each in new.made] != [each.name for each in step.made]:
+            return False
+        self._take(replace(new, made=tuple(map(_kept, step.made, new.made))))
+        return True
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""
@@ -176,9 +300,10 @@ class _Reading:
         ]
 
     def network(self) -> Network:
-        """Walk the nodes once."""
-        for node in self.graph.node:
-            self._visit(node)
+        """Walk the nodes, unless `at` has."""
+        if not self.seen.steps:
+            for node in self.graph.node:
+                self._visit(node)
         outputs = tuple(info.name for info in self.graph.output)
         seen = self.seen
         nodes = live_nodes(seen.nodes, outputs, seen.inner)
@@ -197,8 +322,8 @@ class _Reading:
                 f"{self.path}: no operator's output depends on how many {unused[0]} there are; "
                 f"leave out --assume {unused[0]}"
             )
-        seen.notes += self._closing_notes(nodes, tensors, outputs)
-        seen.notes += missing
+        self.repeatable = self.repeatable and not seen.inner and not seen.declared and not missing
+        notes = [*seen.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
         return Network(
             name=self.path.stem,
             nodes=tuple(nodes),
@@ -207,12 +332,16 @@ class _Reading:
             outputs=outputs,
             opsets={opset.domain: opset.version for opset in self.model.opset_import},
             batch=self.inputs.batch,
-            notes=tuple(seen.notes),
+            notes=tuple(notes),
             weight_nodes=tuple(weight_nodes),
             weight_tensors={name: seen.tensors[name] for name in beside},
-            parameters=parameters_of(self.graph).most,
+            parameters=self._parameters,
             assumed=self.assumptions.statements(),
         )
+
+    @cached_property
+    def _parameters(self) -> int | None:
+        return parameters_of(self.graph).most
 
     def _weights(self) -> dict[str, Tensor]:
         weights = [weight(self.path, proto) for proto in self.graph.initializer]
@@ -228,62 +357,84 @@ class _Reading:
             return
         chosen = self._chosen_branch(node)
         if chosen is not None:
+            self.repeatable = False
             for inner in chosen:
                 self._visit(inner)
             return
         if split := self.sequences.as_tensors(node, self.seen.tensors):
             nodes, constants = split
+            self.repeatable = False
             self.seen.tensors.update({each.name: each for each in constants})
             for inner in nodes:
                 self._visit(inner)
             return
         attributes = attributes_of(self.path, node)
-        tensors = self.seen.tensors
         if self._rebatch(node, attributes):
             attributes = attributes_of(self.path, node)
             self.seen.stale.update(node.output)
         if not self.seen.stale.isdisjoint(node.input):
             self.seen.stale.update(node.output)
+        self._take(self._step(node, attributes))
+
+    def _step(
+        self, node: NodeProto, attributes: Mapping[str, Any], *, inferred: bool = True
+    ) -> _Step:
+        """Read a node by what it reads, and by what is `inferred` of the whole model."""
+        tensors = self.seen.tensors
+        inputs, outputs = tuple(node.input), tuple(node.output)
+        read = tuple(map(tensors.get, inputs))
         values = folded(node, attributes, tensors)
         if values is not None:
-            for name, value in zip(node.output, values, strict=True):
-                if name:
-                    dtype = value.dtype.name
-                    tensors[name] = Tensor(name, value.shape, dtype, value, is_weight=True)
-            self._note_weight_node(node, attributes)
-            return
+            folds = tuple(
+                Tensor(name, value.shape, value.dtype.name, value, is_weight=True)
+                for name, value in zip(outputs, values, strict=True)
+                if name
+            )
+            return _Step(node, attributes, inputs, outputs, read, folds, runs=False)
         self._check_fit(node, attributes)
         constant = is_constant(node, tensors)
-        known = self._outputs(node, attributes)
-        for name, (dtype, shape) in known.items():
-            tensors[name] = Tensor(name, shape, dtype, is_weight=constant)
+        known = self._outputs(node, attributes, inferred=inferred)
+        made = tuple(
+            Tensor(name, shape, dtype, is_weight=constant) for name, (dtype, shape) in known.items()
+        )
         # A DequantizeLinear of weights tells a framework that it may compute with integers.
         runs = not constant or node.op_type == "DequantizeLinear"
-        if runs or len(known) < sum(bool(name) for name in node.output):
-            name = self.names.unique(node)
-            if names := captured(node):
-                self.seen.inner[name] = names
-            ends = tuple(node.input), tuple(node.output)
-            self.seen.nodes.append(Node(name, node.op_type, node.domain, *ends, attributes))
-        else:
-            self._note_weight_node(node, attributes)
+        runs = runs or len(known) < sum(map(bool, outputs))
+        return _Step(node, attributes, inputs, outputs, read, made, runs)
 
-    def _note_weight_node(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
+    def _take(self, step: _Step) -> None:
+        seen = self.seen
+        seen.steps.append(step)
+        seen.tensors.update((each.name, each) for each in step.made)
+        if not step.runs:
+            self._note_weight_node(step)
+            return
+        node = step.node
+        name = self.names.unique(node)
+        if names := captured(node):
+            seen.inner[name] = names
+        seen.nodes.append(
+            Node(name, node.op_type, node.domain, step.inputs, step.outputs, step.attributes)
+        )
+
+    def _note_weight_node(self, step: _Step) -> None:
         """Keep a folded node that computes with weights or positions, not with shapes."""
-        if node.op_type == "Range":
-            self.seen.of_weights.update(node.output)
+        op, inputs, outputs = step.node.op_type, step.inputs, step.outputs
+        if op == "Range":
+            self.seen.of_weights.update(outputs)
             return
-        if node.op_type in ("Shape", "Size") or self.seen.of_weights.isdisjoint(node.input):
+        if op in ("Shape", "Size") or self.seen.of_weights.isdisjoint(inputs):
             return
-        self.seen.of_weights.update(filter(None, node.output))
-        made = self.seen.tensors.get(node.output[0])
+        self.seen.of_weights.update(filter(None, outputs))
+        made = self.seen.tensors.get(outputs[0])
         if made is None or made.dtype not in _FLOATS:
             return  # Indices: exporters compute them where frameworks do not.
-        name = printable(f"{node.output[0]}/of_weights")
-        op, inputs, outputs = node.op_type, tuple(node.input), tuple(node.output)
+        name = printable(f"{outputs[0]}/of_weights")
+        attributes = step.attributes
         if op == "CastLike":  # Of the other tensor only the type counts.
             op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(made.dtype)}
-        self.seen.weight_nodes.append(Node(name, op, node.domain, inputs, outputs, attributes))
+        node = Node(name, op, step.node.domain, inputs, outputs, attributes)
+        self.seen.weight_nodes.append(node)
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
@@ -328,15 +479,19 @@ class _Reading:
                     "check --batch and --shape"
                 )
 
-    def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, Known]:
+    def _outputs(
+        self, node: NodeProto, attributes: Mapping[str, Any], *, inferred: bool
+    ) -> dict[str, Known]:
         names = [name for name in node.output if name]
         found = {
             name: known
             for name in names
-            if name not in self.seen.stale and (known := self.finder.whole(name))
+            if inferred and name not in self.seen.stale and (known := self.finder.whole(name))
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
+        if not inferred:
+            return {name: found[name] for name in names if name in found}
         if len(found) < len(names):
             found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
         for name in names:
@@ -349,23 +504,36 @@ class _Reading:
 
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
         """Replace a batch that the exporter fixed in a target shape; changes the model."""
-        old, index = self.inputs.fixed_batch, shape_input(node.op_type)
-        if old is None or index is None or node.domain or not node.input:
+        found = self._target_at_batch(node, attributes)
+        if found is None:
             return False
+        self.repeatable = False
+        self._set_target(node, *found)
+        self.seen.rebatched.append(node.name or node.output[0])
+        return True
+
+    def _target_at_batch(
+        self, node: NodeProto, attributes: Mapping[str, Any]
+    ) -> tuple[int | None, tuple[int, ...]] | None:
+        """Return the place and the value of a target shape that holds the batch of the file.
+
+        None if the node has none; the place is None if the target is an attribute.
+        """
+        old, batch = self.inputs.fixed_batch, self.inputs.batch
+        if old is None or batch is None or node.domain or not node.input:
+            return None
+        if (index := shape_input(node.op_type)) is None:
+            return None
         data = self.seen.tensors.get(node.input[0])
-        if data is None or data.is_weight or self.inputs.batch is None:
-            return False
+        if data is None or data.is_weight:
+            return None
         target = self.seen.tensors.get(node.input[index]) if len(node.input) > index else None
         value = np.asarray(attributes.get("shape") if target is None else target.value)
         if value.ndim != 1 or value.dtype.kind != "i":
-            return False
+            return None
         dims = tuple(int(dim) for dim in value)
-        new = rebatched(node.op_type, dims, data.shape, old, self.inputs.batch)
-        if new is None:
-            return False
-        self._set_target(node, None if target is None else index, new)
-        self.seen.rebatched.append(node.name or node.output[0])
-        return True
+        new = rebatched(node.op_type, dims, data.shape, old, batch)
+        return None if new is None else (None if target is None else index, new)
 
     def _set_target(self, node: NodeProto, index: int | None, dims: tuple[int, ...]) -> None:
         from onnx import numpy_helper
@@ -414,9 +582,27 @@ class _Reading:
         return notes
 
 
+def _copied(info: ValueInfoProto) -> ValueInfoProto:
+    made = type(info)()
+    made.CopyFrom(info)
+    return made
+
+
+def _kept(old: Tensor, new: Tensor) -> Tensor:
+    """Return the old tensor if the new one is equal, so that all that read it find it the same."""
+    kinds = [(each.name, each.shape, each.dtype, each.is_weight) for each in (old, new)]
+    if kinds[0] != kinds[1] or (old.value is None) != (new.value is None):
+        return new
+    return old if old.value is None or np.array_equal(old.value, new.value) else new
+
+
 def _is_parameter(weight: Tensor) -> bool:
     """Whether a weight may be learnt: exporters store the numbers of a formula as weights too."""
     return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
+
+
+_readings: deque[tuple[tuple[Any, ...], _Reading]] = deque(maxlen=READINGS_KEPT)
+"""What tells a model and the shapes that were given -> a reading of it, the latest first."""
 
 
 class _NodeNames:

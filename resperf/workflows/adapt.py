@@ -46,12 +46,13 @@ from resperf.layers import (
 )
 from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
+from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.platform import Platform, usable_cores
 from resperf.prediction.adapting import why_not_adaptable
 from resperf.predictors.intervals import SHARE
 from resperf.quantities import EXECUTION
-from resperf.settings import Setting
+from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.training.correction import (
     FEWEST_FOR_WIDTH,
@@ -358,14 +359,25 @@ def measured_probes(
         usual={name: (ms, KNOWN_READINGS) for name, ms in (usual or {}).items()},
     )  # fmt: skip
     with WorkerProcess(settings) as worker:
-        here = replace(worker.setting, framework_version=bundle.setting.framework_version)
-        if foreign := here.differences(bundle.setting):
+        if foreign := other_kernels(worker.setting, bundle.setting):
             raise MeasurementError(
                 f"{bundle.path} is of other layers than this machine runs ({'; '.join(foreign)}); "
                 "name a bundle of a similar machine, or measure layers here: resperf bench"
             )
         turns = _Turns(worker, started_s + seconds - STOP_S, progress)
         return turns.run()
+
+
+def other_kernels(here: Setting, there: Setting) -> list[str]:
+    """Say in what two settings differ that makes other kernels run.
+
+    Blocks of another size are read by the same kernels, with shorter or longer vectors.
+    """
+    like = replace(here, framework_version=there.framework_version)
+    blocks = [int(each.options.get(NCHWC_BLOCK, "0")) for each in (here, there)]
+    if all(blocks):
+        like = replace(like, options={**like.options, NCHWC_BLOCK: there.options[NCHWC_BLOCK]})
+    return like.differences(there)
 
 
 @dataclass
@@ -534,7 +546,16 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
     MeasurementError
         If too few probes have both.
     """
-    there_ms, stood_in = times_there(bundle, list(run.times_ms))
+    # In blocks of this machine here, of the bundle's there.
+    of_here = dict(
+        zip(
+            lower_layers(PROBES, bundle.setting, bundle.platform),
+            lower_layers(PROBES, run.setting, run.platform),
+            strict=True,
+        )
+    )
+    here_ms = {there: run.times_ms[here] for there, here in of_here.items() if here in run.times_ms}
+    there_ms, stood_in = times_there(bundle, list(here_ms))
     layers = list(there_ms)
     if len(layers) < FEWEST_PROBES:
         why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
@@ -548,7 +569,7 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         Placed(
             network=layer.key,
             batch=None,
-            measured_ms=run.times_ms[layer],
+            measured_ms=here_ms[layer],
             kinds_ms={
                 group: share * there_ms[layer]
                 for group, share in zip(GROUPS, row.tolist(), strict=True)

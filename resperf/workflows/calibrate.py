@@ -43,7 +43,7 @@ from resperf.training.correction import (
     priors_elsewhere,
     refuse_few,
 )
-from resperf.workflows.adapt import fitted, measured_probes
+from resperf.workflows.adapt import fitted, measured_probes, other_kernels
 
 COST_READINGS = 5
 """Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
@@ -111,7 +111,7 @@ def calibrate(
     here, platform = device.setting(), device.platform()
     differences = platform.hardware_differences(bundle.platform)
     differences += here.differences(bundle.setting)
-    foreign = _other_kernels(here, bundle.setting)
+    foreign = other_kernels(here, bundle.setting)
     if differences and (foreign or not adapt):
         way = "" if foreign else ", or transfer it to this machine (--adapt)"
         raise MeasurementError(
@@ -174,11 +174,6 @@ def _measured_costs(target: Target, threads: int) -> dict[str, float]:
     with WorkerProcess(settings) as worker:
         readings = [worker.costs() for _ in range(COST_READINGS)]
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
-
-
-def _other_kernels(here: Setting, there: Setting) -> list[str]:
-    """Say in what two settings differ that makes other kernels run, or other layers."""
-    return replace(here, framework_version=there.framework_version).differences(there)
 
 
 def _transferred(

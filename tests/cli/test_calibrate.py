@@ -171,7 +171,7 @@ def test_what_cannot_be_calibrated_is_one_line(
     assert "name another folder (-o)" in cli.error(
         "calibrate", copy, "--networks", networks, "--adapt"
     )
-    elsewhere["settings"]["1"]["options"]["nchwc_block"] = "4"
+    elsewhere["settings"]["1"]["options"]["nchwc_block"] = "0"
     (copy / "bundle.json").write_text(json.dumps(elsewhere))
     words = ["calibrate", str(copy), "--networks", str(networks), "--adapt"]
     error = cli.error(*words, "-o", tmp_path / "made")
