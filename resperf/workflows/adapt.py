@@ -546,15 +546,10 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
     MeasurementError
         If too few probes have both.
     """
-    # In blocks of this machine here, of the bundle's there.
-    of_here = dict(
-        zip(
-            lower_layers(PROBES, bundle.setting, bundle.platform),
-            lower_layers(PROBES, run.setting, run.platform),
-            strict=True,
-        )
-    )
-    here_ms = {there: run.times_ms[here] for there, here in of_here.items() if here in run.times_ms}
+    # Blocks of another size make another layout of the same probe.
+    lowered = lower_layers(PROBES, run.setting, run.platform)
+    there = dict(zip(lowered, lower_layers(PROBES, bundle.setting, bundle.platform), strict=True))
+    here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
     there_ms, stood_in = times_there(bundle, list(here_ms))
     layers = list(there_ms)
     if len(layers) < FEWEST_PROBES:
