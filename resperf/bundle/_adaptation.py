@@ -179,6 +179,8 @@ class Adaptation(Record):
         How the platform was disturbed meanwhile; empty if it was seen to be steady.
     costs : mapping of str to float
         Costs beside layers as measured on the platform; empty if none were.
+    shipped : bool
+        Whether it came with the bundle, to answer for machines like the platform.
     """
 
     bundle: str
@@ -192,6 +194,7 @@ class Adaptation(Record):
     stood_in: bool
     remarks: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
+    shipped: bool = False
 
     def __post_init__(self) -> None:
         if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
@@ -294,6 +297,7 @@ class Adaptation(Record):
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
             "stood_in": self.stood_in,
+            "shipped": self.shipped,
             "remarks": list(self.remarks),
         }
 

@@ -26,7 +26,7 @@ from resperf.features import Array, Columns, columns_of, columns_of_keys, featur
 from resperf.layers import Layer, kind_of_key
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
-from resperf.platform import Platform
+from resperf.platform import Platform, distance
 from resperf.predictors import (
     Account,
     Estimate,
@@ -106,6 +106,8 @@ class Bundle:
         What users' runs of networks taught besides, by device and setting (`calibration`).
     transferred : TransferredCalibration or None
         Where the layers were measured, if not on `platform`.
+    machines : tuple of Adaptation
+        How times are on other machines that `resperf adapt -o` was run on.
     adapted : Adaptation or None
         How times are scaled to another machine, which is then `platform` (`adapted_to`).
     unseen : bool
@@ -154,6 +156,7 @@ class Bundle:
         self.calibrations = tuple(map(Calibration.from_json, part.get("calibrations", ())))
         origin = part.get("transferred_calibration")
         self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
+        self.machines = tuple(map(Adaptation.from_json, part.get("machines", ())))
         known = [(kind, name) for kind, names in part["predictors"].items() for name in names]
         of_layers = [key for key in known if key[0] != NETWORK]
         self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
@@ -362,6 +365,17 @@ class Bundle:
         there.platform = replace(adaptation.platform, device=self.device)
         there.correction = adaptation.of_networks(self.correction, self.costs)
         return there
+
+    @property
+    def nearest(self) -> Adaptation | None:
+        """The one of its `machines` that is most like this one; None if its own machine is."""
+        found = min(
+            self.machines, key=lambda each: distance(each.setting, each.platform), default=None
+        )
+        if found is None:
+            return None
+        own = distance(self.setting, self.platform)
+        return found if distance(found.setting, found.platform) < own else None
 
     def without_session(self) -> Bundle:
         """Return the bundle as it answers for a user, whose session none of its rows are of."""

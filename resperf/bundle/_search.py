@@ -421,9 +421,16 @@ def best_of(parts: Sequence[Bundle]) -> Bundle:
     if is_at_hand(first.device):
         of_first = (first.device, first.framework)
         alike = [part for part in beside if (part.device, part.framework) == of_first]
-        return min(alike, key=lambda part: distance(part.setting, part.platform))
+        return min(alike, key=_distance)
     newest_first = sorted(beside, key=lambda part: part.created, reverse=True)
     return min(newest_first, key=_fewest_missing)
+
+
+def _distance(part: Bundle) -> tuple[int, ...]:
+    """Return how far this machine is from the nearest that a bundle knows."""
+    nearest = part.nearest
+    where = part if nearest is None else nearest
+    return distance(where.setting, where.platform)
 
 
 def _fewest_missing(part: Bundle) -> tuple[bool, bool, int]:

@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     help="On the bundle's own machine: write the probes' times into it (-o), to be compared with "
     "on others.",
 )
-@output("BUNDLE", "Folder to write with --probe-times.")
+@output(
+    "BUNDLE",
+    "Write a bundle that knows this machine too: machines like it begin with that. With "
+    "--probe-times, the bundle with its probes.",
+)
 @JSON
 def command(
     bundle: str | None,
@@ -61,23 +65,26 @@ def command(
     computing, memory, caches and what every node costs. `predict` uses them from then on, and says
     so. Nothing else should run meanwhile.
     """
-    if probe_times != (output is not None) or (forget and probe_times):
-        raise click.UsageError("--probe-times needs -o FOLDER, -o is of --probe-times alone")
+    if (probe_times and output is None) or (forget and output is not None):
+        raise click.UsageError("--probe-times needs -o FOLDER, and --forget writes none")
     from resperf.prediction.asking import chosen_bundle
 
     chosen = chosen_bundle(device, framework, bundle)
     if forget:
         _forget(chosen, as_json)
         return
-    from resperf.workflows.adapt import adapt, with_probe_times
+    from resperf.workflows.adapt import adapt, with_probe_times, with_this_machine
 
     with bar_of_steps("probes") as progress:
-        if output is not None:
+        if output is not None and probe_times:
             made = with_probe_times(chosen, output, seconds=seconds, progress=progress)
             path, probes = made.path, made.part["probes"]
+        elif output is not None:
+            made, adaptation = with_this_machine(chosen, output, seconds=seconds, progress=progress)
+            path = made.path
         else:
             adaptation, path = adapt(chosen, seconds=seconds, progress=progress)
-    if output is not None:
+    if probe_times:
         if as_json:
             show_json({"path": str(path), "probes": probes})
         else:
@@ -88,7 +95,10 @@ def command(
         return
     print(_text(chosen, adaptation))
     show_notes(adaptation.remarks)
-    print(f"{path}: predictions by {chosen.path.name} on this machine now use this")
+    users = f"predictions by {chosen.path.name} on this machine now use this"
+    if output is not None:
+        users = "its predictions on machines like this one begin with this"
+    print(f"{path}: {users}")
 
 
 def _forget(bundle: Bundle, as_json: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from resperf.bundle import Bundle, is_shipped, kept_adaptation
+from resperf.bundle import Adaptation, Bundle, is_shipped, kept_adaptation
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import ResperfError
 from resperf.platform import Platform, this_platform
@@ -18,17 +19,39 @@ COSTS = (
 """Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
 
 
+_HOSTS, _PROCESSORS = 0.2, 0.5
+"""Logarithm of the half width of the 90% interval of how fast a host is that is like another: of
+the same model of processor, and of another one with the same vectors. The first from what networks
+took on hosts of one processor, the second from data sheets of processors: both are rough."""
+
+
 def as_adapted(bundle: Bundle) -> Bundle:
     """Return a bundle as it answers on this machine: adapted, if `resperf adapt` was run here.
+
+    If it was not, as on the machine most like this one that the bundle knows.
 
     Raises
     ------
     BundleError
         If what was stored is damaged.
     """
-    here = _here(bundle)
-    kept = None if here is None else kept_adaptation(bundle, here)
+    here = None if bundle.adapted is not None else _here(bundle)
+    if here is None:
+        return bundle
+    kept = kept_adaptation(bundle, here) or _like(bundle, here)
     return bundle if kept is None else bundle.adapted_to(kept)
+
+
+def _like(bundle: Bundle, here: Platform) -> Adaptation | None:
+    """Return what a bundle knows of a machine like this one, with the doubt that it is another."""
+    found = bundle.nearest
+    if found is None:
+        return None
+    same = (here.processor, here.model) == (found.platform.processor, found.platform.model)
+    between = _HOSTS if same else _PROCESSORS
+    return replace(
+        found, doubts={group: math.hypot(each, between) for group, each in found.doubts.items()}
+    )
 
 
 def why_not_adaptable(bundle: Bundle) -> str:
@@ -50,7 +73,7 @@ def why_not_adaptable(bundle: Bundle) -> str:
 
 def _here(bundle: Bundle) -> Platform | None:
     """Return this machine if a bundle may have been adapted to it."""
-    if bundle.adapted is not None or why_not_adaptable(bundle):
+    if (bundle.adapted is not None and not bundle.adapted.shipped) or why_not_adaptable(bundle):
         return None
     try:
         return replace(this_platform(bundle.platform.device), probes={})
@@ -66,9 +89,14 @@ def advice(bundle: Bundle) -> str:
     here = _here(bundle)
     if here is None or bundle.transferred is not None:
         return ""
-    if not is_shipped(bundle) and not here.hardware_differences(bundle.platform):
+    from_others = is_shipped(bundle) or bundle.adapted is not None
+    if not from_others and not here.hardware_differences(bundle.platform):
         return ""
+    there = bundle.platforms[0].machine
+    if bundle.adapted is not None:
+        vectors = bundle.platform.instruction_set.partition("+")[0]
+        there += f"; scaled as on {bundle.platform.machine}, {vectors}"
     return (
-        f"{bundle.path.name} was measured on another machine ({bundle.platform.machine}) and not "
-        f"adapted to this one: {COSTS}"
+        f"{bundle.path.name} was measured on another machine ({there}) and not adapted to this "
+        f"one: {COSTS}"
     )

@@ -29,10 +29,11 @@ def bundle_warnings(
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads, versions=versions)
     if bundle.adapted is not None:
         origin = bundle.platforms[0] if bundle.transferred is None else bundle.transferred.origin
+        where = f"on {bundle.platform.machine}" if bundle.adapted.shipped else "here"
         return (
             *warnings,
             f"the layers were measured on another machine ({origin.machine}); their times were "
-            f"scaled by {bundle.adapted.probes} probe layers here",
+            f"scaled by {bundle.adapted.probes} probe layers {where}",
         )
     if bundle.transferred is None:
         return warnings

@@ -232,9 +232,10 @@ def _adapted(prediction: Prediction) -> str:
         for group, doubt in found.doubts.items()
     )
     disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
-    return (
-        f"adapted to this machine by {found.probes} probes on {found.at[:10]}: {factors}{disturbed}"
-    )
+    where = "this machine"
+    if found.shipped:
+        where = f"a machine more like this one ({found.platform.machine})"
+    return f"adapted to {where} by {found.probes} probes on {found.at[:10]}: {factors}{disturbed}"
 
 
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:

@@ -290,16 +290,47 @@ def with_probe_times(
             "become part of it"
         )
     run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
+    _refuse_disturbed(bundle, run)
+    probes = {layer.key: ms for layer, ms in run.times_ms.items()}
+    return _written(bundle.changed("times of the probes of resperf adapt", probes=probes), output)
+
+
+def with_this_machine(
+    bundle: Bundle, output: Path, *, seconds: float = SECONDS, progress: Progress | None = None
+) -> tuple[Bundle, Adaptation]:
+    """Write a bundle that knows this machine too: on machines like it, predictions begin with that.
+
+    Raises
+    ------
+    MeasurementError
+        As `adapt`; and if this is the bundle's own machine, or it was disturbed.
+    """
+    run = measured_probes(bundle, seconds=seconds, progress=progress)
+    _refuse_disturbed(bundle, run)
+    found = replace(fitted(bundle, run), shipped=True)
+    if not found.platform.hardware_differences(bundle.platform):
+        raise MeasurementError(f"{bundle.path} was measured on a machine like this one already")
+    others = [each for each in bundle.machines if each.platform.differences(found.platform)]
+    made = bundle.changed(
+        "scaled to another machine by the probes of resperf adapt",
+        machines=[each.to_json() for each in (*others, found)],
+    )
+    return _written(made, output), found
+
+
+def _refuse_disturbed(bundle: Bundle, run: ProbeRun) -> None:
     if run.remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
             f"{'; '.join(run.remarks)}; run this again on a quiet machine"
         )
-    probes = {layer.key: ms for layer, ms in run.times_ms.items()}
-    made = bundle.changed("times of the probes of resperf adapt", probes=probes)
+
+
+def _written(made: Bundle, output: Path) -> Bundle:
+    """Write a bundle of which only the manifest has changed."""
     with replaced_folder(output.resolve()) as folder:
-        for name in bundle.manifest["files"]:
-            shutil.copy(bundle.path / name, folder / name)
+        for name in made.manifest["files"]:
+            shutil.copy(made.path / name, folder / name)
         write_manifest(folder, made.manifest)
     return Bundle.load(output.resolve()).parts[made.parts.index(made)]
 

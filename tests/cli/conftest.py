@@ -15,6 +15,7 @@ from resperf.backends import backend
 from resperf.backends.synthetic import closed_form_ms
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.lowering.onnxruntime import block_size
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import this_platform
 from resperf.quantities import PHASES
@@ -41,7 +42,7 @@ def layers() -> list[Layer]:
         choices = [
             Conv(batch=batch, channels_in=channels, height=size, width=size, kernel_height=5,
                  kernel_width=5, channels_out=draw.choice([6, 16, 32]), activation="relu",
-                 layout="nchwc16"),
+                 layout=f"nchwc{block_size(threads=1) or 16}"),
             Pool(batch=batch, channels_in=channels, height=size, width=size, kernel_height=2,
                  kernel_width=2, stride_height=2, stride_width=2),
             Dense(batch=batch, features_in=draw.randint(50, 500),

@@ -19,6 +19,7 @@ from resperf.bundle import (
     mark_of,
 )
 from resperf.layers import Conv, Dense, Pool
+from resperf.lowering import lower_layers
 from resperf.platform import this_platform
 from resperf.timing import SamplingProtocol
 from resperf.workflows import adapt as module
@@ -130,6 +131,65 @@ def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
     document = cli.document("predict", LENET, "--bundle", elsewhere)
     assert document["adapted"]["at"] == found["at"]
     assert f"by {found['probes']} probes on" in cli.text("predict", LENET, "--bundle", elsewhere)
+
+
+@pytest.fixture
+def half_as_fast(monkeypatch) -> list[str]:
+    """Let probes take twice as long here as on any bundle's machine; return the remarks on that."""
+    monkeypatch.setattr(module, "PROBES", SMALL)
+    remarks: list[str] = []
+
+    def measured(bundle, **_more) -> module.ProbeRun:
+        setting, platform = backend("onnxruntime", threads=1).setting(), this_platform("cpu")
+        lowered = lower_layers(SMALL, bundle.setting, bundle.platform)
+        there_ms, _ = module.times_there(bundle, lowered)
+        here = lower_layers(SMALL, setting, platform)
+        times_ms = {
+            mine: 2 * there_ms[theirs]
+            for mine, theirs in zip(here, lowered, strict=True)
+            if theirs in there_ms
+        }
+        return module.ProbeRun(setting, platform, times_ms, tuple(remarks))
+
+    monkeypatch.setattr(module, "measured_probes", measured)
+    return remarks
+
+
+def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
+    bundle, elsewhere, half_as_fast, tmp_path, cli, monkeypatch
+):
+    made = tmp_path / "made"
+    words = ["predict", LENET, "--batch", "4", "--bundle"]
+    before = cli.document(*words, elsewhere)
+    assert "machines like this one begin" in cli.text("adapt", elsewhere, "-o", made)
+    assert cli.document(*words, elsewhere) == before
+    after = cli.document(*words, made)
+    assert after["total_ms"] == pytest.approx(2 * before["total_ms"], rel=0.05)
+    assert after["adapted"]["shipped"]
+    assert "scaled as on " in after["advice"]
+    assert "a minute of `resperf adapt`" in after["advice"]
+    assert "adapted to a machine more like this one" in cli.text(*words, made)
+    # Where the bundle's own machine is more like this one, its times are not scaled.
+    with monkeypatch.context() as patched:
+        patched.setattr("resperf.platform._processor", lambda: "another")
+        assert cli.document(*words, made)["adapted"] is None
+    # What was measured on this machine itself comes first, and is surer.
+    found = cli.json("adapt", made)
+    own = cli.document(*words, made)
+    assert not own["adapted"]["shipped"]
+    assert own["advice"] == ""
+    assert own["adapted"]["doubts"] == pytest.approx(found["doubts"])
+    shipped = after["adapted"]["doubts"]
+    assert all(shipped[group] > doubt for group, doubt in found["doubts"].items())
+    # A further time replaces the first.
+    cli.text("adapt", made, "-o", made)
+    assert len(Bundle.load(made).machines) == 1
+    half_as_fast.append("the machine changed its speed")
+    assert "run this again on a quiet machine" in cli.error("adapt", made, "-o", made)
+    half_as_fast.clear()
+    assert "on a machine like this one already" in cli.error(
+        "adapt", bundle, "-o", tmp_path / "own"
+    )
 
 
 def test_what_cannot_be_adapted_is_one_line(bundle, elsewhere, tmp_path, cli):

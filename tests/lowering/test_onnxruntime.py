@@ -25,6 +25,7 @@ from resperf.layers import (
     QuantizedConcat,
     QuantizedDense,
     Reorder,
+    Resize,
 )
 from resperf.layers.quantize import Quantize
 from resperf.lowering import LoweredNetwork, _ort_graph, _ort_rules, lower, lower_layers, skeleton
@@ -991,13 +992,18 @@ def test_drawn_layers_get_the_layout_that_ort_chooses(layer: Layer, target: Targ
     assert lower_layers([layer], *target) == ran
 
 
-def test_reorders_get_the_blocks_of_the_machine(target: Target) -> None:
+def test_blocked_layers_get_the_blocks_of_the_machine(target: Target) -> None:
     drawn = Reorder(batch=1, channels_in=8, height=4, width=4)
     other = replace(target[0], options={"nchwc_block": "8"})
     (lowered,) = lower_layers([drawn], other, target[1])
     assert lowered == drawn.replace(layout_out="nchwc8")
     (back,) = lower_layers([drawn.replace(layout="nchwc16", layout_out="nchw")], other, target[1])
     assert back == drawn.replace(layout="nchwc8", layout_out="nchw")
+    image = {"batch": 1, "channels": 16, "height": 4, "width": 4, "height_out": 8, "width_out": 8}
+    blocked, plain = (Resize(**image, layout=layout) for layout in ("nchwc16", "nchw"))
+    assert lower_layers([blocked, plain], other, target[1]) == [
+        blocked.replace(layout="nchwc8"), plain
+    ]  # fmt: skip
 
 
 def test_nodes_around_a_loop_are_lowered_by_onnxruntime(target: Target, tmp_path: Path) -> None:

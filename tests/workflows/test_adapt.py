@@ -14,7 +14,7 @@ import pytest
 
 from resperf.backends import backend
 from resperf.backends.synthetic import NODE_MS, SESSION_MS, SUPPORTED, closed_form_ms
-from resperf.bundle import GROUPS, Adaptation, Bundle, Correction, Speeds
+from resperf.bundle import GROUPS, Adaptation, Bundle, Correction, Speeds, find_bundle
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.errors import MeasurementError
 from resperf.layers import (
@@ -30,11 +30,13 @@ from resperf.layers import (
 )
 from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
+from resperf.lowering import lower_layers
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
 from resperf.quantities import PHASES
+from resperf.settings import NCHWC_BLOCK
 from resperf.training import train
 from resperf.workflows import adapt as module
 from resperf.workflows.adapt import (
@@ -42,6 +44,7 @@ from resperf.workflows.adapt import (
     ProbeRun,
     fitted,
     measured_probes,
+    other_kernels,
     times_there,
     with_probe_times,
 )
@@ -251,6 +254,33 @@ def test_bundles_of_other_layers_are_refused(bundle):
     many = bundle.on(replace(bundle.setting, threads=10_000), bundle.platform)
     with pytest.raises(MeasurementError, match="is of 10000 threads"):
         measured_probes(many)
+
+
+def test_a_processor_with_shorter_vectors_is_adapted_to():
+    """ONNX Runtime stores channels in blocks of 8 there, of 16 on the bundle's machine."""
+    bundle = find_bundle("cpu-onnxruntime")
+    assert bundle.setting.options[NCHWC_BLOCK] == "16"
+    options = {**bundle.setting.options, NCHWC_BLOCK: "8"}
+    setting = replace(bundle.setting, options=options)
+    platform = replace(bundle.platform, instruction_set="avx2", probes={})
+    assert other_kernels(setting, bundle.setting) == []
+    assert other_kernels(replace(setting, options={}), bundle.setting) != []
+    probes = zip(
+        lower_layers(PROBES, setting, platform),
+        lower_layers(PROBES, bundle.setting, bundle.platform),
+        strict=True,
+    )
+    times_ms = {here: 2 * bundle.part["probes"][there.key] for here, there in probes}
+    assert sum("nchwc8" in each.key for each in times_ms) > 10
+    found = fitted(bundle, ProbeRun(setting, platform, times_ms))
+    assert found.probes == len(times_ms)
+    assert not found.stood_in
+    assert all(found.correction.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)
+    network = read_network(LENET.with_name("resnet18.onnx"), batch=1)
+    there, here = (predict_network(network, each) for each in (bundle, bundle.adapted_to(found)))
+    assert any("nchwc8" in layer.key for layer in here.layers)
+    assert all(layer.in_range for layer in here.layers)
+    assert here.phases.execution_ms == pytest.approx(2 * there.phases.execution_ms, rel=0.05)
 
 
 def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():

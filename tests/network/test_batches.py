@@ -1,0 +1,209 @@
+"""A model is read again at another batch size as if it were read for the first time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from resperf.errors import ShapeError
+from resperf.network import Network, read_given_network, read_network, reader, shapes
+from resperf.network.cached import _plain_network
+
+REFERENCE = sorted((Path(__file__).parents[2] / "models" / "networks").glob("*.onnx"))
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Keep nothing of other tests."""
+    reader._readings.clear()
+    yield
+    reader._readings.clear()
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often a whole model is inferred: a first reading does it once."""
+    found: list[int] = []
+    infer = shapes._infer_model
+
+    def counted(model: Any) -> Any:
+        found.append(1)
+        return infer(model)
+
+    monkeypatch.setattr(shapes, "_infer_model", counted)
+    return found
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def written(
+        nodes: Sequence[NodeProto], dims: Sequence[int | str], weights: Sequence[TensorProto] = ()
+    ) -> Path:
+        image = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        graph: GraphProto = helper.make_graph(nodes, "g", [image], [result], list(weights))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        path = tmp_path / "net.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return written
+
+
+def constant(name: str, data: Any, kind: Any = np.int64) -> TensorProto:
+    return numpy_helper.from_array(np.array(data, kind), name)
+
+
+def plain(network: Network) -> Any:
+    return copy.deepcopy(_plain_network(network))
+
+
+def read_at(path: Path, *batches: int) -> list[Any]:
+    """Read a model at several batch sizes, none of which is its first reading but the first."""
+    return [plain(read_network(path, batch=batch)) for batch in batches]
+
+
+def anew(path: Path, batch: int) -> Any:
+    reader._readings.clear()
+    return plain(read_network(path, batch=batch))
+
+
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
+def test_a_reference_network_is_the_same_as_read_anew(path: Path, readings: list[int]) -> None:
+    found = read_at(path, 1, 8, 3)
+    assert len(readings) == 1
+    assert found[1:] == [anew(path, 8), anew(path, 3)]
+
+
+def windows() -> list[NodeProto]:
+    """Shift, divide into windows, normalise, attend, join: as PyTorch exports a Swin block."""
+    node = helper.make_node
+    return [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["batch"]),
+        node("Unsqueeze", ["batch", "axis"], ["batch1"]),
+        node("Concat", ["batch1", "split"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["six"]),
+        node("Transpose", ["six"], ["swapped"], perm=[0, 1, 3, 2, 4, 5]),
+        node("Reshape", ["swapped", "flat"], ["rows"]),
+        node("LayerNormalization", ["rows", "scale", "shift"], ["normal"], axis=-1),
+        node("Transpose", ["normal"], ["turned"], perm=[0, 2, 1]),
+        node("MatMul", ["normal", "turned"], ["scores"]),
+        node("Softmax", ["scores"], ["share"], axis=-1),
+        node("MatMul", ["share", "normal"], ["mixed"]),
+        node("Concat", ["mixed", "normal"], ["joined"], axis=-1),
+        node("Slice", ["joined", "from", "to", "last"], ["half"]),
+        node("Mul", ["half", "normal"], ["gated"]),
+        node("ReduceMean", ["gated"], ["y"], axes=[1], keepdims=0),
+    ]
+
+
+def window_weights() -> list[TensorProto]:
+    return [
+        constant("zero", 0), constant("axis", [0]), constant("split", [2, 4, 2, 4, 6]),
+        constant("flat", [-1, 16, 6]), constant("scale", np.ones(6), np.float32),
+        constant("shift", np.zeros(6), np.float32), constant("from", [0]), constant("to", [6]),
+        constant("last", [2]),
+    ]  # fmt: skip
+
+
+def test_shape_arithmetic_follows_the_batch(
+    write: Callable[..., Path], readings: list[int]
+) -> None:
+    path = write(windows(), ["n", 8, 8, 6], window_weights())
+    found = read_at(path, 1, 8, 1)
+    assert len(readings) == 1
+    assert found == [anew(path, 1), anew(path, 8), anew(path, 1)]
+    rows = {name: shape for name, shape, *_ in found[1]["tensors"]}
+    assert rows["rows"] == (32, 16, 6)
+    assert rows["y"] == (32, 6)
+
+
+def test_what_the_batch_does_not_change_is_not_computed_again(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("Range", ["zero", "many", "one"], ["places"]),
+        helper.make_node("Cast", ["places"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "numbers"], ["y"]),
+    ]
+    weights = [constant("zero", 0), constant("many", 5), constant("one", 1)]
+    path = write(nodes, ["n", 5], weights)
+    read_network(path, batch=1)
+    folded: list[str] = []
+    evaluate = reader.folded
+
+    def noted(node: NodeProto, *more: Any) -> Any:
+        folded.append(node.op_type)
+        return evaluate(node, *more)
+
+    monkeypatch.setattr(reader, "folded", noted)
+    assert read_network(path, batch=4).tensors["y"].shape == (4, 5)
+    assert folded == []
+
+
+def test_a_target_that_holds_the_batch_is_replaced_as_at_first(write: Callable[..., Path]) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "target"], ["y"])]
+    path = write(nodes, [1, 4, 6], [constant("target", [1, 24])])
+    found = read_at(path, 1, 8, 2)
+    assert found == [anew(path, 1), anew(path, 8), anew(path, 2)]
+    assert any("batch 1 was fixed" in note for note in found[1]["notes"])
+
+
+def test_constants_that_grow_with_the_batch_are_folded_while_they_are_small(
+    write: Callable[..., Path],
+) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node("Add", ["x", "zeros"], ["y"]),
+    ]
+    path = write(nodes, ["n", 1000])
+    found = read_at(path, 2, 8, 4)
+    assert found == [anew(path, 2), anew(path, 8), anew(path, 4)]
+
+
+def test_a_batch_that_does_not_fit_is_refused_as_at_first(write: Callable[..., Path]) -> None:
+    path = write([helper.make_node("Add", ["x", "w"], ["y"])], ["n", 3], [
+        constant("w", np.zeros((2, 3)), np.float32)
+    ])  # fmt: skip
+    read_network(path, batch=2)
+    with pytest.raises(ShapeError) as again:
+        read_network(path, batch=3)
+    reader._readings.clear()
+    with pytest.raises(ShapeError) as first:
+        read_network(path, batch=3)
+    assert str(again.value) == str(first.value)
+
+
+def test_a_file_that_changes_is_read_anew(write: Callable[..., Path]) -> None:
+    node = helper.make_node
+    read_network(write([node("Relu", ["x"], ["y"])], ["n", 3]), batch=1)
+    path = write([node("Tanh", ["x"], ["y"])], ["n", 3])
+    assert [each.op for each in read_network(path, batch=2).nodes] == ["Tanh"]
+
+
+def test_assumed_lengths_are_of_one_reading(write: Callable[..., Path]) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["found"]),
+        helper.make_node("Cast", ["found"], ["y"], to=TensorProto.FLOAT),
+    ]
+    path = write(nodes, ["n", 9])
+    known = [read_network(path, batch=n, assume={"values": n}) for n in (2, 3)]
+    assert [each.tensors["y"].shape for each in known] == [(2, 2), (2, 3)]
+    unknown = [read_network(path, batch=n) for n in (2, 3)]
+    assert all("y" not in each.tensors for each in unknown)
+
+
+def test_a_network_in_memory_keeps_its_name(readings: list[int]) -> None:
+    content = next(path for path in REFERENCE if path.stem == "lenet5").read_bytes()
+    found = [read_given_network(content, batch=batch) for batch in (5, 6)]
+    assert len(readings) == 1
+    assert found[0].name == found[1].name != "the given network"
+    assert [each.batch for each in found] == [5, 6]
