@@ -1,10 +1,11 @@
 """How a bundle's times are scaled to this machine: a factor for each group of what costs time.
 
 A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
-that every node takes, reading and writing in the caches, and in memory. What these do not explain
-is computing: multiply-adds of convolutions or of matrix products, those of integers, whose sums
-are requantised or not, activations, sums over rows (softmax, normalisations), or other functions of
-values (pooling).
+that every node takes, reading and writing in the caches, and in memory. Layers that only copy have
+a group of their own for the caches and for what these do not explain. Of others that is computing:
+multiply-adds of convolutions or of matrix products, those of integers, whose sums are requantised
+or not, activations, sums over rows (softmax, normalisations), or other functions of values
+(pooling).
 Each part takes its group's factor.
 """
 
@@ -29,16 +30,19 @@ CONVOLUTIONS, PRODUCTS = "convolutions", "products"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
 INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
+COPIES = "copies"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
     CONVOLUTIONS, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_CONV_SUMS,
-    INT8_DEPTHWISE, MEMORY, CACHES, NODE,
+    INT8_DEPTHWISE, COPIES, MEMORY, CACHES, NODE,
 )  # fmt: skip
-_EARLIER: Mapping[str, tuple[str, ...]] = {
-    "compute": (CONVOLUTIONS, PRODUCTS), FUNCTIONS: (ACTIVATIONS, ROWS, FUNCTIONS),
-    INT8: (INT8, INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE),
-}  # fmt: skip
-"""Groups of adaptations that were made before these were told apart."""
+_EARLIER: Mapping[str, str] = {
+    **dict.fromkeys((CONVOLUTIONS, PRODUCTS), "compute"),
+    **dict.fromkeys((ACTIVATIONS, ROWS), FUNCTIONS),
+    **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
+    COPIES: CACHES,
+}
+"""Group -> the one that adaptations told it by which were made before it was a group."""
 _OF_KINDS: Mapping[str, str] = {
     "activation": ACTIVATIONS, "softmax": ROWS, "norm": ROWS, "reduce": ROWS,
 }  # fmt: skip
@@ -123,13 +127,16 @@ class Speeds(Record):
                 found[row, GROUPS.index(group)] = part_ms / whole_ms
                 left_ms -= part_ms
             found[row, GROUPS.index(_rest_of(layer))] += left_ms / whole_ms
+            if not layer.flops:
+                found[row, GROUPS.index(COPIES)] += found[row, GROUPS.index(CACHES)]
+                found[row, GROUPS.index(CACHES)] = 0.0
         return found
 
 
 def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if not layer.flops:
-        return CACHES  # Re-layouts wait for values that lie apart.
+        return COPIES  # They wait for values that lie apart.
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
             return INT8_CONV_SUMS if "conv" in layer.kind else INT8_SUMS
@@ -204,11 +211,12 @@ class Adaptation(Record):
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote, in this version or before groups were told apart as now."""
         made = super().from_json(values)
-        if "compute" not in made.doubts:
-            return made
-        factors = _divided(made.correction.factors)
-        correction = replace(made.correction, factors=factors)
-        return replace(made, correction=correction, doubts=_divided(made.doubts))
+        names = {each: each if each in made.doubts else _EARLIER.get(each, each) for each in GROUPS}
+        factors, doubts = (
+            {group: values[name] for group, name in names.items() if name in values}
+            for values in (made.correction.factors, made.doubts)
+        )
+        return replace(made, correction=replace(made.correction, factors=factors), doubts=doubts)
 
     @property
     def _factors(self) -> Array:
@@ -300,11 +308,6 @@ class Adaptation(Record):
             "shipped": self.shipped,
             "remarks": list(self.remarks),
         }
-
-
-def _divided(values: Mapping[str, float]) -> dict[str, float]:
-    """Give what an earlier version knew of a group to all that it has become."""
-    return {now: value for old, value in values.items() for now in _EARLIER.get(old, (old,))}
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ def command(
 ) -> None:
     """Scale what a bundle of another machine says to this one, by a minute of measuring.
 
-    Times 42 layers here; what they take on the bundle's machine gives factors for
-    computing, memory, caches and what every node costs. `predict` uses them from then on, and says
-    so. Nothing else should run meanwhile.
+    Times 46 layers here; what they take on the bundle's machine gives factors for
+    computing, copies, memory, caches and what every node costs. `predict` uses them from then on,
+    and says so. Nothing else should run meanwhile.
     """
     if (probe_times and output is None) or (forget and output is not None):
         raise click.UsageError("--probe-times needs -o FOLDER, and --forget writes none")

@@ -34,13 +34,16 @@ from resperf.devices import target_of
 from resperf.errors import MeasurementError, require
 from resperf.layers import (
     Activation,
+    Concat,
     Conv,
     Dense,
     Elementwise,
     Layer,
+    Move,
     Norm,
     Pool,
     QuantizedDense,
+    Reorder,
     Softmax,
     Transpose,
 )
@@ -184,6 +187,10 @@ PROBES: tuple[Layer, ...] = (
     Dense(batch=3136, features_in=64, features_out=256),
     _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
+    Transpose(batch=1, dim1=197, dim2=6, dim3=64, order="213"),
+    Reorder(batch=1, channels_in=96, height=28, width=28),
+    Concat(batch=1, parts=2, inner=200_704),
+    Move(batch=1, outer=197, length=3, length_out=3, inner=384, function="split", parts=3),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
@@ -554,19 +561,23 @@ def _undisturbed(values: Sequence[float]) -> float:
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
-    """Return the probes' times on a bundle's machine, and whether its predictions stand in.
+    """Return the probes' times on a bundle's machine, and whether its predictions stand in for all.
 
-    Predictions outside the trained range stand in for nothing.
+    They stand in for those that it does not hold, unless they are outside the trained range.
     """
     stored: Mapping[str, float] = bundle.part.get("probes", {})
-    if stored:
-        return {each: stored[each.key] for each in layers if each.key in stored}, False
     times = bundle.without_correction().predict(layers)
-    return {
+    predicted = {
         layer: float(ms)
         for layer, ms, inside in zip(layers, times.ms, times.in_range, strict=True)
         if inside and ms > 0
-    }, True
+    }
+    known = {each: stored[each.key] for each in layers if each.key in stored}
+    return {
+        each: (known if each in known else predicted)[each]
+        for each in layers
+        if each in known or each in predicted
+    }, not known
 
 
 def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:

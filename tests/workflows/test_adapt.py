@@ -270,7 +270,10 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
         lower_layers(PROBES, bundle.setting, bundle.platform),
         strict=True,
     )
-    times_ms = {here: 2 * bundle.part["probes"][there.key] for here, there in probes}
+    pairs = dict(probes)
+    there_ms, stood_in = times_there(bundle, list(pairs.values()))
+    assert not stood_in
+    times_ms = {here: 2 * there_ms[there] for here, there in pairs.items()}
     assert sum("nchwc8" in each.key for each in times_ms) > 10
     found = fitted(bundle, ProbeRun(setting, platform, times_ms))
     assert found.probes == len(times_ms)
@@ -302,7 +305,8 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     memory, caches, node = (by_group[name] for name in ("memory", "caches", "node"))
     assert node == pytest.approx([1.0, 0.001, 0.01, 0.01, 0.001])
     assert memory[:4] == pytest.approx([0.0, 0.4, 0.0, 0.0])
-    assert caches[1:4] == pytest.approx([0.00008, 0.128, 0.99])
+    assert caches[1:4] == pytest.approx([0.00008, 0.128, 0.0])
+    assert by_group["copies"] == pytest.approx([0.0, 0.0, 0.0, 0.99, 0.0])
     assert by_group["products"] == pytest.approx([0.0, 1 - 0.401 - 0.00008, 0.0, 0.0, 0.0])
     assert by_group["functions"] == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
     assert by_group["int8_sums"][4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
@@ -376,18 +380,20 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
 
 def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     old = by_hand(
-        {"compute": 3.0, "int8": 0.5, "memory": 2.0},
-        {"compute": 0.1, "functions": 0.2, "int8": 0.4},
+        {"compute": 3.0, "int8": 0.5, "memory": 2.0, "caches": 4.0},
+        {"compute": 0.1, "functions": 0.2, "int8": 0.4, "caches": 0.3},
     )
     read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
     factors = {group: read.correction.factor(group) for group in GROUPS}
     assert factors == {
         **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "products": 3.0, "memory": 2.0,
         "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5,
+        "copies": 4.0, "caches": 4.0,
     }  # fmt: skip
     assert read.doubts == {
         "convolutions": 0.1, "products": 0.1, "activations": 0.2, "rows": 0.2, "functions": 0.2,
         "int8": 0.4, "int8_sums": 0.4, "int8_conv_sums": 0.4, "int8_depthwise": 0.4,
+        "copies": 0.3, "caches": 0.3,
     }  # fmt: skip
 
 
