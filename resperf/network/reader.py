@@ -591,9 +591,11 @@ def _copied(info: ValueInfoProto) -> ValueInfoProto:
 def _kept(old: Tensor, new: Tensor) -> Tensor:
     """Return the old tensor if the new one is equal, so that all that read it find it the same."""
     kinds = [(each.name, each.shape, each.dtype, each.is_weight) for each in (old, new)]
-    if kinds[0] != kinds[1] or (old.value is None) != (new.value is None):
+    if kinds[0] != kinds[1]:
         return new
-    return old if old.value is None or np.array_equal(old.value, new.value) else new
+    if old.value is None or new.value is None:
+        return old if old.value is new.value else new
+    return old if np.array_equal(old.value, new.value) else new
 
 
 def _is_parameter(weight: Tensor) -> bool:
