@@ -1,11 +1,11 @@
 """How a bundle's times are scaled to this machine: a factor for each group of what costs time.
 
 A layer's time is divided into groups by the speeds of the machine that it was measured on: a part
-that every node takes, reading and writing in the caches, and in memory. Layers that only copy have
-a group of their own for the caches and for what these do not explain. Of others that is computing:
-multiply-adds of convolutions or of matrix products, those of integers, whose sums are requantised
-or not, activations, sums over rows (softmax, normalisations), or other functions of values
-(pooling).
+that every node takes, reading and writing in memory, and in the caches. The rest is what the layer
+computes: multiply-adds of convolutions or of matrix products, those of integers, whose sums are
+requantised or not, activations, sums over rows (softmax, normalisations), or other functions of
+values (pooling). Of layers that only copy values, such as transposes, all but node and memory is
+one group.
 Each part takes its group's factor.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from resperf.bundle._correction import Correction
 from resperf.copies import COLD_WEIGHTS_BYTES, FOOTPRINTS_MB, weights_cost
 from resperf.features import Array
-from resperf.layers import Layer
+from resperf.layers import Layer, Reorder
 from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
@@ -127,15 +127,19 @@ class Speeds(Record):
                 found[row, GROUPS.index(group)] = part_ms / whole_ms
                 left_ms -= part_ms
             found[row, GROUPS.index(_rest_of(layer))] += left_ms / whole_ms
-            if not layer.flops:
+            if _only_copies(layer):
                 found[row, GROUPS.index(COPIES)] += found[row, GROUPS.index(CACHES)]
                 found[row, GROUPS.index(CACHES)] = 0.0
         return found
 
 
+def _only_copies(layer: Layer) -> bool:
+    return not layer.flops or layer.kind == Reorder.kind
+
+
 def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
-    if not layer.flops:
+    if _only_copies(layer):
         return COPIES  # They wait for values that lie apart.
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
@@ -186,8 +190,11 @@ class Adaptation(Record):
         How the platform was disturbed meanwhile; empty if it was seen to be steady.
     costs : mapping of str to float
         Costs beside layers as measured on the platform; empty if none were.
-    shipped : bool
-        Whether it came with the bundle, to answer for machines like the platform.
+    from_bundle : bool
+        Whether the bundle holds it, to answer for machines like the platform.
+    between : float
+        Logarithm of the half width of the 90% interval of how fast such a machine is over the
+        platform; 0 for the platform itself.
     """
 
     bundle: str
@@ -201,7 +208,8 @@ class Adaptation(Record):
     stood_in: bool
     remarks: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
-    shipped: bool = False
+    from_bundle: bool = False
+    between: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
@@ -238,6 +246,7 @@ class Adaptation(Record):
         """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
 
         Factors of different groups are taken to err independently: most probes tell of one group.
+        How fast another machine is (`between`) is common to all.
 
         Parameters
         ----------
@@ -247,14 +256,15 @@ class Adaptation(Record):
         """
         known_ms = np.nan_to_num(np.asarray(times_ms, dtype=float))
         if not known_ms.sum() > 0:
-            return max(self.doubts.values())
+            return math.hypot(self.between, max(self.doubts.values()))
         shares = self.speeds.shares(layers, known_ms / self.correction.others)
         weights = known_ms @ shares / known_ms.sum()
         return math.hypot(
+            self.between,
             *(
                 weight * self.doubts.get(group, 0.0)
                 for weight, group in zip(weights, GROUPS, strict=True)
-            )
+            ),
         )
 
     def of_costs(self, costs: Mapping[str, float]) -> dict[str, float]:
@@ -305,7 +315,7 @@ class Adaptation(Record):
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
             "stood_in": self.stood_in,
-            "shipped": self.shipped,
+            "from_bundle": self.from_bundle,
             "remarks": list(self.remarks),
         }
 

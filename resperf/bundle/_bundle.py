@@ -26,7 +26,7 @@ from resperf.features import Array, Columns, columns_of, columns_of_keys, featur
 from resperf.layers import Layer, kind_of_key
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
-from resperf.platform import Platform, distance
+from resperf.platform import Platform, distance, instruction_set
 from resperf.predictors import (
     Account,
     Estimate,
@@ -368,9 +368,15 @@ class Bundle:
 
     @property
     def nearest(self) -> Adaptation | None:
-        """The one of its `machines` that is most like this one; None if its own machine is."""
+        """The one of its `machines` with the same vectors that is most similar to this one.
+
+        None if there is none, or the bundle's own machine is at least as similar.
+        """
+        vectors = instruction_set().partition("+")[0]
         found = min(
-            self.machines, key=lambda each: distance(each.setting, each.platform), default=None
+            (m for m in self.machines if m.platform.instruction_set.partition("+")[0] == vectors),
+            key=lambda each: distance(each.setting, each.platform),
+            default=None,
         )
         if found is None:
             return None
@@ -802,7 +808,7 @@ def _scaled(
 ) -> tuple[Array, Array, Array]:
     """Scale times of layers to another machine; the probes' spread joins their intervals."""
     ms_there = adapted.factors(layers, ms) * ms
-    width = adapted.correction.log_width
+    width = math.hypot(adapted.correction.log_width, adapted.between)
     with np.errstate(divide="ignore", invalid="ignore"):
         lower, upper = (np.exp(np.hypot(np.log(each / ms), width)) for each in (low_ms, high_ms))
     return ms_there, ms_there / lower, ms_there * upper

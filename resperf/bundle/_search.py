@@ -412,9 +412,9 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
 def best_of(parts: Sequence[Bundle]) -> Bundle:
     """Choose between bundles of one device; the place of the first one decides.
 
-    For this machine's device, the bundle measured on the most similar machine. For others, one of
-    the framework's default precision, not compiled; then the one with most kinds of layers and
-    quantities of networks; then the newest.
+    For this machine's device, the one measured on the most similar machine, or adapted to it. For
+    others, one of the framework's default precision, not compiled; then the one with most kinds of
+    layers and quantities of networks; then the newest.
     """
     first = parts[0]
     beside = [part for part in parts if part.path.parent == first.path.parent]

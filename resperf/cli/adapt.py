@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 )
 @output(
     "BUNDLE",
-    "Write a bundle that knows this machine too: machines like it begin with that. With "
-    "--probe-times, the bundle with its probes.",
+    "Write the bundle with this machine's factors added; predictions on similar machines use "
+    "them until `adapt` is run there. With --probe-times: with the probes' times instead.",
 )
 @JSON
 def command(
@@ -65,8 +65,10 @@ def command(
     computing, copies, memory, caches and what every node costs. `predict` uses them from then on,
     and says so. Nothing else should run meanwhile.
     """
-    if (probe_times and output is None) or (forget and output is not None):
-        raise click.UsageError("--probe-times needs -o FOLDER, and --forget writes none")
+    if probe_times and output is None:
+        raise click.UsageError("--probe-times needs -o BUNDLE, the folder to write")
+    if forget and output is not None:
+        raise click.UsageError("--forget writes nothing; leave out -o")
     from resperf.prediction.asking import chosen_bundle
 
     chosen = chosen_bundle(device, framework, bundle)
@@ -80,8 +82,9 @@ def command(
             made = with_probe_times(chosen, output, seconds=seconds, progress=progress)
             path, probes = made.path, made.part["probes"]
         elif output is not None:
-            made, adaptation = with_this_machine(chosen, output, seconds=seconds, progress=progress)
-            path = made.path
+            made, adaptation, path = with_this_machine(
+                chosen, output, seconds=seconds, progress=progress
+            )
         else:
             adaptation, path = adapt(chosen, seconds=seconds, progress=progress)
     if probe_times:
@@ -95,15 +98,15 @@ def command(
         return
     print(_text(chosen, adaptation))
     show_notes(adaptation.remarks)
-    users = f"predictions by {chosen.path.name} on this machine now use this"
+    print(f"{path}: predictions by {chosen.path.name} on this machine now use this")
     if output is not None:
-        users = "its predictions on machines like this one begin with this"
-    print(f"{path}: {users}")
+        print(f"{made.path}: its predictions on similar machines begin with this")
 
 
 def _forget(bundle: Bundle, as_json: bool) -> None:
     from resperf.bundle import adaptation_file
     from resperf.platform import this_platform
+    from resperf.prediction.adapting import as_adapted
 
     path = adaptation_file(bundle, this_platform(bundle.platform.device))
     known = path.exists()
@@ -112,7 +115,8 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
         show_json({"path": str(path), "forgotten": known})
         return
     what = "was forgotten" if known else "was not adapted to this machine"
-    print(f"{bundle.path.name}: {what}; its times are those of {bundle.platform.machine}")
+    where = as_adapted(bundle).platform.machine
+    print(f"{bundle.path.name}: {what}; its times are those of {where}")
 
 
 def _text(bundle: Bundle, found: Adaptation) -> str:
@@ -123,7 +127,11 @@ def _text(bundle: Bundle, found: Adaptation) -> str:
         for group, doubt in found.doubts.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
-    there = "its own predictions stand in" if found.stood_in else "measured there"
+    there = (
+        "its own predictions stand in"
+        if found.stood_in
+        else "measured there, as far as it holds them"
+    )
     single = math.exp(found.correction.log_width)
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"

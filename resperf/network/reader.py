@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections import deque
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,16 +33,17 @@ from resperf.network.protos import (
     weight,
 )
 from resperf.network.rebatch import rebatched, shape_input
-from resperf.network.sequences import Sequences
+from resperf.network.sequences import SEQUENCE_OPS, Sequences
 from resperf.network.shapes import ShapeFinder
 from resperf.network.wire import Stripped
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
-UNNAMED = "network"
-READINGS_KEPT = 8
-"""Models that a process keeps as they were read last, to read them at another batch size."""
+_UNNAMED = "network"
+_READINGS_KEPT, _MOST_NODES_KEPT = 8, 20_000
+"""Models that a process keeps as they were read last, to read them at another batch size, and the
+most nodes of one."""
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
@@ -153,15 +154,19 @@ def read_stripped(
     """
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     key = (path, stripped.model, given)
-    known = None if assume else next((each for at, each in tuple(_readings) if at == key), None)
+    known = None if assume else _readings.get(key)
     reading = None if known is None else known.at(batch)
     if reading is None:
         reading = _Reading(path, parse(path, stripped), batch, shapes, assume)
     network = reading.network()
-    if known is None and reading.repeatable:
-        _readings.appendleft((key, reading))
+    if reading.repeatable and len(reading.seen.steps) <= _MOST_NODES_KEPT:
+        with _keeping:
+            _readings.pop(key, None)
+            _readings[key] = reading
+            while len(_readings) > _READINGS_KEPT:
+                del _readings[next(iter(_readings))]
     if own_name:
-        network = replace(network, name=printable(reading.graph.name) or UNNAMED)
+        network = replace(network, name=printable(reading.graph.name) or _UNNAMED)
     return network
 
 
@@ -238,7 +243,6 @@ class _Reading:
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.finder = ShapeFinder(path, model)
         self.repeatable = not assume
-        self.before: Sequence[_Step] | None = None
         self._start()
         versions = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, versions.get("", 1))
@@ -270,17 +274,18 @@ class _Reading:
 
         Returns whether all that was known is known again.
         """
+        if self._target_at_batch(step.node, step.attributes) is not None:
+            return False
         read = tuple(map(self.seen.tensors.get, step.inputs))
         if all(map(operator.is_, read, step.read)):
             self._take(step)
             return True
-        if self._target_at_batch(step.node, step.attributes) is not None:
-            return False
         shape = None
         if not any(each.is_weight for each in step.made):  # constants may be folded
             shape = self.finder.scaled(step.node, step.attributes, step.read, read, step.made)
         if shape is not None:
             made = Tensor(step.made[0].name, shape, step.made[0].dtype)
+            check_size(self.path, made.name, shape)
             self._take(replace(step, read=read, made=(made,)))
             return True
         new = self._step(step.node, step.attributes, inferred=False)
@@ -361,9 +366,10 @@ class _Reading:
             for inner in chosen:
                 self._visit(inner)
             return
+        if node.op_type in SEQUENCE_OPS:
+            self.repeatable = False
         if split := self.sequences.as_tensors(node, self.seen.tensors):
             nodes, constants = split
-            self.repeatable = False
             self.seen.tensors.update({each.name: each for each in constants})
             for inner in nodes:
                 self._visit(inner)
@@ -490,14 +496,13 @@ class _Reading:
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
-        if not inferred:
-            return {name: found[name] for name in names if name in found}
-        if len(found) < len(names):
-            found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
-        for name in names:
-            if name not in found and (known := self.declared.get(name)):
-                found[name] = known
-                self.seen.declared.append(node.name or name)
+        if inferred:
+            if len(found) < len(names):
+                found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
+            for name in names:
+                if name not in found and (known := self.declared.get(name)):
+                    found[name] = known
+                    self.seen.declared.append(node.name or name)
         for name, (_, shape) in found.items():
             check_size(self.path, name, shape)
         return {name: found[name] for name in names if name in found}
@@ -603,8 +608,9 @@ def _is_parameter(weight: Tensor) -> bool:
     return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
 
 
-_readings: deque[tuple[tuple[Any, ...], _Reading]] = deque(maxlen=READINGS_KEPT)
-"""What tells a model and the shapes that were given -> a reading of it, the latest first."""
+_readings: dict[tuple[Any, ...], _Reading] = {}
+"""What tells a model and the shapes that were given -> its last reading; the latest comes last."""
+_keeping = threading.Lock()
 
 
 class _NodeNames:

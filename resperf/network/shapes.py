@@ -87,6 +87,8 @@ class ShapeFinder:
         """
         if node.domain or len(node.output) != 1 or len(made) != 1:
             return None
+        if self._opsets.get("", 1) < _BROADCASTING:
+            return None
         known = [(a, b) for a, b in zip(before, now, strict=True) if a and b and a.dtype == b.dtype]
         if not known or len(known) < sum(each is not None for each in (*before, *now)) / 2:
             return None
@@ -381,22 +383,32 @@ def _product(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> tuple[int, ...]:
     return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
+def _concatenated(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    joined, axis = _joined(inputs, attributes), attributes.get("axis", 1)
+    others = {each.shape[:axis] + each.shape[axis:][1:] for each in inputs}
+    if len(others) > 1:
+        raise ValueError("the tensors do not fit each other")
+    return joined
+
+
+_BROADCASTING = 7
+"""From this version of the operator set on, arithmetic broadcasts as numpy does."""
 _PER_IMAGE = frozenset(
-    {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
-     "GlobalMaxPool", "MaxPool", "QLinearConv", "SpaceToDepth"}
+    {"AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
+     "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "QLinearConv", "SpaceToDepth"}
 )  # fmt: skip
 """Operators that do the same with each image; their output has as many as their first input."""
 _SCALED: Mapping[
     str, Callable[[Sequence[Tensor], Mapping[str, Any]], tuple[int, ...] | None]
 ] = {
-    "Concat": _joined,
+    "Concat": _concatenated,
     "MatMul": _product,
     "Reshape": _reshaped_to,
     "Transpose": _transposed,
     **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub", "Where"), _broadcast),
     **dict.fromkeys(
         (
-            "BatchNormalization", "Cast", "Clip", "DequantizeLinear", "Erf", "Exp", "Gelu",
+            "Cast", "Clip", "DequantizeLinear", "Erf", "Exp", "Gelu",
             "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization",
             "LeakyRelu", "Log", "LpNormalization", "Neg", "QuantizeLinear", "Relu", "Sigmoid",
             "Softmax", "Softplus", "Sqrt", "Tanh",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from resperf.bundle import Adaptation, Bundle, is_shipped, kept_adaptation
@@ -19,10 +18,13 @@ COSTS = (
 """Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
 
 
+COSTS_SCALED = (
+    "totals may be 5 to 40% off, more where the processors differ, about 10% after a minute of "
+    "`resperf adapt`"
+)
 _HOSTS, _PROCESSORS = 0.2, 0.5
-"""Logarithm of the half width of the 90% interval of how fast a host is that is like another: of
-the same model of processor, and of another one with the same vectors. The first from what networks
-took on hosts of one processor, the second from data sheets of processors: both are rough."""
+"""`Adaptation.between` for another host of the same model of processor, and for another processor
+with the same vectors: rough."""
 
 
 def as_adapted(bundle: Bundle) -> Bundle:
@@ -43,15 +45,12 @@ def as_adapted(bundle: Bundle) -> Bundle:
 
 
 def _like(bundle: Bundle, here: Platform) -> Adaptation | None:
-    """Return what a bundle knows of a machine like this one, with the doubt that it is another."""
+    """Return what a bundle knows of a machine like this one; None if runs calibrate it besides."""
     found = bundle.nearest
-    if found is None:
+    if found is None or bundle.calibration() is not None:
         return None
     same = (here.processor, here.model) == (found.platform.processor, found.platform.model)
-    between = _HOSTS if same else _PROCESSORS
-    return replace(
-        found, doubts={group: math.hypot(each, between) for group, each in found.doubts.items()}
-    )
+    return replace(found, between=_HOSTS if same else _PROCESSORS)
 
 
 def why_not_adaptable(bundle: Bundle) -> str:
@@ -73,7 +72,7 @@ def why_not_adaptable(bundle: Bundle) -> str:
 
 def _here(bundle: Bundle) -> Platform | None:
     """Return this machine if a bundle may have been adapted to it."""
-    if (bundle.adapted is not None and not bundle.adapted.shipped) or why_not_adaptable(bundle):
+    if (bundle.adapted is not None and not bundle.adapted.from_bundle) or why_not_adaptable(bundle):
         return None
     try:
         return replace(this_platform(bundle.platform.device), probes={})
@@ -92,11 +91,11 @@ def advice(bundle: Bundle) -> str:
     from_others = is_shipped(bundle) or bundle.adapted is not None
     if not from_others and not here.hardware_differences(bundle.platform):
         return ""
-    there = bundle.platforms[0].machine
+    there, costs = bundle.platforms[0].machine, COSTS
     if bundle.adapted is not None:
-        vectors = bundle.platform.instruction_set.partition("+")[0]
-        there += f"; scaled as on {bundle.platform.machine}, {vectors}"
+        there += f"; scaled as on {bundle.platform.machine}, {bundle.platform.instruction_set}"
+        costs = COSTS_SCALED
     return (
         f"{bundle.path.name} was measured on another machine ({there}) and not adapted to this "
-        f"one: {COSTS}"
+        f"one: {costs}"
     )

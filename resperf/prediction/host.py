@@ -29,7 +29,7 @@ def bundle_warnings(
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads, versions=versions)
     if bundle.adapted is not None:
         origin = bundle.platforms[0] if bundle.transferred is None else bundle.transferred.origin
-        where = f"on {bundle.platform.machine}" if bundle.adapted.shipped else "here"
+        where = f"on {bundle.platform.machine}" if bundle.adapted.from_bundle else "here"
         return (
             *warnings,
             f"the layers were measured on another machine ({origin.machine}); their times were "

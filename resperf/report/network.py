@@ -233,8 +233,8 @@ def _adapted(prediction: Prediction) -> str:
     )
     disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
     where = "this machine"
-    if found.shipped:
-        where = f"a machine more like this one ({found.platform.machine})"
+    if found.from_bundle:
+        where = f"a machine more like this one than the bundle's ({found.platform.machine})"
     return f"adapted to {where} by {found.probes} probes on {found.at[:10]}: {factors}{disturbed}"
 
 

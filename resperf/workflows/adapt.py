@@ -51,7 +51,7 @@ from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
 from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
-from resperf.platform import Platform, usable_cores
+from resperf.platform import Platform, this_platform, usable_cores
 from resperf.prediction.adapting import why_not_adaptable
 from resperf.predictors.intervals import SHARE
 from resperf.quantities import EXECUTION
@@ -149,6 +149,7 @@ PROBES: tuple[Layer, ...] = (
     Activation(batch=1, values=64, activation="relu"),
     Dense(batch=1, features_in=4096, features_out=4096),
     _square_pool(64, 56),
+    Transpose(batch=1, dim1=197, dim2=6, dim3=64, order="213"),
     Elementwise(batch=1, inner=6_400_000),
     QuantizedDense(batch=128, features_in=768, features_out=768),
     _square_conv(256, 256, 14, 3),
@@ -157,6 +158,7 @@ PROBES: tuple[Layer, ...] = (
     Activation(batch=1, values=200_000, activation="relu"),
     _square_pool(64, 204),
     _square_int8_conv(64, 64, 56, 3),
+    Reorder(batch=1, channels_in=96, height=28, width=28),
     _square_int8_conv(144, 144, 56, 3, groups=144),
     _square_conv(512, 128, 28, 1),
     MatMul(batch=1, outer=12, rows=197, depth=64, columns=197),
@@ -169,6 +171,7 @@ PROBES: tuple[Layer, ...] = (
     Transpose(batch=1, dim1=64, dim2=3136, order="21"),
     Softmax(batch=1, outer=2364, values=197),
     _square_conv(3, 64, 224, 7, stride=2),
+    Concat(batch=1, parts=2, inner=200_704),
     _square_conv(512, 512, 7, 3),
     QuantizedDense(batch=197, features_in=768, features_out=3072, function="dynamic"),
     _square_int8_conv(256, 256, 28, 1),
@@ -180,6 +183,7 @@ PROBES: tuple[Layer, ...] = (
     Norm(batch=1, channels=64, pixels=3136),
     Softmax(batch=1, outer=2048, values=1024),
     _square_conv(24, 144, 56, 1),
+    Move(batch=1, outer=197, length=3, length_out=3, inner=384, function="split", parts=3),
     _square_conv(960, 160, 7, 1),
     _square_int8_conv(256, 256, 14, 3),
     _square_conv(240, 240, 28, 5, groups=240),
@@ -187,10 +191,6 @@ PROBES: tuple[Layer, ...] = (
     Dense(batch=3136, features_in=64, features_out=256),
     _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
-    Transpose(batch=1, dim1=197, dim2=6, dim3=64, order="213"),
-    Reorder(batch=1, channels_in=96, height=28, width=28),
-    Concat(batch=1, parts=2, inner=200_704),
-    Move(batch=1, outer=197, length=3, length_out=3, inner=384, function="split", parts=3),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
@@ -259,11 +259,7 @@ def adapt(
         If it cannot be kept.
     """
     run = measured_probes(bundle, seconds=seconds, progress=progress)
-    if run.busy > MOST_BUSY:
-        raise MeasurementError(
-            f"other programs used the cores during {run.busy:.0%} of the measurements, which would "
-            "make every prediction too slow; nothing was kept: stop them and run this again"
-        )
+    _refuse_busy(run)
     adaptation = fitted(bundle, run)
     return adaptation, keep_adaptation(bundle, adaptation)
 
@@ -297,39 +293,64 @@ def with_probe_times(
             "become part of it"
         )
     run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
-    _refuse_disturbed(bundle, run)
+    _refuse_disturbed(bundle, run.remarks)
     probes = {layer.key: ms for layer, ms in run.times_ms.items()}
     return _written(bundle.changed("times of the probes of resperf adapt", probes=probes), output)
 
 
 def with_this_machine(
     bundle: Bundle, output: Path, *, seconds: float = SECONDS, progress: Progress | None = None
-) -> tuple[Bundle, Adaptation]:
-    """Write a bundle that knows this machine too: on machines like it, predictions begin with that.
+) -> tuple[Bundle, Adaptation, Path]:
+    """Write a bundle with this machine's factors added, and keep them for predictions here.
+
+    On machines like this one, predictions by that bundle use them until `adapt` is run there.
+
+    Returns
+    -------
+    bundle : Bundle
+        As written.
+    adaptation : Adaptation
+    path : Path
+        Where it is kept for this machine.
 
     Raises
     ------
     MeasurementError
-        As `adapt`; and if this is the bundle's own machine, or it was disturbed.
+        As `adapt`; and if this is a machine like the bundle's own, or it was disturbed.
     """
+    refuse_other_layers(bundle)
+    if not this_platform(bundle.platform.device).hardware_differences(bundle.platform):
+        raise MeasurementError(
+            f"{bundle.path} was measured on a machine like this one: what differs is kept here "
+            "alone (leave out -o)"
+        )
     run = measured_probes(bundle, seconds=seconds, progress=progress)
-    _refuse_disturbed(bundle, run)
-    found = replace(fitted(bundle, run), shipped=True)
-    if not found.platform.hardware_differences(bundle.platform):
-        raise MeasurementError(f"{bundle.path} was measured on a machine like this one already")
+    _refuse_busy(run)
+    found = fitted(bundle, run)
+    _refuse_disturbed(bundle, found.remarks)
     others = [each for each in bundle.machines if each.platform.differences(found.platform)]
+    added = replace(found, from_bundle=True)
     made = bundle.changed(
         "scaled to another machine by the probes of resperf adapt",
-        machines=[each.to_json() for each in (*others, found)],
+        machines=[each.to_json() for each in (*others, added)],
     )
-    return _written(made, output), found
+    written = _written(made, output)
+    return written, found, keep_adaptation(written, found)
 
 
-def _refuse_disturbed(bundle: Bundle, run: ProbeRun) -> None:
-    if run.remarks:
+def _refuse_busy(run: ProbeRun) -> None:
+    if run.busy > MOST_BUSY:
+        raise MeasurementError(
+            f"other programs used the cores during {run.busy:.0%} of the measurements, which would "
+            "make every prediction too slow; nothing was kept: stop them and run this again"
+        )
+
+
+def _refuse_disturbed(bundle: Bundle, remarks: Sequence[str]) -> None:
+    if remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
-            f"{'; '.join(run.remarks)}; run this again on a quiet machine"
+            f"{'; '.join(remarks)}; run this again on a quiet machine"
         )
 
 
@@ -573,11 +594,8 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
         if inside and ms > 0
     }
     known = {each: stored[each.key] for each in layers if each.key in stored}
-    return {
-        each: (known if each in known else predicted)[each]
-        for each in layers
-        if each in known or each in predicted
-    }, not known
+    found = predicted | known
+    return {each: found[each] for each in layers if each in found}, not known
 
 
 def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:

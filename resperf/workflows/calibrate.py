@@ -196,6 +196,7 @@ def _transferred(
         correction=None,
         calibrations=None,
         probes=None,
+        machines=None,
         settings=[here],
         platforms=[replace(platform.with_probes(costs), device=bundle.device)],
         costs=costs,

@@ -182,6 +182,75 @@ def test_a_batch_that_does_not_fit_is_refused_as_at_first(write: Callable[..., P
     assert str(again.value) == str(first.value)
 
 
+@pytest.mark.parametrize("op", sorted({*shapes._SCALED, *shapes._PER_IMAGE}))
+def test_the_rules_for_shapes_are_those_of_onnx(op: str, write: Callable[..., Path]) -> None:
+    """Every operator that has a rule, in a network: the same as read anew, by the rule."""
+    node, zeros = helper.make_node, {"scale": np.ones(8), "shift": np.zeros(8)}
+    dims: list[int | str] = ["n", 8, 4, 4]
+    given: dict[str, list[str]] = {
+        "BatchNormalization": ["x", "scale", "shift", "shift", "scale"],
+        "InstanceNormalization": ["x", "scale", "shift"],
+        "LayerNormalization": ["x", "side", "side"],
+        "Concat": ["x", "x"], "MatMul": ["x", "square"], "Reshape": ["x", "target"],
+        "Where": ["truth", "x", "x"], "Conv": ["x", "filters"], "ConvTranspose": ["x", "filters"],
+        "QuantizeLinear": ["x", "one", "zero"], "DequantizeLinear": ["q", "one", "zero"],
+        "ConvInteger": ["q", "bytes"],
+        "QLinearConv": ["q", "one", "zero", "bytes", "one", "zero", "one", "zero"],
+        **{name: ["x", "x"] for name in ("Add", "Div", "Mul", "Pow", "Sub")},
+    }  # fmt: skip
+    attributes: dict[str, dict[str, Any]] = {
+        "Concat": {"axis": 1}, "Cast": {"to": TensorProto.FLOAT16},
+        "Transpose": {"perm": [0, 2, 3, 1]}, "DepthToSpace": {"blocksize": 2},
+        "SpaceToDepth": {"blocksize": 2}, "AveragePool": {"kernel_shape": [2, 2]},
+        "MaxPool": {"kernel_shape": [2, 2]},
+    }  # fmt: skip
+    weights = [
+        *(constant(name, each, np.float32) for name, each in zeros.items()),
+        constant("side", np.ones(4), np.float32), constant("square", np.ones((4, 4)), np.float32),
+        constant("filters", np.ones((8, 8, 1, 1)), np.float32), constant("target", [0, 8, -1]),
+        constant("truth", True, np.bool_), constant("one", 1.0, np.float32),
+        constant("zero", 0, np.uint8), constant("bytes", np.ones((8, 8, 1, 1)), np.uint8),
+    ]  # fmt: skip
+    names = given.get(op, ["x"])
+    before = [node("QuantizeLinear", ["x", "one", "zero"], ["q"])] if "q" in names else []
+    path = write([*before, node(op, names, ["y"], **attributes.get(op, {}))], dims, weights)
+    found = read_at(path, 1, 6)
+    assert len(reader._readings) == 1
+    assert found == [anew(path, 1), anew(path, 6)]
+
+
+def test_a_class_token_of_one_image_does_not_fit_more(write: Callable[..., Path]) -> None:
+    token = constant("token", np.zeros((1, 1, 8)), np.float32)
+    path = write([helper.make_node("Concat", ["token", "x"], ["y"], axis=1)], ["n", 4, 8], [token])
+    assert read_network(path, batch=1).tensors["y"].shape == (1, 5, 8)
+    with pytest.raises(ShapeError):
+        read_network(path, batch=8)
+
+
+def test_a_batch_that_is_too_large_is_refused_as_at_first(write: Callable[..., Path]) -> None:
+    node = helper.make_node("Concat", ["x"] * 400, ["y"], axis=1)
+    path = write([node], ["n", 300])
+    read_network(path, batch=2)
+    with pytest.raises(ShapeError, match="tensor 'y' cannot have the shape 100000000,120000"):
+        read_network(path, batch=100_000_000)
+    weights = [constant("w", np.zeros((3, 20_000)), np.float32)]
+    path = write([helper.make_node("Gemm", ["x", "w"], ["y"])], ["n", 3], weights)
+    read_network(path, batch=2)
+    with pytest.raises(ShapeError, match="tensor 'y' cannot have the shape 100000000,20000"):
+        read_network(path, batch=100_000_000)
+
+
+def test_the_last_models_are_kept(write: Callable[..., Path]) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    for size in range(2, 3 + reader._READINGS_KEPT):
+        read_network(write([node], ["n", size]), batch=1)
+    assert len(reader._readings) == reader._READINGS_KEPT
+    path = write([node], ["n", "m"])
+    for length in (3, 5):
+        network = read_network(path, batch=4, shapes={"x": (2, length)})
+        assert network.tensors["y"].shape == (4, length)
+
+
 def test_a_file_that_changes_is_read_anew(write: Callable[..., Path]) -> None:
     node = helper.make_node
     read_network(write([node("Relu", ["x"], ["y"])], ["n", 3]), batch=1)

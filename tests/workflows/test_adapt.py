@@ -25,6 +25,7 @@ from resperf.layers import (
     Pool,
     QuantizedDense,
     QuantizedElementwise,
+    Reorder,
     Softmax,
     Transpose,
 )
@@ -286,6 +287,12 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
     assert here.phases.execution_ms == pytest.approx(2 * there.phases.execution_ms, rel=0.05)
 
 
+def by_groups(speeds: Speeds, layer: Layer, ms: float) -> dict[str, float]:
+    """Return the shares of the groups that a layer's time is of."""
+    shares = zip(GROUPS, speeds.shares([layer], [ms])[0].tolist(), strict=True)
+    return {group: share for group, share in shares if share}
+
+
 def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     # A node takes 1 us, caches 1 MB in 10 us, memory 1 MB in 100 us.
     speeds = Speeds(0.001, 1e8, 1e7)
@@ -296,6 +303,8 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     # 1.28 MB in the caches: 0.0128 ms of 0.1 ms.
     pool = Pool(**image, kernel_height=1, kernel_width=1)
     turned = Transpose(batch=1, dim1=400, dim2=400, order="21")
+    blocked = Reorder(batch=1, channels_in=16, height=100, width=100)
+    assert by_groups(speeds, blocked, 0.1) == pytest.approx({"node": 0.01, "copies": 0.99})
     # 0.59 MB of weights in memory, 0.06 of 1 ms, and 0.49 MB in the caches.
     sums = QuantizedDense(batch=128, features_in=768, features_out=768)
     layers, times_ms = [tiny, dense, pool, turned, sums], [0.0005, 1.0, 0.1, 0.1, 1.0]
