@@ -17,19 +17,22 @@ import numpy as np
 import pytest
 
 from resperf.bundle import (
+    Adaptation,
     Bundle,
     Correction,
+    Speeds,
     bundle_folders,
     bundle_place,
     find_bundle,
     find_bundles,
     group_of,
+    mark_of,
     named_target,
     ranges_of,
     replaced_folder,
     user_folder,
 )
-from resperf.bundle._ranges import outside
+from resperf.bundle._ranges import in_known_blocks, outside
 from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
@@ -37,6 +40,7 @@ from resperf.platform_facts import CpuFacts
 from resperf.predictors import Estimate
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
+SHIPPED = Path(__file__).parents[1] / "models" / "bundles" / "cpu-onnxruntime"
 
 DENSE = Dense(batch=2, features_in=256, features_out=100)
 
@@ -655,3 +659,63 @@ def test_layers_may_be_of_any_shape() -> None:
         kernel_width=3, stride_height=1, stride_width=2,
     )  # fmt: skip
     assert Bundle.load(GOLDEN).predict([flat]).ms[0] > 0
+
+
+def other_machine(bundle: Bundle, **facts: Any) -> Adaptation:
+    """Return what `resperf adapt -o` adds to a bundle on a machine with other facts."""
+    learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=2.0)
+    return Adaptation(
+        mark_of(bundle), "2026-01-01T00:00:00+00:00", bundle.setting,
+        dataclasses.replace(bundle.platform, **facts), Speeds(0.001, 1e8, 1e7), learnt,
+        {"node": 0.1}, 20, stood_in=False, from_bundle=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("vectors", "cores", "processor", "nearest"),
+    [
+        ("avx2+fma", 2, "C", "C"),
+        ("avx2", 8, "D", "B"),
+        # Its own machine is as similar, or nothing has such vectors.
+        ("avx512f", 2, "own", None),
+        ("avx512f", 8, "A", None),
+        ("sse4_2", 2, "A", None),
+    ],
+)
+def test_the_nearest_machine_has_the_same_vectors(
+    vectors: str, cores: int, processor: str, nearest: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = Bundle.read_only_manifest(SHIPPED)
+    own = dataclasses.replace(shipped.platform, processor="own", instruction_set="avx512f", cores=2)
+    bundle = shipped.changed("another machine", platforms=[own])
+    machines = [
+        other_machine(bundle, processor=name, instruction_set=known, cores=count)
+        for name, known, count in (("A", "avx2", 2), ("B", "avx2", 8), ("C", "avx2", 2))
+    ]
+    bundle = bundle.changed("machines", machines=[each.to_json() for each in machines])
+    assert bundle.machines == tuple(machines)
+    for name in ("resperf.platform", "resperf.bundle._bundle"):
+        monkeypatch.setattr(f"{name}.instruction_set", lambda: vectors)
+    monkeypatch.setattr("resperf.platform.usable_cores", lambda: cores)
+    monkeypatch.setattr("resperf.platform._processor", lambda: processor)
+    found = bundle.nearest
+    assert (None if found is None else found.platform.processor) == nearest
+
+
+def test_blocks_of_another_size_are_read_as_those_that_are_known() -> None:
+    layers = [
+        Reorder(batch=1, channels_in=8, height=4, width=4, layout=one, layout_out=other)
+        for one, other in (("nchw", "nchwc8"), ("nchwc8", "nhwc"), ("nchwc16", "nchw"))
+    ]
+    columns = columns_of(layers)
+
+    def read(known: list[str]) -> list[tuple[str, str]]:
+        found = in_known_blocks(columns, {"layout": known, "layout_out": known})
+        return [*zip(found["layout"].tolist(), found["layout_out"].tolist(), strict=True)]
+
+    as_they_are = [("nchw", "nchwc8"), ("nchwc8", "nhwc"), ("nchwc16", "nchw")]
+    assert read(["nchw", "nchwc16", "nhwc"]) == [
+        ("nchw", "nchwc16"), ("nchwc16", "nhwc"), ("nchwc16", "nchw")
+    ]  # fmt: skip
+    assert read(["nchw", "nchwc16", "nchwc8"]) == as_they_are
+    assert read(["nchw"]) == as_they_are

@@ -22,7 +22,8 @@ NETWORK = Level.NETWORK.value
 """Used in place of a layer kind if the subjects are networks."""
 SCHEMA_VERSION = 4
 """1: layers only. 2: with in-network correction. 3: with transferred calibration.
-4: layers and networks, any quantity, several settings and platforms, provenance."""
+4: layers and networks, any quantity, several settings and platforms, provenance. Parts may have
+entries that earlier versions of this schema ignore: ``probes``, ``machines``."""
 
 _TOP: Mapping[str, type] = {
     "created": str,

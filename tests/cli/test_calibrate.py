@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from resperf.backends import backend
-from resperf.bundle import Bundle
+from resperf.bundle import Adaptation, Bundle, Correction, Speeds
 from resperf.campaign import runner
 from resperf.campaign.process import Interrupted, Taken, WorkerDied
 from resperf.dataset import read_networks
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
+from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.targets import target
 from resperf.workflows import calibrate as module
@@ -186,6 +187,13 @@ def elsewhere(bundle, tmp_path) -> Path:
     manifest = json.loads((there / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
     manifest["parts"][0]["probes"] = dict.fromkeys((each.key for each in PROBES), 1.0)
+    learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=3.0)
+    known = Adaptation(
+        "", "2026-01-01", backend("onnxruntime", threads=1).setting(),
+        Platform("cpu", processor="a third one", instruction_set="none", cores=1),
+        Speeds(0.001, 1e8, 1e7), learnt, {"node": 0.1}, 20, stood_in=False, from_bundle=True,
+    )  # fmt: skip
+    manifest["parts"][0]["machines"] = [known.to_json()]
     (there / "bundle.json").write_text(json.dumps(manifest))
     return there
 
@@ -223,6 +231,8 @@ def test_a_bundle_of_another_machine_is_scaled_by_probes_and_then_by_networks(
     assert made.transferred.origin == alone.platform
     assert (made.transferred.factor, made.part.get("probes")) == (1.0, None)
     assert made.platform == Bundle.load(bundle).platform
+    # Factors of further machines were those of its layers there.
+    assert (len(alone.machines), made.machines) == (1, ())
     # Layers are as the probes say; the networks agree, so that nothing is left for them to teach.
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
