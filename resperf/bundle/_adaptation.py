@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -114,32 +115,39 @@ class Speeds(Record):
             Each row adds up to 1.
         """
         found = np.zeros((len(layers), len(GROUPS)))
-        for row, (layer, ms) in enumerate(zip(layers, times_ms, strict=True)):
-            cached_bytes, far_bytes = _moved_bytes(layer)
-            left_ms = ms if ms > 0 else self.node_ms
-            whole_ms = left_ms
-            for group, least_ms in (
-                (NODE, self.node_ms),
-                (MEMORY, far_bytes / self.memory_bytes_per_ms),
-                (CACHES, cached_bytes / self.cached_bytes_per_ms),
-            ):
-                part_ms = min(least_ms, left_ms)
-                found[row, GROUPS.index(group)] = part_ms / whole_ms
-                left_ms -= part_ms
-            found[row, GROUPS.index(_rest_of(layer))] += left_ms / whole_ms
-            if _only_copies(layer):
-                found[row, GROUPS.index(COPIES)] += found[row, GROUPS.index(CACHES)]
-                found[row, GROUPS.index(CACHES)] = 0.0
+        if not len(layers):
+            return found
+        near, far, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
+        left_ms = np.array(times_ms, dtype=float)
+        left_ms = np.where(left_ms > 0, left_ms, self.node_ms)
+        whole_ms = left_ms.copy()
+        for group, least_ms in (
+            (NODE, np.full(len(layers), self.node_ms)),
+            (MEMORY, far / self.memory_bytes_per_ms),
+            (CACHES, near / self.cached_bytes_per_ms),
+        ):
+            part_ms = np.minimum(least_ms, left_ms)
+            found[:, GROUPS.index(group)] = part_ms / whole_ms
+            left_ms = left_ms - part_ms
+        found[np.arange(len(layers)), rest] += left_ms / whole_ms
+        copies = rest == GROUPS.index(COPIES)
+        found[copies, GROUPS.index(COPIES)] += found[copies, GROUPS.index(CACHES)]
+        found[copies, GROUPS.index(CACHES)] = 0.0
         return found
 
 
-def _only_copies(layer: Layer) -> bool:
-    return not layer.flops or layer.kind == Reorder.kind
+@lru_cache(maxsize=1 << 16)
+def _parts(layer: Layer) -> tuple[float, float, int]:
+    """Return the bytes in the caches and in memory, and the place of the group of the rest.
+
+    Networks and searches repeat the same layers.
+    """
+    return (*_moved_bytes(layer), GROUPS.index(_rest_of(layer)))
 
 
 def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
-    if _only_copies(layer):
+    if not layer.flops or layer.kind == Reorder.kind:
         return COPIES  # They wait for values that lie apart.
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:

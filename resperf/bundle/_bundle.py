@@ -164,6 +164,7 @@ class Bundle:
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
         self.adapted: Adaptation | None = None
+        self._last_adapted: Bundle | None = None
         self.unseen = False
         self._outputs_checked: set[tuple[str, str]] = set()
 
@@ -358,12 +359,18 @@ class Bundle:
         return there
 
     def adapted_to(self, adaptation: Adaptation) -> Bundle:
-        """Return the bundle as it answers on the machine that probes were measured on."""
+        """Return the bundle as it answers on the machine that probes were measured on.
+
+        The last one is kept: lowered networks are kept for its setting and platform.
+        """
+        if self._last_adapted is not None and self._last_adapted.adapted == adaptation:
+            return self._last_adapted
         there = self._copy()
         there.adapted = adaptation
         there.setting, there.costs = adaptation.setting, adaptation.of_costs(self.costs)
         there.platform = replace(adaptation.platform, device=self.device)
         there.correction = adaptation.of_networks(self.correction, self.costs)
+        self._last_adapted = there
         return there
 
     @property
@@ -418,6 +425,7 @@ class Bundle:
         if self.part["predictors"]:
             self._predictors  # noqa: B018
         made = copy.copy(self)
+        made._last_adapted = None
         if "checked" in vars(self):
             # The copy is the bundle that is checked, not the one that it was made from.
             vars(made)["checked"] = made

@@ -406,6 +406,16 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     }  # fmt: skip
 
 
+def test_a_bundle_is_adapted_once(bundle, by_hand):
+    """What is kept for its platform, such as lowered networks, is found again."""
+    made = by_hand({"node": 2.0}, {"node": 0.3})
+    there = bundle.adapted_to(made)
+    assert bundle.adapted_to(by_hand({"node": 2.0}, {"node": 0.3})) is there
+    assert bundle.without_correction().adapted_to(made) is not there
+    other = bundle.adapted_to(by_hand({"node": 3.0}, {"node": 0.3}))
+    assert other.costs["session_ms"] == pytest.approx(1.5 * there.costs["session_ms"])
+
+
 def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
     made = by_hand({"node": 2.0, "memory": 0.5, "caches": 3.0}, {"node": 0.1})
     costs = {
