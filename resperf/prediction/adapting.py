@@ -16,12 +16,11 @@ COSTS = (
     "after a minute of `resperf adapt`"
 )
 """Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
-
-
 COSTS_SCALED = (
-    "totals may be 5 to 40% off, more where the processors differ, about 10% after a minute of "
-    "`resperf adapt`"
+    "totals were 7 to 21% off on average on the machine that it is scaled to and may be further "
+    "off here, about 10% after a minute of `resperf adapt`"
 )
+"""The shipped bundle's, by precision (docs/accuracy-measured.md)."""
 _HOSTS, _PROCESSORS = 0.2, 0.5
 """`Adaptation.between` for another host of the same model of processor, and for another processor
 with the same vectors: rough."""
