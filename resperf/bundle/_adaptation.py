@@ -118,11 +118,10 @@ class Speeds(Record):
         if not len(layers):
             return found
         near, far, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
-        left_ms = np.array(times_ms, dtype=float)
-        left_ms = np.where(left_ms > 0, left_ms, self.node_ms)
-        whole_ms = left_ms.copy()
+        given_ms = np.asarray(times_ms, dtype=float)
+        left_ms = whole_ms = np.where(given_ms > 0, given_ms, self.node_ms)
         for group, least_ms in (
-            (NODE, np.full(len(layers), self.node_ms)),
+            (NODE, np.asarray(self.node_ms)),
             (MEMORY, far / self.memory_bytes_per_ms),
             (CACHES, near / self.cached_bytes_per_ms),
         ):

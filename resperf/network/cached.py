@@ -14,7 +14,7 @@ import numpy as np
 from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.assumed import Assumed, checked
-from resperf.network.model import open_buffer, strip_file
+from resperf.network.model import stripped_file
 from resperf.network.reader import read_stripped
 
 _FOLDER = "networks"
@@ -40,8 +40,7 @@ def read_network_once(
         As `read_network`.
     """
     path = Path(path)
-    with open_buffer(path) as buffer:
-        stripped = strip_file(path, buffer)
+    stripped = stripped_file(path)
     content = hashlib.sha256(stripped.model).hexdigest()
     given = sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
     name = disk_cache.name_of(

@@ -32,8 +32,19 @@ def stripped_model(path: Path) -> ModelProto:
     NetworkError
         If the file is missing, damaged or not ONNX.
     """
+    return parse(path, stripped_file(path))
+
+
+def stripped_file(path: Path) -> Stripped:
+    """Map a file and strip it of its weights' bytes.
+
+    Raises
+    ------
+    NetworkError
+        As `stripped_model`.
+    """
     with open_buffer(path) as buffer:
-        return parse(path, strip_file(path, buffer))
+        return strip_file(path, buffer)
 
 
 def strip_file(path: Path, buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:

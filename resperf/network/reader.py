@@ -23,7 +23,7 @@ from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
-from resperf.network.model import open_buffer, parse, strip_file
+from resperf.network.model import parse, stripped_file
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
@@ -85,9 +85,7 @@ def read_network(
         If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    with open_buffer(path) as buffer:
-        stripped = strip_file(path, buffer)
-    return read_stripped(path, stripped, batch=batch, shapes=shapes, assume=assume)
+    return read_stripped(path, stripped_file(path), batch=batch, shapes=shapes, assume=assume)
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:

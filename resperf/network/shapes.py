@@ -89,15 +89,21 @@ class ShapeFinder:
             return None
         if self._opsets.get("", 1) < _BROADCASTING:
             return None
-        known = [(a, b) for a, b in zip(before, now, strict=True) if a and b and a.dtype == b.dtype]
-        if not known or len(known) < sum(each is not None for each in (*before, *now)) / 2:
+        known: list[tuple[Tensor, Tensor]] = []
+        for old, new in zip(before, now, strict=True):
+            if old is None and new is None:
+                continue  # an absent optional input
+            if old is None or new is None or old.dtype != new.dtype:
+                return None
+            known.append((old, new))
+        if not known:
             return None
         shape = made[0].shape
         if node.op_type in _PER_IMAGE:
-            (old, new), *others = known
-            scaled = old.shape[:1] == shape[:1] and old.shape[1:] == new.shape[1:]
+            (image, images), *others = known
+            scaled = image.shape[:1] == shape[:1] and image.shape[1:] == images.shape[1:]
             scaled = scaled and all(a is b for a, b in others)
-            return (*new.shape[:1], *shape[1:]) if scaled else None
+            return (*images.shape[:1], *shape[1:]) if scaled else None
         if (rule := _SCALED.get(node.op_type)) is None:
             return None
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from resperf.network._base import Network
-from resperf.network.model import open_buffer, parse, strip_file
+from resperf.network.model import parse, stripped_file
 from resperf.network.reader import resolve
 from resperf.network.wire import strip
 
@@ -20,8 +20,7 @@ def weightless(path: Path) -> bytes:
     NetworkError
         If the file is missing, damaged or not ONNX.
     """
-    with open_buffer(path) as buffer:
-        return strip_file(path, buffer).model
+    return stripped_file(path).model
 
 
 def graph_digest(content: bytes) -> str:

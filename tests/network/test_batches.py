@@ -43,12 +43,15 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     def written(
-        nodes: Sequence[NodeProto], dims: Sequence[int | str], weights: Sequence[TensorProto] = ()
+        nodes: Sequence[NodeProto],
+        dims: Sequence[int | str],
+        weights: Sequence[TensorProto] = (),
+        opset: int = 17,
     ) -> Path:
         image = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
         result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
         graph: GraphProto = helper.make_graph(nodes, "g", [image], [result], list(weights))
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
         path = tmp_path / "net.onnx"
         path.write_bytes(model.SerializeToString())
         return path
@@ -183,7 +186,9 @@ def test_a_batch_that_does_not_fit_is_refused_as_at_first(write: Callable[..., P
 
 
 @pytest.mark.parametrize("op", sorted({*shapes._SCALED, *shapes._PER_IMAGE}))
-def test_the_rules_for_shapes_are_those_of_onnx(op: str, write: Callable[..., Path]) -> None:
+def test_the_rules_for_shapes_are_those_of_onnx(
+    op: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every operator that has a rule, in a network: the same as read anew, by the rule."""
     node, zeros = helper.make_node, {"scale": np.ones(8), "shift": np.zeros(8)}
     dims: list[int | str] = ["n", 8, 4, 4]
@@ -213,9 +218,18 @@ def test_the_rules_for_shapes_are_those_of_onnx(op: str, write: Callable[..., Pa
     ]  # fmt: skip
     names = given.get(op, ["x"])
     before = [node("QuantizeLinear", ["x", "one", "zero"], ["q"])] if "q" in names else []
-    path = write([*before, node(op, names, ["y"], **attributes.get(op, {}))], dims, weights)
+    path = write([*before, node(op, names, ["y"], **attributes.get(op, {}))], dims, weights, 20)
+    ruled: list[Any] = []
+    scaled = shapes.ShapeFinder.scaled
+
+    def noted(finder: Any, node: NodeProto, *more: Any) -> Any:
+        ruled.append((node.op_type, scaled(finder, node, *more)))
+        return ruled[-1][1]
+
+    monkeypatch.setattr(shapes.ShapeFinder, "scaled", noted)
     found = read_at(path, 1, 6)
     assert len(reader._readings) == 1
+    assert dict(ruled)[op] is not None
     assert found == [anew(path, 1), anew(path, 6)]
 
 
