@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/resperf demo
 
 test: $(STAMP) check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 check: $(STAMP)
 	tools/check

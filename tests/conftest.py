@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,13 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+
+def pytest_collection_finish() -> None:
+    """Set TensorFlow's threads, which a process sets once, whatever test comes first."""
+    if (tensorflow := sys.modules.get("tensorflow")) is not None:
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+        tensorflow.config.threading.set_intra_op_parallelism_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,9 @@ class Adaptation(Record):
         the bound for nine of ten single probes, each left out of the fit.
     doubts : mapping of str to float
         Group -> logarithm of the half width of its factor's 90% interval.
+    spreads : mapping of str to float
+        Group -> logarithm of the half width of the 90% interval of a single layer around its
+        factor; `log_width` of the correction where it is absent.
     probes : int
         How many were compared.
     stood_in : bool
@@ -202,6 +205,8 @@ class Adaptation(Record):
     between : float
         Logarithm of the half width of the 90% interval of how fast such a machine is over the
         platform; 0 for the platform itself.
+    drift : float
+        Largest logarithm of the probes' times in a later turn over those in the first one.
     """
 
     bundle: str
@@ -217,9 +222,12 @@ class Adaptation(Record):
     costs: Mapping[str, float] = field(default_factory=dict)
     from_bundle: bool = False
     between: float = 0.0
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    drift: float = 0.0
 
     def __post_init__(self) -> None:
-        if not all(0 <= value < math.inf for value in (*self.doubts.values(), *self._factors)):
+        known = (*self.doubts.values(), *self.spreads.values(), *self._factors, self.drift)
+        if not all(0 <= value < math.inf for value in known):
             raise ValueError("the adaptation is damaged")
 
     @classmethod
@@ -227,33 +235,58 @@ class Adaptation(Record):
         """Read what `to_json` wrote, in this version or before groups were told apart as now."""
         made = super().from_json(values)
         names = {each: each if each in made.doubts else _EARLIER.get(each, each) for each in GROUPS}
-        factors, doubts = (
+        factors, doubts, spreads = (
             {group: values[name] for group, name in names.items() if name in values}
-            for values in (made.correction.factors, made.doubts)
+            for values in (made.correction.factors, made.doubts, made.spreads)
         )
-        return replace(made, correction=replace(made.correction, factors=factors), doubts=doubts)
+        return replace(
+            made,
+            correction=replace(made.correction, factors=factors),
+            doubts=doubts,
+            spreads=spreads,
+        )
 
     @property
     def _factors(self) -> Array:
         return np.array([self.correction.factor(group) for group in GROUPS])
 
-    def factors(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> Array:
-        """Return each layer's time on the platform over that on the bundle's machine.
+    @property
+    def _spreads(self) -> Array:
+        usual = self.correction.log_width
+        return np.array([self.spreads.get(group, usual) for group in GROUPS])
+
+    def scaled(
+        self, layers: Sequence[Layer], times_ms: Sequence[float] | Array
+    ) -> tuple[Array, Array]:
+        """Say how layers' times on the platform follow from those on the bundle's machine.
 
         Parameters
         ----------
         layers : sequence of Layer
         times_ms : sequence of float (layers,)
             On the bundle's machine.
+
+        Returns
+        -------
+        factors : array of float64 (layers,)
+            Time on the platform over that on the bundle's machine.
+        widths : array of float64 (layers,)
+            Logarithm of the half width of the 90% interval of a single layer around that.
         """
-        scaled: Array = self.speeds.shares(layers, times_ms) @ self._factors
-        return scaled
+        parts = self.speeds.shares(layers, times_ms) * self._factors
+        factors: Array = parts.sum(axis=1)
+        shares = parts / factors[:, np.newaxis]
+        # Where nothing tells how far off single probes are, no group does.
+        spreads = np.where(shares > 0, self._spreads, 0.0)
+        widths = np.hypot(np.linalg.norm(shares * spreads, axis=1), self.between)
+        return factors, widths
 
     def doubt(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
         """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
 
         Factors of different groups are taken to err independently: most probes tell of one group.
-        How fast another machine is (`between`) is common to all.
+        How fast another machine is (`between`) is common to all, and so is how far the speed of a
+        machine that changes it is from that between its fastest and its slowest turn.
 
         Parameters
         ----------
@@ -262,12 +295,13 @@ class Adaptation(Record):
             On the platform; NaN counts as nothing.
         """
         known_ms = np.nan_to_num(np.asarray(times_ms, dtype=float))
+        common = math.hypot(self.between, self.drift / 2)
         if not known_ms.sum() > 0:
-            return math.hypot(self.between, max(self.doubts.values()))
+            return math.hypot(common, max(self.doubts.values()))
         shares = self.speeds.shares(layers, known_ms / self.correction.others)
         weights = known_ms @ shares / known_ms.sum()
         return math.hypot(
-            self.between,
+            common,
             *(
                 weight * self.doubts.get(group, 0.0)
                 for weight, group in zip(weights, GROUPS, strict=True)

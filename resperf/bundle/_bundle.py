@@ -815,8 +815,8 @@ def _scaled(
     adapted: Adaptation, layers: Sequence[Layer], ms: Array, low_ms: Array, high_ms: Array
 ) -> tuple[Array, Array, Array]:
     """Scale times of layers to another machine; the probes' spread joins their intervals."""
-    ms_there = adapted.factors(layers, ms) * ms
-    width = math.hypot(adapted.correction.log_width, adapted.between)
+    factors, width = adapted.scaled(layers, ms)
+    ms_there = factors * ms
     with np.errstate(divide="ignore", invalid="ignore"):
         lower, upper = (np.exp(np.hypot(np.log(each / ms), width)) for each in (low_ms, high_ms))
     return ms_there, ms_there / lower, ms_there * upper

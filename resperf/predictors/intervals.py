@@ -226,10 +226,16 @@ def widened(
     return np.where(in_range, low_ms, wider[0]), np.where(in_range, high_ms, wider[1])
 
 
-def conformal_bound(sizes: Sequence[float] | Array) -> float:
-    """Return the conformal quantile: the next size is below it with probability `SHARE`."""
-    ordered, rows = sorted(sizes), len(sizes)
-    return float(ordered[min(math.ceil((rows + 1) * SHARE), rows) - 1])
+def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = ()) -> float:
+    """Return the conformal quantile: the next size is below it with probability `SHARE`.
+
+    Sizes that err together weigh less than 1 each (`weights`), by default all weigh 1.
+    """
+    order = np.argsort(sizes)
+    below = np.cumsum(np.asarray(weights, dtype=float)[order] if len(weights) else order * 0 + 1.0)
+    # Sums of fractions are a little off.
+    place = int(np.searchsorted(below, (below[-1] + 1) * SHARE - 1e-9))
+    return float(np.asarray(sizes)[order[min(place, len(order) - 1)]])
 
 
 def _known(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:

@@ -27,6 +27,10 @@ RUN_NOISE = 0.2
 its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails (docs/networks-on-gpus.md)."""
 TRANSFERRED_NOISE = 0.05
 """Relative spread of networks on a machine other than that of their layers."""
+PROBED_NOISE, PROBED_WIDTH, PROBED_COMMON = 0.1, 0.1, 0.05
+"""Where probes have scaled the layers to such a machine: relative spread of its networks, and prior
+standard deviations of a kind's factor and of the common one, which is little more than how the
+machine's speed changes in minutes."""
 FACTOR_PRIOR_WIDTH = 0.2
 """Prior standard deviation of a kind's factor around 1, or around a factor common to all kinds.
 Also that of a common factor of a card: 0.06 to 0.33 were seen, in logarithms, where others or a
@@ -119,8 +123,13 @@ def priors_of_runs(log_width: float) -> Priors:
     return Priors(common=FACTOR_PRIOR_WIDTH, noise=RUN_NOISE, log_width=log_width)
 
 
-def priors_elsewhere() -> Priors:
-    """Return what is expected of networks on another machine than that of their layers."""
+def priors_elsewhere(*, probed: bool) -> Priors:
+    """Return what is expected of networks on another machine than that of their layers.
+
+    `probed` says whether the layers were scaled to that machine by probes.
+    """
+    if probed:
+        return Priors(of_kinds=PROBED_WIDTH, common=PROBED_COMMON, noise=PROBED_NOISE)
     return Priors(common=MACHINES_WIDTH, noise=TRANSFERRED_NOISE)
 
 
@@ -227,15 +236,16 @@ def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) 
 def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten networks.
 
-    It is a conformal bound on networks that were left out of the fit. Errors of one network's batch
-    sizes are correlated, so the worst of them counts. With few networks their spread is joined to
-    the one `known` before, by Student's distribution.
+    It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
+    network weigh together as one. With few networks their spread, and of each the worst run's, is
+    joined to the one `known` before, by Student's distribution.
     """
     worst: dict[str, float] = {}
     for each, ratio in zip(placed, ratios, strict=True):
         worst[each.network] = max(worst.get(each.network, 0.0), float(ratio))
     if len(worst) >= FEWEST_FOR_WIDTH:
-        return conformal_bound(list(worst.values()))
+        runs = Counter(each.network for each in placed)
+        return conformal_bound(ratios, [1 / runs[each.network] for each in placed])
     if math.isinf(known):
         return math.inf
     stats = require("scipy.stats", "train")

@@ -640,12 +640,11 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
     )
     correction = fit_correction(placed, {}, priors)
-    doubts = {
-        group: math.hypot(doubt, run.drift) for group, doubt in _doubts(correction, shares).items()
-    }
+    doubts, spreads = _doubts(correction, shares)
     here = replace(run.platform, probes={})
     if bundle.platform.processor and not here.hardware_differences(bundle.platform):
-        correction = _where_sure(correction, doubts)
+        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in doubts.items()}
+        correction = _where_sure(correction, drifting)
     return Adaptation(
         bundle=mark_of(bundle),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -654,6 +653,8 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
         speeds=speeds,
         correction=correction,
         doubts=doubts,
+        spreads=spreads,
+        drift=run.drift,
         probes=len(layers),
         stood_in=stood_in,
         remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
@@ -690,12 +691,14 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
     ]
 
 
-def _doubts(correction: Correction, shares: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Return the logarithm of the half width of each group's 90% interval.
+def _doubts(
+    correction: Correction, shares: npt.NDArray[np.float64]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return `Adaptation.doubts` and `Adaptation.spreads`.
 
     From how far off the group's probes are that were left out of the fit, joined with the median
-    of all; over the root of how many probes weigh in the group, by Student's distribution. No more
-    than is expected without any.
+    of all, by Student's distribution. The factor's doubt is that over the root of how many probes
+    weigh in the group, and no more than is expected without any.
     """
     stats = require("scipy.stats", "train")
     runs = correction.evidence["networks"]
@@ -703,11 +706,11 @@ def _doubts(correction: Correction, shares: npt.NDArray[np.float64]) -> dict[str
     usual = max(float(np.median(np.abs(off))) / float(stats.norm.ppf(0.75)), LEAST_SPREAD)
     outer = (1 + SHARE) / 2
     known = float(stats.norm.ppf(outer)) * GROUP_WIDTH
-    found = {}
+    doubts, spreads = {}, {}
     for group, weights in zip(GROUPS, shares.T, strict=True):
         count = float(weights.sum())
         squares = float(weights @ off**2) + PRIOR_NETWORKS * usual**2
         spread = math.sqrt(squares / (count + PRIOR_NETWORKS))
-        reach = float(stats.t.ppf(outer, count + PRIOR_NETWORKS)) * spread
-        found[group] = 1 / math.sqrt(count / reach**2 + 1 / known**2)
-    return found
+        spreads[group] = float(stats.t.ppf(outer, count + PRIOR_NETWORKS)) * spread
+        doubts[group] = 1 / math.sqrt(count / spreads[group] ** 2 + 1 / known**2)
+    return doubts, spreads

@@ -149,9 +149,11 @@ def calibrate(
             bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
-        priors = Priors() if bundle.transferred is None else priors_elsewhere()
-        learnt = fit_correction(placed, bundle.costs, priors)
         transferred = bundle.transferred
+        priors = Priors()
+        if transferred is not None:
+            priors = priors_elsewhere(probed=transferred.adaptation is not None)
+        learnt = fit_correction(placed, bundle.costs, priors)
         if differences and transferred is not None:
             transferred, learnt = _common_factor_of_layers(transferred, learnt)
         for name in bundle.manifest["files"]:

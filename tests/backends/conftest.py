@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tensorflow() -> TensorFlowBackend:
-    return backend("tensorflow")  # type: ignore[return-value]
+    return backend("tensorflow", threads=1)  # type: ignore[return-value]
 
 
 @pytest.fixture

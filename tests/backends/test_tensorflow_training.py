@@ -42,7 +42,7 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(scope="module", autouse=True)
 def trained() -> Backend:
     """Start TensorFlow with its threads, which its first operation fixes."""
-    return backend("tensorflow", optimizer="momentum")
+    return backend("tensorflow", threads=1, optimizer="momentum")
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_the_peak_of_a_network_has_its_weights(optimizer: str, network_file: Net
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     weights = {"w": np.ones((side, side), np.float32)}
     path = network_file("n.onnx", nodes, {"x": [1, side]}, {"y": None}, weights)
-    with backend("tensorflow", optimizer=optimizer).network(path, batch=None) as built:
+    with backend("tensorflow", threads=1, optimizer=optimizer).network(path, batch=None) as built:
         if "peak_memory_bytes" not in built.phases:
             pytest.skip("this system does not tell the peak of a process")
         peak_bytes = built.phases["peak_memory_bytes"].sampler()
@@ -226,7 +226,7 @@ def test_what_has_no_training_step_says_so(network_file: NetworkFile, trained: B
     row = measure_layer(trained, layer, SamplingProtocol(), monitor=Monitor())
     assert (row.status, row.detail) == (Status.UNSUPPORTED, trained.without_layers())
     with pytest.raises(ResperfError, match="no optimizer 'lion'"):
-        backend("tensorflow", optimizer="lion")
+        backend("tensorflow", threads=1, optimizer="lion")
 
 
 def test_the_peak_of_the_process_is_that_of_the_run() -> None:

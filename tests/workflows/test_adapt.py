@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,9 @@ LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
 THERE = {"gflops": 50.0, "gb_per_s": 5.0}
 HERE = {"gflops": 25.0, "gb_per_s": 10.0}
 """Computing takes twice as long here as there, moving bytes half as long, a node the same."""
+SMALL = Conv(
+    batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
+)
 
 
 def drawn() -> list[Layer]:
@@ -159,7 +163,13 @@ def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     assert said in "; ".join(disturbed.remarks)
     found = fitted(bundle, disturbed)
     assert found.summary()["remarks"] == list(disturbed.remarks)
-    assert min(found.doubts.values()) >= disturbed.drift > 0.1
+    assert found.drift == disturbed.drift > 0.1
+    # What is common to all layers is in doubt, however many groups they are of.
+    some = drawn()[:4]
+    steady = replace(found, drift=0.0).doubt(some, [1.0] * len(some))
+    assert found.doubt(some, [1.0] * len(some)) == pytest.approx(
+        math.hypot(steady, disturbed.drift / 2)
+    )
 
 
 def test_disturbed_probes_are_measured_again(bundle, monkeypatch):
@@ -330,15 +340,7 @@ def test_layers_are_grouped_by_what_they_compute():
         "batch": 1, "channels_in": 8, "height": 9, "width": 9, "rank": 2, "kernel_width": 1,
     }  # fmt: skip
     layers = {
-        "convolutions": Conv(
-            batch=1,
-            channels_in=3,
-            channels_out=3,
-            height=9,
-            width=9,
-            kernel_height=3,
-            kernel_width=3,
-        ),
+        "convolutions": SMALL,
         "products": MatMul(batch=1, rows=8, depth=8, columns=8),
         "activations": Activation(batch=1, values=64, activation="gelu"),
         "rows": Softmax(batch=1, values=64),
@@ -358,11 +360,11 @@ def test_layers_are_grouped_by_what_they_compute():
 def by_hand(bundle) -> Callable[..., Adaptation]:
     """Make an adaptation of the bundle with given factors and doubts."""
 
-    def make(factors: dict[str, float], doubts: dict[str, float]) -> Adaptation:
+    def make(factors: dict[str, float], doubts: dict[str, float], **more: Any) -> Adaptation:
         learnt = Correction(factors, 0.0, 0.0, 0.1, {}, others=1.0)
         return Adaptation(
             "", "2026-01-01", bundle.setting, bundle.platform, Speeds(NODE_MS, 5e6, 5e6), learnt,
-            doubts, 20, True,
+            doubts, 20, True, **more,
         )  # fmt: skip
 
     return make
@@ -372,19 +374,32 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
     made = by_hand({"node": 2.0, "convolutions": 3.0}, {"node": 0.3, "convolutions": 0.1})
     # All of a tiny layer is the node's; 0.005 of 1 ms of a product in the caches.
     tiny = Activation(batch=1, values=16, activation="relu")
-    assert made.factors([tiny], [NODE_MS]) == pytest.approx([2.0])
+    assert made.scaled([tiny], [NODE_MS])[0] == pytest.approx([2.0])
     assert made.doubt([tiny], [NODE_MS]) == pytest.approx(0.3)
     assert made.doubt([tiny], [math.nan]) == 0.3
-    long = Conv(
-        batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
-    )
-    share = made.speeds.shares([long], [1.0])[0]
+    share = made.speeds.shares([SMALL], [1.0])[0]
     factors, doubts = np.ones(len(GROUPS)), np.zeros(len(GROUPS))
     known = [GROUPS.index("convolutions"), GROUPS.index("node")]
     factors[known], doubts[known] = [3.0, 2.0], [0.1, 0.3]
-    assert made.factors([long], [1.0]) == pytest.approx([share @ factors])
+    assert made.scaled([SMALL], [1.0])[0] == pytest.approx([share @ factors])
     # Doubts of different groups err independently.
-    assert made.doubt([long], [1.0]) == pytest.approx(math.hypot(*(share * doubts)))
+    assert made.doubt([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * doubts)))
+
+
+def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
+    spreads = {"node": 0.4, "convolutions": 0.2}
+    made = by_hand({"node": 2.0, "convolutions": 1.0}, {"node": 0.3}, spreads=spreads)
+    tiny = Activation(batch=1, values=16, activation="relu")
+    there_ms = [NODE_MS, 2 * NODE_MS]
+    share = made.speeds.shares([SMALL], there_ms[1:])[0][GROUPS.index("node")]
+    assert share == pytest.approx(0.5)
+    # A node for half of its time there is one for two thirds of it here.
+    widths = made.scaled([tiny, SMALL], there_ms)[1]
+    assert widths == pytest.approx([0.4, math.hypot(0.4 * 2 / 3, 0.2 / 3)], abs=0.01)
+    apart = replace(made, between=0.3).scaled([tiny, SMALL], there_ms)[1]
+    assert apart == pytest.approx(np.hypot(widths, 0.3))
+    # Of a group without a spread of its own, that of all probes is known.
+    assert replace(made, spreads={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
 
 
 def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
