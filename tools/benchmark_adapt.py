@@ -85,11 +85,14 @@ def main() -> None:
 
 
 def stood_in(runs: Mapping[str, tuple[Path, int]], other: Bundle) -> Times:
-    """Predict every network as another bundle does."""
-    return {
-        key: predict_network(read_network(path, batch=batch), other).total_ms
-        for key, (path, batch) in runs.items()
-    }
+    """Predict every network as another bundle does; what cannot be read is named."""
+    found: Times = {}
+    for key, (path, batch) in runs.items():
+        try:
+            found[key] = predict_network(read_network(path, batch=batch), other).total_ms
+        except ResperfError as error:
+            print(f"{key} is not predicted: {error}", flush=True)
+    return found
 
 
 def probes_of(other: Bundle) -> ProbeRun:

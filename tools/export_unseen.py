@@ -167,6 +167,39 @@ LISTS: Mapping[str, Listed] = {
             "deberta_128": "int8-dynamic",
         },
     ),
+    "fourth": Listed(
+        script=(
+            "dpn68b", "bat_resnext26ts", "sebotnet33ts_256", "eca_botnext26ts_256",
+            "resnetv2_50d_gn", "resnetv2_50x1_bit", "vit_small_resnet26d_224",
+            "vit_srelpos_small_patch16_224", "regnetx_032", "regnetz_005", "repvgg_a1",
+            "legacy_seresnet50", "ecaresnet50d", "dla60_res2net", "hrnet_w30", "vovnet57a",
+            "xception41p", "coat_mini", "mixer_s16_224", "poolformer_s24", "nf_resnet26",
+            "skresnet34", "rexnetr_130", "cs3edgenet_x",
+        ),
+        dynamo=(
+            "samvit_base_patch16_224", "hieradet_small", "mambaout_kobe", "efficientvit_b1",
+            "efficientvit_l1", "efficientformerv2_s1", "swiftformer_s", "hgnetv2_b2",
+            "mobilenetv4_hybrid_medium", "convnext_zepto_rms", "eva02_small_patch14_224",
+            "vit_medium_patch16_rope_reg1_gap_256", "levit_256", "coatnext_nano_rw_224",
+            "mobilevitv2_100", "regnety_008", "fbnetv3_d", "lcnet_150", "efficientnet_b2",
+            "fastvit_sa12", "repvit_m1", "maxvit_nano_rw_256", "xcit_nano_12_p8_224",
+            "naflexvit_base_patch16_gap", "gcvit_xtiny",
+        ),
+        torchvision=("resnext50_32x4d", "convnext_tiny"),
+        keras=(),
+        converted={
+            "convnext_nano": "fp16", "regnetx_008": "fp16", "efficientnet_b3": "fp16-transformers",
+            "mobilenetv2_140": "int8-qdq", "resnet14t": "int8-qdq", "ese_vovnet57b": "int8-qdq",
+            "repvgg_a2": "int8-qdq", "tf_efficientnet_lite2": "int8-qoperator",
+            "vit_small_patch16_224": "int8-dynamic", "gmixer_12_224": "int8-dynamic",
+        },
+        others=(
+            "ernie_128", "roformer_128", "nystromformer_128", "gemma_prompt", "mistral_token",
+            "starcoder_prompt", "wavlm_1s", "unispeech_1s", "glpn", "vq_decoder",
+            "data2vec_vision", "detr_encoder",
+        ),
+        converted_others={"ernie_128": "fp16-transformers", "unispeech_1s": "int8-dynamic"},
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -233,6 +266,26 @@ def others() -> dict[str, Maker]:
                                         num_heads=[6, 6], upscale=2),
         "pixart": _pixart,
         "autoencoder_tiny": _autoencoder_tiny,
+        "ernie_128": lambda: _text("ErnieConfig", "ErnieModel", num_hidden_layers=6,
+                                   hidden_size=512, num_attention_heads=8,
+                                   intermediate_size=2048),
+        "roformer_128": lambda: _text("RoFormerConfig", "RoFormerModel", num_hidden_layers=6,
+                                      hidden_size=384, num_attention_heads=6,
+                                      intermediate_size=1536, embedding_size=384),
+        "nystromformer_128": lambda: _text("NystromformerConfig", "NystromformerModel",
+                                           num_hidden_layers=6, hidden_size=384,
+                                           num_attention_heads=6, intermediate_size=1536),
+        "gemma_prompt": lambda: _decoder("gemma", PROMPT, 0),
+        "mistral_token": lambda: _decoder("mistral", 1, PAST),
+        "starcoder_prompt": lambda: _decoder("starcoder2", PROMPT, 0),
+        "wavlm_1s": lambda: _speech("WavLMConfig", "WavLMModel"),
+        "unispeech_1s": lambda: _speech("UniSpeechConfig", "UniSpeechModel"),
+        "glpn": lambda: _image_model("GLPNConfig", "GLPNForDepthEstimation"),
+        "vq_decoder": _vq_decoder,
+        "data2vec_vision": lambda: _image_model("Data2VecVisionConfig", "Data2VecVisionModel",
+                                                hidden_size=384, num_hidden_layers=8,
+                                                num_attention_heads=6, intermediate_size=1536),
+        "detr_encoder": _detr_encoder,
     }  # fmt: skip
 
 
@@ -464,6 +517,29 @@ def _dit() -> Made:
     )  # fmt: skip
 
 
+def _vq_decoder() -> Made:
+    """Return the decoder of latents of a quantised autoencoder."""
+    import torch
+    from diffusers import VQModel
+
+    model = VQModel(
+        down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(64, 128, 128), layers_per_block=1, latent_channels=3,
+        norm_num_groups=16,
+    ).decoder  # fmt: skip
+    return model, (torch.randn(BATCH, 3, 32, 32),)
+
+
+def _detr_encoder() -> Made:
+    """Return a transformer encoder of PyTorch over the 400 places of a detector's image."""
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), (
+        torch.randn(BATCH, 400, 256),
+    )  # fmt: skip
+
+
 def _speech(config: str, kind: str) -> Made:
     import torch
 
@@ -515,6 +591,16 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
     "granite": ("GraniteConfig", "GraniteForCausalLM", {
         "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 32000}),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 64,
+        "vocab_size": 32000}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 1792, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000}),
     "olmo": ("OlmoConfig", "OlmoForCausalLM", {
         "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
         "num_attention_heads": 8, "vocab_size": 32000}),

@@ -4,8 +4,9 @@ A layer's time is divided into groups by the speeds of the machine that it was m
 that every node takes, reading and writing in memory, and in the caches. The rest is what the layer
 computes: multiply-adds of convolutions or of matrix products, those of integers, whose sums are
 requantised or not, activations, sums over rows (softmax, normalisations), or other functions of
-values (pooling). Of layers that only copy values, such as transposes, all but node and memory is
-one group.
+values (pooling). Depthwise convolutions in blocks have kernels of their own, whose speed depends on
+how large the window is. Of layers that only copy values, such as transposes, all but node and
+memory is one group, and of re-layouts to and from blocks another.
 Each part takes its group's factor.
 """
 
@@ -22,26 +23,29 @@ import numpy as np
 from resperf.bundle._correction import Correction
 from resperf.copies import COLD_WEIGHTS_BYTES, FOOTPRINTS_MB, weights_cost
 from resperf.features import Array
-from resperf.layers import Layer, Reorder
+from resperf.layers import BLOCKED_LAYOUTS, Conv, Layer, Reorder
 from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 
 CONVOLUTIONS, PRODUCTS = "convolutions", "products"
+DEPTHWISE, WIDE_DEPTHWISE = "depthwise", "wide_depthwise"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
 INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
-COPIES = "copies"
+COPIES, REORDERS = "copies", "reorders"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
-    CONVOLUTIONS, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_CONV_SUMS,
-    INT8_DEPTHWISE, COPIES, MEMORY, CACHES, NODE,
+    CONVOLUTIONS, DEPTHWISE, WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8,
+    INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE, COPIES, REORDERS, MEMORY, CACHES, NODE,
 )  # fmt: skip
 _EARLIER: Mapping[str, str] = {
     **dict.fromkeys((CONVOLUTIONS, PRODUCTS), "compute"),
     **dict.fromkeys((ACTIVATIONS, ROWS), FUNCTIONS),
     **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
     COPIES: CACHES,
+    **dict.fromkeys((DEPTHWISE, WIDE_DEPTHWISE), CONVOLUTIONS),
+    REORDERS: COPIES,
 }
 """Group -> the one that adaptations told it by which were made before it was a group."""
 _OF_KINDS: Mapping[str, str] = {
@@ -51,6 +55,8 @@ _OF_KINDS: Mapping[str, str] = {
 _SUMS = frozenset({"integer", "dynamic"})
 """Functions of int8 layers that do not requantise their sums: a processor with instructions for
 matrices of integers gains most by these."""
+_NARROW = 9
+"""Largest number of values in the window of a depthwise convolution that is not wide."""
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
@@ -129,9 +135,10 @@ class Speeds(Record):
             found[:, GROUPS.index(group)] = part_ms / whole_ms
             left_ms = left_ms - part_ms
         found[np.arange(len(layers)), rest] += left_ms / whole_ms
-        copies = rest == GROUPS.index(COPIES)
-        found[copies, GROUPS.index(COPIES)] += found[copies, GROUPS.index(CACHES)]
-        found[copies, GROUPS.index(CACHES)] = 0.0
+        for group in (COPIES, REORDERS):
+            copies = rest == GROUPS.index(group)
+            found[copies, GROUPS.index(group)] += found[copies, GROUPS.index(CACHES)]
+            found[copies, GROUPS.index(CACHES)] = 0.0
         return found
 
 
@@ -146,8 +153,14 @@ def _parts(layer: Layer) -> tuple[float, float, int]:
 
 def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
-    if not layer.flops or layer.kind == Reorder.kind:
+    if layer.kind == Reorder.kind:
+        return REORDERS
+    if not layer.flops:
         return COPIES  # They wait for values that lie apart.
+    if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS and layer.groups > 1:
+        window = layer.kernel_height * layer.kernel_width
+        if window > 1 and layer.groups == layer.channels_in:
+            return DEPTHWISE if window <= _NARROW else WIDE_DEPTHWISE
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
             return INT8_CONV_SUMS if "conv" in layer.kind else INT8_SUMS
@@ -166,6 +179,13 @@ def _moved_bytes(layer: Layer) -> tuple[float, float]:
     others = layer.moved_bytes - weights
     cached = min(others, CACHED_BYTES)
     return cached, weights + others - cached
+
+
+def _told_by(group: str, known: Mapping[str, float]) -> str:
+    """Return the group itself if it is known, else the one that told it when it was none yet."""
+    while group not in known and group in _EARLIER:
+        group = _EARLIER[group]
+    return group
 
 
 @dataclass(frozen=True)
@@ -234,7 +254,7 @@ class Adaptation(Record):
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote, in this version or before groups were told apart as now."""
         made = super().from_json(values)
-        names = {each: each if each in made.doubts else _EARLIER.get(each, each) for each in GROUPS}
+        names = {each: _told_by(each, made.doubts) for each in GROUPS}
         factors, doubts, spreads = (
             {group: values[name] for group, name in names.items() if name in values}
             for values in (made.correction.factors, made.doubts, made.spreads)

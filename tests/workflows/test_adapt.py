@@ -314,7 +314,7 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     pool = Pool(**image, kernel_height=1, kernel_width=1)
     turned = Transpose(batch=1, dim1=400, dim2=400, order="21")
     blocked = Reorder(batch=1, channels_in=16, height=100, width=100)
-    assert by_groups(speeds, blocked, 0.1) == pytest.approx({"node": 0.01, "copies": 0.99})
+    assert by_groups(speeds, blocked, 0.1) == pytest.approx({"node": 0.01, "reorders": 0.99})
     # 0.59 MB of weights in memory, 0.06 of 1 ms, and 0.49 MB in the caches.
     sums = QuantizedDense(batch=128, features_in=768, features_out=768)
     layers, times_ms = [tiny, dense, pool, turned, sums], [0.0005, 1.0, 0.1, 0.1, 1.0]
@@ -330,7 +330,7 @@ def test_a_layers_time_is_divided_by_the_speeds_of_its_machine():
     assert by_group["functions"] == pytest.approx([0.0, 0.0, 1 - 0.01 - 0.128, 0.0, 0.0])
     assert by_group["int8_sums"][4] == pytest.approx(1 - memory[4] - caches[4] - 0.001)
     assert by_group["int8_sums"][4] > 0.9
-    others = {"convolutions", "activations", "rows", "int8", "int8_depthwise"}
+    others = {"convolutions", "depthwise", "activations", "rows", "int8", "int8_depthwise"}
     assert not any(by_group[name].any() for name in others)
 
 
@@ -339,8 +339,14 @@ def test_layers_are_grouped_by_what_they_compute():
     image = {
         "batch": 1, "channels_in": 8, "height": 9, "width": 9, "rank": 2, "kernel_width": 1,
     }  # fmt: skip
+    depthwise = Conv(
+        batch=1, channels_in=16, channels_out=16, height=9, width=9, kernel_height=3,
+        kernel_width=3, pad_top=1, pad_bottom=1, groups=16, layout="nchwc8",
+    )  # fmt: skip
     layers = {
         "convolutions": SMALL,
+        "depthwise": depthwise,
+        "wide_depthwise": depthwise.replace(kernel_height=5, pad_top=2, pad_bottom=2),
         "products": MatMul(batch=1, rows=8, depth=8, columns=8),
         "activations": Activation(batch=1, values=64, activation="gelu"),
         "rows": Softmax(batch=1, values=64),
@@ -354,6 +360,10 @@ def test_layers_are_grouped_by_what_they_compute():
     }
     shares = speeds.shares([*layers.values()], [1.0] * len(layers))
     assert [GROUPS[row.argmax()] for row in shares] == [*layers]
+    # Elsewhere depthwise ones are computed as products, and those of one value are scalings.
+    scaling = depthwise.replace(kernel_height=1, kernel_width=1, pad_top=0, pad_bottom=0)
+    for each in (depthwise.replace(layout="nchw"), scaling):
+        assert GROUPS[speeds.shares([each], [1.0])[0].argmax()] == "convolutions"
 
 
 @pytest.fixture
@@ -410,14 +420,14 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
     factors = {group: read.correction.factor(group) for group in GROUPS}
     assert factors == {
-        **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "products": 3.0, "memory": 2.0,
-        "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5,
-        "copies": 4.0, "caches": 4.0,
+        **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "depthwise": 3.0, "wide_depthwise": 3.0,
+        "products": 3.0, "memory": 2.0, "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5,
+        "int8_depthwise": 0.5, "copies": 4.0, "reorders": 4.0, "caches": 4.0,
     }  # fmt: skip
     assert read.doubts == {
-        "convolutions": 0.1, "products": 0.1, "activations": 0.2, "rows": 0.2, "functions": 0.2,
-        "int8": 0.4, "int8_sums": 0.4, "int8_conv_sums": 0.4, "int8_depthwise": 0.4,
-        "copies": 0.3, "caches": 0.3,
+        "convolutions": 0.1, "depthwise": 0.1, "wide_depthwise": 0.1, "products": 0.1,
+        "activations": 0.2, "rows": 0.2, "functions": 0.2, "int8": 0.4, "int8_sums": 0.4,
+        "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "reorders": 0.3, "caches": 0.3,
     }  # fmt: skip
 
 
