@@ -48,6 +48,9 @@ Strict = bool | Literal["range"]
 STATE_WIDTH = 0.07
 """Nine of ten totals are off by less than this, as a logarithm, because the state of a CPU's host
 changes within minutes or from day to day."""
+MOVED_WIDTH = 0.15
+"""The same of totals on another machine than that of the layers, by layers that were scaled: a
+machine also differs in what networks take beside layers (docs/methods.md)."""
 LEAST_SHARE = 0.4
 """Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
@@ -390,7 +393,7 @@ def _widths(
     found, times_ms = zip(*placed, strict=True) if placed else ((), ())
     doubt = adapted.doubt(found, times_ms)
     if math.isinf(own):
-        return own, math.hypot(STATE_WIDTH, doubt)
+        return own, math.hypot(MOVED_WIDTH, doubt)
     return math.hypot(own, doubt), math.inf
 
 
