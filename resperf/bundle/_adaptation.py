@@ -296,7 +296,7 @@ class Adaptation(Record):
         parts = self.speeds.shares(layers, times_ms) * self._factors
         factors: Array = parts.sum(axis=1)
         shares = parts / factors[:, np.newaxis]
-        # Where nothing tells how far off single probes are, no group does.
+        # Where few probes left the spread infinite, a share of nothing still adds nothing.
         spreads = np.where(shares > 0, self._spreads, 0.0)
         widths = np.hypot(np.linalg.norm(shares * spreads, axis=1), self.between)
         return factors, widths

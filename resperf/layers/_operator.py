@@ -19,6 +19,24 @@ FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
 
 
+def product_shapes(
+    first: tuple[int, ...], second: tuple[int, ...], attributes: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of a product's operands with the batch first and rows by columns last.
+
+    ``transBatchA`` and ``transBatchB`` of ONNX Runtime's FusedMatMul say that the first axis is the
+    last but one of the matrices; ``transA`` and ``transB`` then exchange the last two.
+    """
+
+    def plain(shape: tuple[int, ...], side: str) -> tuple[int, ...]:
+        if attributes.get(f"transBatch{side}"):
+            shape = (*shape[1:-1], shape[0], shape[-1])
+        turned = attributes.get(f"trans{side}")
+        return (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+
+    return plain(first, "A"), plain(second, "B")
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One ONNX node that does a layer's work, with random weights.

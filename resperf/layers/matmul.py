@@ -9,7 +9,14 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
+from resperf.layers._operator import (
+    FLOATS,
+    Kernel,
+    Operator,
+    dtype_of,
+    product_shapes,
+    split_rows,
+)
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import padded
 
@@ -71,24 +78,22 @@ class MatMul(ProductLayer):
 
         dtype, first, second = dtype_of(operator), operator.shape(0), operator.shape(1)
         attributes = operator.attributes
-        if attributes.get("transBatchA") or attributes.get("transBatchB"):
-            raise LayerError("a product that transposes its batch has no layer")
         if not first or not second:
             raise LayerError(f"a product of shapes {first} and {second} has no layer")
         # A vector is a row on the left and a column on the right.
         first = first if len(first) > 1 else (1, *first)
         second = second if len(second) > 1 else (*second, 1)
+        first, second = product_shapes(first, second, attributes)
         outer_shape = np.broadcast_shapes(first[:-2], second[:-2])
-        rows, depth = first[-2:] if not attributes.get("transA") else first[:-3:-1]
-        transposed = bool(attributes.get("transB"))
-        width = second[-2] if transposed else second[-1]
+        (rows, depth), width = first[-2:], second[-1]
         products = math.prod(outer_shape)
         if math.prod(second[:-2]) == 1 and not attributes.get("transA"):
             rows, products = rows * products, 1
         batch, outer = split_rows(products, (*operator.result(), 1)[0])
         return cls(
             batch=batch, outer=outer, rows=rows, depth=depth, columns=width,
-            transposed_first=bool(attributes.get("transA")), transposed=transposed, dtype=dtype,
+            transposed_first=bool(attributes.get("transA")),
+            transposed=bool(attributes.get("transB")), dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:

@@ -11,6 +11,7 @@ import numpy as np
 
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
+from resperf.layers._operator import product_shapes
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.lowering._ort_attention import by_heads
 from resperf.lowering._read import operator_of
@@ -107,8 +108,8 @@ def _conv_transpose(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float
 
 def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     """One per output value and summed value."""
-    depth = inputs[0][-2 if node.attributes.get("transA") else -1]
-    return math.prod(result) * depth
+    first, _ = product_shapes(inputs[0], inputs[1], node.attributes)
+    return math.prod(result) * first[-1]
 
 
 def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:

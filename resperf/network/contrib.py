@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from resperf.layers._operator import product_shapes
 from resperf.layers._sliding import window_length
 from resperf.network._base import MALFORMED, Known, Tensor
 
@@ -81,11 +82,9 @@ def _product(
     inputs: Inputs, attributes: Mapping[str, Any], *, place: int = 1, dtype: str = ""
 ) -> Known:
     """Type and shape of a product with the matrix at this input place."""
-    first, second = _shape(inputs), _shape(inputs, place)
+    first, second = product_shapes(_shape(inputs), _shape(inputs, place), attributes)
     outer = np.broadcast_shapes(first[:-2], second[:-2])
-    rows = first[-1 if attributes.get("transA") else -2]
-    columns = second[-2 if attributes.get("transB") else -1]
-    return dtype or _dtype(inputs), (*outer, rows, columns)
+    return dtype or _dtype(inputs), (*outer, first[-2], second[-1])
 
 
 def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:

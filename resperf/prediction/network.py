@@ -393,7 +393,9 @@ def _widths(
     found, times_ms = zip(*placed, strict=True) if placed else ((), ())
     doubt = adapted.doubt(found, times_ms)
     if math.isinf(own):
-        return own, math.hypot(MOVED_WIDTH, doubt)
+        origin = bundle.platforms[0] if transferred is None else transferred.origin
+        moved = bundle.platform.hardware_differences(origin)
+        return own, math.hypot(MOVED_WIDTH if moved else STATE_WIDTH, doubt)
     return math.hypot(own, doubt), math.inf
 
 

@@ -231,10 +231,11 @@ def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = (
 
     Sizes that err together weigh less than 1 each (`weights`), by default all weigh 1.
     """
+    each = np.asarray(weights, dtype=float) if len(weights) else np.ones(len(sizes))
     order = np.argsort(sizes)
-    below = np.cumsum(np.asarray(weights, dtype=float)[order] if len(weights) else order * 0 + 1.0)
+    up_to = np.cumsum(each[order])
     # Sums of fractions are a little off.
-    place = int(np.searchsorted(below, (below[-1] + 1) * SHARE - 1e-9))
+    place = int(np.searchsorted(up_to, (up_to[-1] + 1) * SHARE - 1e-9))
     return float(np.asarray(sizes)[order[min(place, len(order) - 1)]])
 
 

@@ -84,6 +84,12 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
           domain="com.microsoft"), {"depth": 64, "columns": 7, "transposed": True}),
     (node("FusedMatMul", [(2, 64, 5), (2, 64, 7)], (2, 5, 7), transA=1, domain="com.microsoft"),
      {"rows": 5, "depth": 64, "columns": 7, "transposed_first": True}),
+    # The first axis may be the last but one of the matrices.
+    (node("FusedMatMul", [(7, 2, 3, 4), (2, 3, 4, 5)], (2, 3, 7, 5), transBatchA=1),
+     {"batch": 2, "outer": 3, "rows": 7, "depth": 4, "columns": 5}),
+    (node("FusedMatMul", [(4, 3, 7), (5, 3, 4)], (3, 7, 5), transBatchA=1, transA=1,
+          transBatchB=1, transB=1),
+     {"batch": 3, "outer": 1, "rows": 7, "depth": 4, "columns": 5, "transposed": True}),
     (node("MatMul", [(8, 50, 64), (64,)], (8, 50)),
      {"batch": 1, "outer": 1, "rows": 400, "depth": 64, "columns": 1}),
     (node("MatMul", [(64,), (8, 64, 50)], (8, 50)),
@@ -357,7 +363,6 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("ReduceSum", [()], ()), "reduces nothing"),
     (node("ReduceMean", [(0, 8)], (0, 1), axes=(1,)), "at least 1"),
     (node("MatMul", [(0, 3, 4), (0, 4, 5)], (0, 3, 5)), "at least 1"),
-    (node("FusedMatMul", [(2, 3, 4), (2, 4, 5)], (2, 3, 5), transBatchA=1), "transposes its batch"),
     (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), antialias=1), "antialiasing"),
     (
         node("Resize", [(1, 8, 9), None, [1, 1, 2]], (1, 8, 18), mode="linear", antialias=1),

@@ -1558,3 +1558,28 @@ def test_a_cast_behind_a_custom_operator_is_a_layer(target: Target, tmp_path: Pa
     assert [(node.op, node.role) for node in asked.nodes] == [
         ("com.example.Sparkle", "unknown"), ("Cast", "execution"), ("Softmax", "execution"),
     ]  # fmt: skip
+
+
+def test_attention_with_the_tokens_first_is_products_of_its_heads(
+    target: Target, tmp_path: Path
+) -> None:
+    """PyTorch's MultiheadAttention: ONNX Runtime fuses the transposes of heads and tokens."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "before"),
+        helper.make_node("Transpose", ["r"], ["q"], "heads_first", perm=[1, 0, 2]),
+        helper.make_node("Transpose", ["r"], ["k"], "turned", perm=[1, 2, 0]),
+        helper.make_node("MatMul", ["q", "k"], ["s"], "scores"),
+        helper.make_node("Softmax", ["s"], ["p"], "shares", axis=-1),
+        helper.make_node("Transpose", ["r"], ["v"], "values", perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["p", "v"], ["y"], "weighted"),
+    ]
+    network = read_network(saved(tmp_path / "n.onnx", nodes, (400, 8, 32), {}))
+    lowered = lower(network, *target, method="framework")
+    assert [(node.op, node.role) for node in lowered.nodes if node.role != "execution"] == []
+    products = [node for node in lowered.nodes if node.op == "FusedMatMul"]
+    assert [(p.layer.rows, p.layer.depth, p.layer.columns) for p in products] == [
+        (400, 32, 400), (400, 400, 32),
+    ]  # fmt: skip
+    assert all(p.layer.batch * p.layer.outer == 8 for p in products)
+    assert not any(node.op == "Transpose" for node in lowered.nodes)
+    assert network.tensors["y"].shape == (8, 400, 32)

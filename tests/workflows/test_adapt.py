@@ -37,6 +37,7 @@ from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
+from resperf.prediction.network import MOVED_WIDTH, STATE_WIDTH
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
 from resperf.training import train
@@ -410,6 +411,17 @@ def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
     assert apart == pytest.approx(np.hypot(widths, 0.3))
     # Of a group without a spread of its own, that of all probes is known.
     assert replace(made, spreads={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
+
+
+def test_another_machine_may_take_more_beside_layers(bundle, by_hand):
+    network = read_network(LENET, batch=1)
+    alike = by_hand({}, {})
+    other = replace(alike, platform=replace(alike.platform, processor="Other"))
+    widths = [
+        predict_network(network, bundle.adapted_to(each)).common_width for each in (alike, other)
+    ]
+    assert widths == pytest.approx([STATE_WIDTH, MOVED_WIDTH])
+    assert STATE_WIDTH < MOVED_WIDTH
 
 
 def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
