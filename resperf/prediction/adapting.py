@@ -17,7 +17,7 @@ COSTS = (
 )
 """Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
 COSTS_SCALED = (
-    "totals were 7 to 21% off on average on the machine that it is scaled to and may be further "
+    "totals were 4 to 11% off on average on the machine that it is scaled to and may be further "
     "off here, about 10% after a minute of `resperf adapt`"
 )
 """The shipped bundle's, by precision (docs/accuracy-measured.md)."""
