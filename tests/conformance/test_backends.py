@@ -33,7 +33,7 @@ from resperf.workflows.conformance import (
 SYNTHETIC = target("synthetic")
 CLASSES = ("cpu", "synthetic")
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    name: {"threads": 1} for name in ("onnxruntime", "torch")
+    name: {"threads": 1} for name in ("onnxruntime", "tensorflow", "torch")
 }
 FEW = (
     "conv", "pool", "dense", "activation", "reorder", "elementwise", "matmul", "softmax", "norm",
