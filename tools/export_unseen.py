@@ -1,12 +1,12 @@
 #!/usr/bin/env python
 """Export networks that resperf was never developed on, to judge predictions by once.
 
-Each list was committed before the first of its networks was predicted. None but DistilBERT is in
-export_networks.py, and of most families there are no more than two in a list. They come with random
-weights, from four exporters: PyTorch's (by TorchScript, and by torch.export), tf2onnx, and
-converters of their files: to float16 (onnxconverter-common, onnxruntime.transformers) and to int8
-(onnxruntime.quantization: static with QuantizeLinear and DequantizeLinear, static with QLinear
-operators, dynamic).
+Each list was committed before the first of its networks was predicted. None but DistilBERT and two
+of the fourth list (torchvision's) is in export_networks.py, and of most families there are no more
+than two in a list. They come with random weights, from four exporters: PyTorch's (by TorchScript,
+and by torch.export), tf2onnx, and converters of their files: to float16 (onnxconverter-common,
+onnxruntime.transformers) and to int8 (onnxruntime.quantization: static with QuantizeLinear and
+DequantizeLinear, static with QLinear operators, dynamic).
 
     pip install torch==2.13.0 torchvision timm transformers diffusers onnxscript
     pip install onnxconverter-common

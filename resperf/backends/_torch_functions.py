@@ -231,12 +231,17 @@ def _prepare_product(operator: Operator, weights: Sequence[Any]) -> list[Any]:
 
 
 def _fused_product(operator: Operator) -> Function:
-    first, second = (bool(attribute(operator, f"trans{each}", 0)) for each in "AB")
     alpha = float(attribute(operator, "alpha", 1.0))
+    names = ("transBatchA", "transA", "transBatchB", "transB")
+    batch_a, matrix_a, batch_b, matrix_b = (bool(attribute(operator, each, 0)) for each in names)
+
+    def plain(matrix: Any, batch: bool, turned: bool) -> Any:
+        matrix = matrix.movedim(0, -2) if batch else matrix
+        return matrix.transpose(-1, -2) if turned else matrix
 
     def run(x: Any, y: Any) -> Any:
-        x, y = (x.transpose(-1, -2) if first else x), (y.transpose(-1, -2) if second else y)
-        return torch.matmul(x, y) if alpha == 1.0 else torch.matmul(x, y) * alpha
+        z = torch.matmul(plain(x, batch_a, matrix_a), plain(y, batch_b, matrix_b))
+        return z if alpha == 1.0 else z * alpha
 
     return run
 

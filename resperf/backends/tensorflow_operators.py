@@ -94,9 +94,17 @@ def _layer(others: Build | None = None) -> Build:
 def _product(builder: Builder, node: Node) -> Any:
     """Build a product of computed matrices, with alpha, beta and the third input of a Gemm."""
     attributes = node.attributes
+
+    def operand(place: int, side: str) -> Any:
+        value = builder.value(node, place)
+        if not attributes.get(f"transBatch{side}"):
+            return value
+        last = len(value.shape) - 1
+        return tf.transpose(value, [*range(1, last), 0, last])
+
     y = tf.matmul(
-        builder.value(node, 0),
-        builder.value(node, 1),
+        operand(0, "A"),
+        operand(1, "B"),
         transpose_a=bool(attributes.get("transA", 0)),
         transpose_b=bool(attributes.get("transB", 0)),
     )

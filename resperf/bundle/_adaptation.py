@@ -226,7 +226,8 @@ class Adaptation(Record):
         Logarithm of the half width of the 90% interval of how fast such a machine is over the
         platform; 0 for the platform itself.
     drift : float
-        Largest logarithm of the probes' times in a later turn over those in the first one.
+        How far the slowest turn over the probes was from the fastest: difference of the medians of
+        the logarithms of their times.
     """
 
     bundle: str
@@ -296,7 +297,7 @@ class Adaptation(Record):
         parts = self.speeds.shares(layers, times_ms) * self._factors
         factors: Array = parts.sum(axis=1)
         shares = parts / factors[:, np.newaxis]
-        # Where few probes left the spread infinite, a share of nothing still adds nothing.
+        # Adaptations without `spreads` may have an infinite width: a share of nothing adds nothing.
         spreads = np.where(shares > 0, self._spreads, 0.0)
         widths = np.hypot(np.linalg.norm(shares * spreads, axis=1), self.between)
         return factors, widths
@@ -305,8 +306,8 @@ class Adaptation(Record):
         """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
 
         Factors of different groups are taken to err independently: most probes tell of one group.
-        How fast another machine is (`between`) is common to all, and so is how far the speed of a
-        machine that changes it is from that between its fastest and its slowest turn.
+        How fast another machine is (`between`) is common to all, and so is half of the `drift`: the
+        times are those between the fastest and the slowest turn.
 
         Parameters
         ----------
@@ -373,6 +374,8 @@ class Adaptation(Record):
             "machine": self.platform.machine,
             "factors": {group: self.correction.factor(group) for group in self.doubts},
             "doubts": dict(self.doubts),
+            "spreads": dict(self.spreads),
+            "drift": self.drift,
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
             "stood_in": self.stood_in,

@@ -30,8 +30,9 @@ class Correction(Record):
     node_ms, handover_ms_per_mb : float
         Inter-layer overhead per layer and per MB, instead of that measured on short chains.
     log_width : float
-        Nine of ten networks that were left out of the fit take their predicted time within a factor
-        of exp(log_width); infinite if too few were measured.
+        Nine of ten runs of networks that were left out of the fit, all batch sizes of a network
+        weighing as one, take their predicted time within a factor of exp(log_width); infinite if
+        too few were measured.
     evidence : mapping
         The networks that it was fitted to, and its errors on networks left out.
     others : float

@@ -136,5 +136,6 @@ def _text(bundle: Bundle, found: Adaptation) -> str:
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
         f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "
-        f"were left out of the fit are within a factor of {single:.2f}"
+        f"were left out of the fit are within a factor of {single:.2f}; turns over them differ by "
+        f"{math.expm1(found.drift):.0%}"
     )

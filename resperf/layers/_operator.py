@@ -25,10 +25,13 @@ def product_shapes(
     """Return the shapes of a product's operands with the batch first and rows by columns last.
 
     ``transBatchA`` and ``transBatchB`` of ONNX Runtime's FusedMatMul say that the first axis is the
-    last but one of the matrices; ``transA`` and ``transB`` then exchange the last two.
+    last but one of the matrices; ``transA`` and ``transB`` then exchange the last two. A vector is
+    a row on the left and a column on the right, whatever these say.
     """
 
     def plain(shape: tuple[int, ...], side: str) -> tuple[int, ...]:
+        if len(shape) < 2:
+            return (1, *shape) if side == "A" else (*shape, 1)
         if attributes.get(f"transBatch{side}"):
             shape = (*shape[1:-1], shape[0], shape[-1])
         turned = attributes.get(f"trans{side}")

@@ -80,9 +80,6 @@ class MatMul(ProductLayer):
         attributes = operator.attributes
         if not first or not second:
             raise LayerError(f"a product of shapes {first} and {second} has no layer")
-        # A vector is a row on the left and a column on the right.
-        first = first if len(first) > 1 else (1, *first)
-        second = second if len(second) > 1 else (*second, 1)
         first, second = product_shapes(first, second, attributes)
         outer_shape = np.broadcast_shapes(first[:-2], second[:-2])
         (rows, depth), width = first[-2:], second[-1]

@@ -82,9 +82,12 @@ def _product(
     inputs: Inputs, attributes: Mapping[str, Any], *, place: int = 1, dtype: str = ""
 ) -> Known:
     """Type and shape of a product with the matrix at this input place."""
-    first, second = product_shapes(_shape(inputs), _shape(inputs, place), attributes)
+    given = _shape(inputs), _shape(inputs, place)
+    first, second = product_shapes(*given, attributes)
     outer = np.broadcast_shapes(first[:-2], second[:-2])
-    return dtype or _dtype(inputs), (*outer, first[-2], second[-1])
+    # What makes a vector a matrix is no axis of the result.
+    rows, columns = first[-2:-1][: len(given[0]) - 1], second[-1:][: len(given[1]) - 1]
+    return dtype or _dtype(inputs), (*outer, *rows, *columns)
 
 
 def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:

@@ -375,7 +375,7 @@ def _widths(
 
     Probes of another machine add what they leave in doubt to the width of an in-network correction.
     Without one, that doubt is what all layers share, also where too few networks gave a width after
-    the probes.
+    the probes; `STATE_WIDTH` is joined, or `MOVED_WIDTH` on other hardware than that of the layers.
     """
     own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
     adapted, transferred = bundle.adapted, bundle.transferred

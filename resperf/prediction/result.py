@@ -265,8 +265,8 @@ class Prediction:
     nodes : tuple of LoweredNode
         What the framework runs, and which of the network's nodes became it.
     log_width : float
-        Nine of ten networks inside the trained range take their predicted total within a factor of
-        exp(log_width); infinite if no whole networks were measured.
+        Nine of ten runs of networks inside the trained range take their predicted total within a
+        factor of exp(log_width); infinite if no whole networks were measured.
     common_width : float
         Logarithm of the factor by which nine of ten totals are off because of what all layers
         share, the machine's state or its speed; their own errors come on top. Infinite if all

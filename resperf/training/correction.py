@@ -234,7 +234,7 @@ def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) 
 
 
 def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
-    """Return the bound of |ln(measured / predicted)| for nine of ten networks.
+    """Return the bound of |ln(measured / predicted)| for nine of ten runs of networks.
 
     It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
     network weigh together as one. With few networks their spread, and of each the worst run's, is

@@ -215,7 +215,7 @@ class ProbeRun:
     remarks : tuple of str
         How the machine was disturbed, or why that was not seen.
     drift : float
-        Largest logarithm of a later turn's times over the first one's; 0 if there was one turn.
+        As of `Adaptation`; 0 if there was one turn.
     busy : float
         Share of the measurements while other programs used the cores.
     costs : mapping of str to float
@@ -473,10 +473,10 @@ class _Turns:
             self.rows.append(self._turn(again, len(self.rows)))
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         remarks = (*self.remarks, *self._disturbances())
-        drift = max(map(abs, self._drifts()), default=0.0)
+        drifts = (0.0, *self._drifts())
         busy = [BUSY in row.flags for rows in self.rows[:TURNS] for row in rows]
         return ProbeRun(
-            self.worker.setting, self.worker.platform, times_ms, remarks, drift,
+            self.worker.setting, self.worker.platform, times_ms, remarks, max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
             self._usual_costs(),
         )  # fmt: skip

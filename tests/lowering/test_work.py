@@ -34,6 +34,9 @@ def test_products_multiply_alike_in_every_type(dtype):
     # Rows times columns times depth.
     assert work("MatMul", [(2, 3, 4), (4, 5)], [(2, 3, 5)], dtype=dtype).macs == 30 * 4
     assert work("Gemm", [(4, 3), (4, 5), (5,)], [(3, 5)], {"transA": 1}, dtype=dtype).macs == 60
+    turned = dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), 1)
+    shapes = [(4, 3, 7), (5, 3, 4)], [(3, 7, 5)]
+    assert work("FusedMatMul", *shapes, turned, dtype=dtype).macs == 3 * 7 * 5 * 4
 
 
 @pytest.mark.parametrize(

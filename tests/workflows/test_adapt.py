@@ -429,7 +429,10 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
         {"compute": 3.0, "int8": 0.5, "memory": 2.0, "caches": 4.0},
         {"compute": 0.1, "functions": 0.2, "int8": 0.4, "caches": 0.3},
     )
-    read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
+    values = json.loads(json.dumps(old.to_json()))
+    del values["spreads"], values["drift"]
+    read = Adaptation.from_json(values)
+    assert (read.spreads, read.drift) == ({}, 0.0)
     factors = {group: read.correction.factor(group) for group in GROUPS}
     assert factors == {
         **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "depthwise": 3.0, "wide_depthwise": 3.0,
@@ -441,6 +444,19 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
         "activations": 0.2, "rows": 0.2, "functions": 0.2, "int8": 0.4, "int8_sums": 0.4,
         "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "reorders": 0.3, "caches": 0.3,
     }  # fmt: skip
+
+
+def test_what_told_convolutions_and_copies_tells_their_sorts(by_hand):
+    told = {"convolutions": 3.0, "products": 2.0, "copies": 4.0, "caches": 5.0}
+    old = by_hand(told, dict.fromkeys(told, 0.1), spreads=dict.fromkeys(told, 0.2))
+    read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
+    factors = {group: read.correction.factor(group) for group in GROUPS}
+    assert [factors[each] for each in ("depthwise", "wide_depthwise", "reorders")] == [3, 3, 4]
+    assert (factors["products"], factors["caches"]) == (2.0, 5.0)
+    assert read.spreads == dict.fromkeys(
+        ("convolutions", "depthwise", "wide_depthwise", "products", "copies", "reorders", "caches"),
+        0.2,
+    )
 
 
 def test_a_bundle_is_adapted_once(bundle, by_hand):
