@@ -563,6 +563,9 @@ def _whisper_encoder() -> Made:
     return _first_answer(model.encoder, "input_features"), (torch.randn(BATCH, 80, 3000),)
 
 
+_USUAL: Mapping[str, int] = {
+    "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 32000,
+}  # fmt: skip
 _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", {
         "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8,
@@ -579,31 +582,21 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {
         "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12}),
     "phi": ("PhiConfig", "PhiForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 2048}),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
-        "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 1536, "num_key_value_heads": 2, "head_dim": 64}),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 1408, "num_key_value_heads": 8}),
     "granite": ("GraniteConfig", "GraniteForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 1408, "num_key_value_heads": 4}),
     "gemma": ("GemmaConfig", "GemmaForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 64,
-        "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 2048, "num_key_value_heads": 1, "head_dim": 64}),
     "mistral": ("MistralConfig", "MistralForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 1792, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 2}),
     "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 2048, "num_key_value_heads": 2}),
     "olmo": ("OlmoConfig", "OlmoForCausalLM", {
-        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
-        "num_attention_heads": 8, "vocab_size": 32000}),
+        **_USUAL, "intermediate_size": 2048}),
 }  # fmt: skip
 """Decoder -> its configuration, its class, and sizes that fit a small machine."""
 

@@ -157,9 +157,9 @@ def _rest_of(layer: Layer) -> str:
         return REORDERS
     if not layer.flops:
         return COPIES  # They wait for values that lie apart.
-    if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS and layer.groups > 1:
+    if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:
         window = layer.kernel_height * layer.kernel_width
-        if window > 1 and layer.groups == layer.channels_in:
+        if 1 < layer.groups == layer.channels_in and window > 1:
             return DEPTHWISE if window <= _NARROW else WIDE_DEPTHWISE
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
