@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import FLOATS, Kernel, Operator
+from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import padded
 from resperf.layers.matmul import MatMul
@@ -113,12 +113,8 @@ class Dense(Layer):
             return MatMul.read(operator)
         if not rows:
             raise LayerError(f"a product of shapes {rows} and {weight.shape} has no layer")
-        attributes = operator.attributes
-        features_in, features_out = (
-            weight.shape[::-1] if attributes.get("transB", 0) else weight.shape
-        )
-        columns = rows[-2:][0] if attributes.get("transA", 0) else rows[-1]
-        if columns != features_in:
+        first, (features_in, features_out) = product_shapes(rows, weight.shape, operator.attributes)
+        if first[-1] != features_in:
             raise LayerError(f"shapes {rows} and {weight.shape} cannot be multiplied")
         return cls.from_fields({
             "batch": math.prod(rows) // max(features_in, 1), "features_in": features_in,
