@@ -5,9 +5,11 @@
     python tools/benchmark_adapt.py cpu-onnxruntime-xeon --stand-in cpu-onnxruntime --batch 1 8
 
 In turns A B A: all networks (models/networks unless named) are measured, then the probes once for
-each bundle, then all networks again. Both predictions of a network are compared with the mean of
-its two measurements; how far these are apart, the machine's drift, is printed beside. Run it on
-another machine than the bundles', with nothing else. Nothing is kept where predictions look.
+each bundle, then all networks again, each of the two --turns times. Predictions of a network are
+compared with the median of its measurements; how far single ones are from it is printed beside: on
+a shared host a measurement is a tenth off easily. Run it on another machine than the bundles', with
+nothing else. Nothing is kept where predictions look; a bundle that was made on this machine
+(resperf calibrate --adapt) is judged as it is.
 
 With --stand-in nothing is measured: what that bundle predicts for probes and networks is taken for
 times of its machine, which shows how well the groups tell two machines apart, without noise.
@@ -30,6 +32,7 @@ from resperf.errors import ResperfError
 from resperf.lowering import lower_layers
 from resperf.network import read_network
 from resperf.network.files import network_files, network_names
+from resperf.platform import this_platform
 from resperf.prediction import predict_network
 from resperf.workflows.adapt import (
     PROBES,
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--networks", type=Path, nargs="+", help="default: models/networks")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
+    parser.add_argument("--turns", type=int, default=1, help="over all networks, before and after")
     parser.add_argument("--probe-seconds", type=float, default=SECONDS, help="for each bundle")
     parser.add_argument("--stand-in", help="a bundle whose predictions are taken for times")
     parser.add_argument("--store", type=Path, help="write measurements and adaptations here")
@@ -67,16 +71,19 @@ def main() -> None:
             return stood_in(runs, other)
         return measured(runs, threads, words.seconds)
 
-    turns = [turn()]
+    turns = [turn() for _ in range(words.turns)]
     adaptations: dict[str, Adaptation] = {}
     for word, bundle in bundles.items():
         if other is None:
+            here = this_platform(bundle.platform.device)
+            if not here.hardware_differences(bundle.platform):
+                continue
             run = measured_probes(bundle, seconds=words.probe_seconds)
         else:
             run = probes_of(other)
         adaptations[word] = fitted(bundle, run)
         print(f"{word}: {adaptations[word].summary()}", flush=True)
-    turns.append(turn())
+    turns += [turn() for _ in range(words.turns)]
     if words.store:
         kept: dict[str, Any] = {"turns": turns}
         kept["adaptations"] = {word: each.to_json() for word, each in adaptations.items()}
@@ -130,35 +137,35 @@ def report(
     turns: Sequence[Times],
 ) -> None:
     """Print errors and intervals of each bundle, with nothing and adapted."""
-    first, last = turns
-    keys = [key for key in runs if key in first and key in last]
-    drift = [last[key] / first[key] - 1 for key in keys]
-    print(
-        f"\ndrift between both measurements of {len(keys)} runs: median {median(drift):+.1%}, "
-        f"mean distance {fmean(map(abs, drift)):.1%}, {min(drift):+.1%} to {max(drift):+.1%}"
-    )
+    keys = [key for key in runs if all(key in turn for turn in turns)]
+    truths_ms = {key: median(turn[key] for turn in turns) for key in keys}
+    print(f"\n{len(turns)} measurements of each of {len(keys)} runs, over their median:")
+    for place, turn in enumerate(turns):
+        off = [turn[key] / truths_ms[key] - 1 for key in keys]
+        print(
+            f"  turn {place + 1}: median {median(off):+.1%}, mean distance "
+            f"{fmean(map(abs, off)):.1%}, {min(off):+.1%} to {max(off):+.1%}"
+        )
     for word, bundle in bundles.items():
         print(f"\n{word} ({bundle.platform.machine})")
-        for label, each in (
-            ("nothing", bundle),
-            ("adapted", bundle.adapted_to(adaptations[word])),
-        ):
-            print(judged(label, each, runs, keys, turns))
+        if word not in adaptations:
+            print(judged("made here", bundle, runs, truths_ms))
+            continue
+        print(judged("nothing", bundle, runs, truths_ms))
+        print(judged("adapted", bundle.adapted_to(adaptations[word]), runs, truths_ms))
 
 
 def judged(
     label: str,
     bundle: Bundle,
     runs: Mapping[str, tuple[Path, int]],
-    keys: Sequence[str],
-    turns: Sequence[Times],
+    truths_ms: Mapping[str, float],
 ) -> str:
     """Summarise how far off a bundle is, and how wide and right its intervals are, by precision."""
     found: dict[str, dict[str, Compared]] = {}
-    for key in keys:
+    for key, truth_ms in truths_ms.items():
         path, batch = runs[key]
         prediction = predict_network(read_network(path, batch=batch), bundle)
-        truth_ms = fmean(turn[key] for turn in turns)
         found.setdefault(precision_of(path), {})[key] = Compared(
             error=prediction.total_ms / truth_ms - 1,
             inside=prediction.low_ms <= truth_ms <= prediction.high_ms,

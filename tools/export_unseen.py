@@ -200,6 +200,38 @@ LISTS: Mapping[str, Listed] = {
         ),
         converted_others={"ernie_128": "fp16-transformers", "unispeech_1s": "int8-dynamic"},
     ),
+    "fifth": Listed(
+        script=(
+            "dpn48b", "resnet33ts", "gcresnext26ts", "resnetv2_34d",
+            "vit_relpos_medium_patch16_224", "regnetx_040", "regnetz_040", "repvgg_b1g4",
+            "legacy_seresnext50_32x4d", "ecaresnetlight", "dla60", "hrnet_w32", "eca_vovnet39b",
+            "xception65", "coat_lite_small", "poolformer_s36", "nf_ecaresnet26", "skresnet50",
+            "rexnet_130", "resnest50d_1s4x24d", "res2net50_26w_6s", "densenet161", "selecsls42",
+        ),
+        dynamo=(
+            "hiera_small_224", "mambaout_tiny", "efficientvit_b2", "efficientvit_m4",
+            "efficientformerv2_s2", "swiftformer_l1", "hgnetv2_b3", "convnext_pico_ols",
+            "vit_small_patch16_rope_224", "levit_192", "coatnet_rmlp_nano_rw_224",
+            "mobilevitv2_125", "regnety_032", "mixnet_m", "lcnet_075", "efficientnet_b3_gn",
+            "fastvit_mci0", "repvit_m2", "maxvit_tiny_rw_256", "xcit_tiny_24_p16_224",
+            "gcvit_tiny", "starnet_s2", "lowformer_b1", "efficientvim_m2", "repghostnet_100",
+            "inception_next_small", "pvt_v2_b2_li",
+        ),
+        torchvision=(),
+        keras=(),
+        converted={
+            "convnext_femto": "fp16", "resnet34d": "fp16", "resmlp_big_24_224": "fp16",
+            "tinynet_b": "fp16-transformers", "mobilenetv1_125": "int8-qdq",
+            "resnet18d": "int8-qdq", "hardcorenas_b": "int8-qdq", "dla60x_c": "int8-qdq",
+            "semnasnet_100": "int8-qoperator", "vit_medium_patch32_clip_224": "int8-dynamic",
+            "mixer_b32_224": "int8-dynamic",
+        },
+        others=(
+            "megatron_128", "rembert_128", "cohere_prompt", "olmo2_token", "data2vec_audio_1s",
+            "mobilevit_segmenter", "unet_wide",
+        ),
+        converted_others={"megatron_128": "int8-dynamic", "data2vec_audio_1s": "fp16-transformers"},
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -286,6 +318,19 @@ def others() -> dict[str, Maker]:
                                                 hidden_size=384, num_hidden_layers=8,
                                                 num_attention_heads=6, intermediate_size=1536),
         "detr_encoder": _detr_encoder,
+        "megatron_128": lambda: _text("MegatronBertConfig", "MegatronBertModel",
+                                      num_hidden_layers=6, hidden_size=512, num_attention_heads=8,
+                                      intermediate_size=2048),
+        "rembert_128": lambda: _text("RemBertConfig", "RemBertModel", num_hidden_layers=6,
+                                     hidden_size=384, num_attention_heads=6,
+                                     intermediate_size=1536, vocab_size=32000),
+        "cohere_prompt": lambda: _decoder("cohere", PROMPT, 0),
+        "olmo2_token": lambda: _decoder("olmo2", 1, PAST),
+        "data2vec_audio_1s": lambda: _speech("Data2VecAudioConfig", "Data2VecAudioModel"),
+        "mobilevit_segmenter": lambda: _image_model("MobileViTConfig",
+                                                    "MobileViTForSemanticSegmentation",
+                                                    image_size=256),
+        "unet_wide": _unet_wide,
     }  # fmt: skip
 
 
@@ -597,6 +642,10 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
         **_USUAL, "intermediate_size": 2048, "num_key_value_heads": 2}),
     "olmo": ("OlmoConfig", "OlmoForCausalLM", {
         **_USUAL, "intermediate_size": 2048}),
+    "cohere": ("CohereConfig", "CohereForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 8}),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 8}),
 }  # fmt: skip
 """Decoder -> its configuration, its class, and sizes that fit a small machine."""
 
@@ -645,6 +694,19 @@ def _unet() -> Made:
         up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
     )  # fmt: skip
     return _first_answer(model), (torch.randn(BATCH, 3, 64, 64), torch.ones(BATCH))
+
+
+def _unet_wide() -> Made:
+    import torch
+    from diffusers import UNet2DModel
+
+    model = UNet2DModel(
+        sample_size=32, in_channels=3, out_channels=3, layers_per_block=2,
+        block_out_channels=(96, 192, 192), norm_num_groups=16,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    return _first_answer(model), (torch.randn(BATCH, 3, 32, 32), torch.ones(BATCH))
 
 
 def _unet_conditioned() -> Made:
