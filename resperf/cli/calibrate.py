@@ -68,7 +68,7 @@ BATCHES = ("1", "8")
     metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@seconds(3.0, "Measuring time for each network and batch size.")
+@seconds(3.0, "Measuring time for each network and batch size, in three turns over all.")
 @output(
     "BUNDLE",
     "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "

@@ -48,9 +48,6 @@ Strict = bool | Literal["range"]
 STATE_WIDTH = 0.07
 """Nine of ten totals are off by less than this, as a logarithm, because the state of a CPU's host
 changes within minutes or from day to day."""
-MOVED_WIDTH = 0.15
-"""The same of totals on another machine than that of the layers, by layers that were scaled: a
-machine also differs in what networks take beside layers (docs/methods.md)."""
 LEAST_SHARE = 0.4
 """Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
@@ -375,7 +372,7 @@ def _widths(
 
     Probes of another machine add what they leave in doubt to the width of an in-network correction.
     Without one, that doubt is what all layers share, also where too few networks gave a width after
-    the probes; `STATE_WIDTH` is joined, or `MOVED_WIDTH` on other hardware than that of the layers.
+    the probes; `STATE_WIDTH` is joined.
     """
     own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
     adapted, transferred = bundle.adapted, bundle.transferred
@@ -393,9 +390,7 @@ def _widths(
     found, times_ms = zip(*placed, strict=True) if placed else ((), ())
     doubt = adapted.doubt(found, times_ms)
     if math.isinf(own):
-        origin = bundle.platforms[0] if transferred is None else transferred.origin
-        moved = bundle.platform.hardware_differences(origin)
-        return own, math.hypot(MOVED_WIDTH if moved else STATE_WIDTH, doubt)
+        return own, math.hypot(STATE_WIDTH, doubt)
     return math.hypot(own, doubt), math.inf
 
 

@@ -75,6 +75,8 @@ class Placed:
         MB passed between layers.
     rest_ms : float
         Predicted time of everything else: outer phases, session call, shape-only operators.
+    noise : float
+        Relative standard error of `measured_ms`, as far as it was measured several times.
     """
 
     network: str
@@ -84,6 +86,7 @@ class Placed:
     layers: int
     inter_layer_mb: float
     rest_ms: float
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -233,13 +236,38 @@ def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) 
     }  # fmt: skip
 
 
+def standard_errors(runs: Sequence[Sequence[float]]) -> list[float]:
+    """Return the relative standard error of each run's measurements.
+
+    A few say little of a run's own spread: that of all runs counts as much as two of them.
+    """
+    logs = [np.log(each) for each in runs]
+    squares = [float(np.sum((each - each.mean()) ** 2)) for each in logs]
+    freedom = sum(len(each) - 1 for each in logs)
+    if not freedom:
+        return [0.0] * len(runs)
+    usual = sum(squares) / freedom
+    return [
+        math.sqrt((PRIOR_NETWORKS * usual + square) / (PRIOR_NETWORKS + len(each) - 1) / len(each))
+        for each, square in zip(logs, squares, strict=True)
+    ]
+
+
+def _without_noise(ratios: Any, noises: Any) -> Any:
+    """Scale errors of predictions to what they would be if the runs were measured exactly."""
+    own = max(float(np.mean(ratios**2 - noises**2)), TOTAL_NOISE**2)
+    return ratios * np.sqrt(own / (own + noises**2))
+
+
 def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten runs of networks.
 
     It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
-    network weigh together as one. With few networks their spread, and of each the worst run's, is
-    joined to the one `known` before, by Student's distribution.
+    network weigh together as one, without what their measurements are off (`Placed.noise`). With
+    few networks their spread, and of each the worst run's, is joined to the one `known` before, by
+    Student's distribution.
     """
+    ratios = _without_noise(ratios, np.array([each.noise for each in placed]))
     worst: dict[str, float] = {}
     for each, ratio in zip(placed, ratios, strict=True):
         worst[each.network] = max(worst.get(each.network, 0.0), float(ratio))
@@ -284,7 +312,7 @@ def _solve(
     rows = np.array([_row(each, kinds) for each in placed])
     measured = np.array([each.measured_ms for each in placed])
     rest = np.array([each.rest_ms for each in placed])
-    noise = np.full(len(placed), priors.noise)
+    noise = np.hypot(priors.noise, [each.noise for each in placed])
     if priors.common:
         # Runs of one network err alike: all of them together count as one.
         runs = Counter(each.network for each in placed)

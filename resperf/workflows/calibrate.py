@@ -26,7 +26,7 @@ from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
 from resperf.layers import inter_layer_bytes, layer_from_key
-from resperf.measurement import NetworkRef, Status
+from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
@@ -42,9 +42,12 @@ from resperf.training.correction import (
     fit_correction,
     priors_elsewhere,
     refuse_few,
+    standard_errors,
 )
 from resperf.workflows.adapt import fitted, measured_probes, other_kernels
 
+TURNS = 3
+"""Over all networks: what a network takes differs from minute to minute more than within one."""
 COST_READINGS = 5
 """Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
 
@@ -63,7 +66,7 @@ def calibrate(
 
     The networks are a campaign, whose dataset is ``NAME.networks.h5`` beside `output`: a call that
     was interrupted goes on by the same call. Once the bundle is written, a further call measures
-    anew, and its rows are repeats.
+    again, and medians over all measurements count.
 
     Parameters
     ----------
@@ -76,7 +79,7 @@ def calibrate(
         Folder to write; may be the bundle's own.
     batches : sequence of int
     seconds : float
-        For each network and batch size.
+        For each network and batch size, in `TURNS` turns over all of them.
     adapt : bool
         Transfer a bundle of another machine to this one: its layers are scaled by probes first, as
         by `resperf adapt`, where that is possible, and the networks teach the rest.
@@ -272,7 +275,8 @@ def measured_networks(
             "networks": {
                 "files": [glob.escape(str(path.resolve())) for path in known],
                 "batches": list(dict.fromkeys(batches)),
-                "seconds": seconds,
+                "seconds": seconds / TURNS,
+                "repeats": TURNS - 1,
             },
         }
     )
@@ -286,23 +290,30 @@ def measured_networks(
     )
     if result.reason == "interrupted":
         raise KeyboardInterrupt
-    rows = {
-        (row.subject.digest, row.setting.batch): row
-        for row in read_networks(dataset).measurements  # the latest of repeats counts
-        if isinstance(row.subject, NetworkRef)
-        and not row.platform.differences(platform)
-        and replace(row.setting, batch=None) == here
-    }
+    rows: dict[tuple[str, int | None], list[Measurement]] = {}
+    for row in read_networks(dataset).measurements:
+        if (
+            isinstance(row.subject, NetworkRef)
+            and not row.platform.differences(platform)
+            and replace(row.setting, batch=None) == here
+        ):
+            rows.setdefault((row.subject.digest, row.setting.batch), []).append(row)
     placed: list[Placed] = []
+    measured_ms: list[list[float]] = []
     for (path, batch), each in predicted.items():
-        row = rows[known[path], each.batch]
-        if row.status is not Status.OK:
-            reasons[path, batch] = row.detail
-        elif row.flags:
+        found = rows[known[path], each.batch]
+        good = [row for row in found if row.status is Status.OK]
+        steady_ms = [row.value("latency_ms") for row in good if not row.flags]
+        if not good:
+            reasons[path, batch] = found[-1].detail
+        elif not steady_ms:
             reasons[path, batch] = "the machine was never at its speed"
         else:
-            placed.append(replace(each, measured_ms=row.value("latency_ms")))
+            placed.append(replace(each, measured_ms=median(steady_ms)))
+            measured_ms.append(steady_ms)
     in_order = {key: reasons[key] for key in itertools.product(paths, batches) if key in reasons}
+    noises = standard_errors(measured_ms)
+    placed = [replace(each, noise=noise) for each, noise in zip(placed, noises, strict=True)]
     return placed, _notes(names, in_order)
 
 

@@ -15,6 +15,7 @@ from resperf.training.correction import (
     fit_correction,
     priors_elsewhere,
     priors_of_runs,
+    standard_errors,
 )
 
 FACTORS = {"conv": 1.04, "dense": 1.15, "elementwise": 0.8}
@@ -71,6 +72,31 @@ def test_the_interval_is_one_of_runs_and_batch_sizes_of_a_network_weigh_as_one()
     # Two runs of each of 25 networks: the first to reach a weight of 26 x 0.9 is the 47th.
     assert learnt.log_width == pytest.approx(ratios[46])
     assert ratios[46] < ratios[47]
+
+
+def test_intervals_are_without_what_the_networks_were_measured_inexactly() -> None:
+    placed = networks(25, noise=0.05)
+    as_exact = fit_correction(placed, COSTS)
+    noisy = fit_correction([replace(each, noise=0.04) for each in placed], COSTS)
+    assert 0.5 < noisy.log_width / as_exact.log_width < 0.8
+    # Networks that were hard to measure decide less.
+    wrong = [replace(each, measured_ms=1.5 * each.measured_ms) for each in placed[:20]]
+    unsure = [replace(each, noise=0.5) for each in wrong]
+    off = [
+        abs(fit_correction([*each, *placed[20:]], COSTS).factors["conv"] - FACTORS["conv"])
+        for each in (wrong, unsure)
+    ]
+    assert off[1] < off[0] / 3
+
+
+def test_a_run_measured_three_times_has_a_standard_error() -> None:
+    assert standard_errors([[5.0], [7.0]]) == [0.0, 0.0]
+    assert standard_errors([]) == []
+    steady, apart = standard_errors([[10.0, 10.0, 10.0], [10.0, 12.0, 14.0]])
+    spread = float(np.var(np.log([10.0, 12.0, 14.0]), ddof=1))
+    # Of the usual variance, half of that of the second, two count beside each run's own two.
+    assert steady == pytest.approx(math.sqrt(2 * spread / 2 / 4 / 3))
+    assert apart == pytest.approx(math.sqrt((2 * spread / 2 + 2 * spread) / 4 / 3))
 
 
 def test_a_kind_without_time_keeps_its_times() -> None:

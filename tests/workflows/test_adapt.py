@@ -37,7 +37,7 @@ from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
-from resperf.prediction.network import MOVED_WIDTH, STATE_WIDTH
+from resperf.prediction.network import STATE_WIDTH
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
 from resperf.training import train
@@ -413,15 +413,13 @@ def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
     assert replace(made, spreads={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
 
 
-def test_another_machine_may_take_more_beside_layers(bundle, by_hand):
+def test_the_state_of_a_host_is_a_doubt_that_all_layers_share(bundle, by_hand):
     network = read_network(LENET, batch=1)
-    alike = by_hand({}, {})
-    other = replace(alike, platform=replace(alike.platform, processor="Other"))
+    sure, unsure = by_hand({}, {}), by_hand({}, {}, drift=0.2)
     widths = [
-        predict_network(network, bundle.adapted_to(each)).common_width for each in (alike, other)
+        predict_network(network, bundle.adapted_to(each)).common_width for each in (sure, unsure)
     ]
-    assert widths == pytest.approx([STATE_WIDTH, MOVED_WIDTH])
-    assert STATE_WIDTH < MOVED_WIDTH
+    assert widths == pytest.approx([STATE_WIDTH, math.hypot(STATE_WIDTH, 0.1)])
 
 
 def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
