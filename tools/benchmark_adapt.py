@@ -34,6 +34,7 @@ from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
+from resperf.prediction.adapting import as_adapted
 from resperf.workflows.adapt import (
     PROBES,
     SECONDS,
@@ -152,6 +153,9 @@ def report(
             print(judged("made here", bundle, runs, truths_ms))
             continue
         print(judged("nothing", bundle, runs, truths_ms))
+        shipped = as_adapted(bundle)
+        if shipped.adapted is not None and shipped.adapted.from_bundle:
+            print(judged("as on a similar machine that it knows", shipped, runs, truths_ms))
         print(judged("adapted", bundle.adapted_to(adaptations[word]), runs, truths_ms))
 
 
