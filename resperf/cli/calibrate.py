@@ -68,7 +68,15 @@ BATCHES = ("1", "8")
     metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@seconds(3.0, "Measuring time for each network and batch size, in three turns over all.")
+@seconds(3.0, "Measuring time for each network and batch size.")
+@click.option(
+    "--turns",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Measure the networks in so many turns over all, which share the seconds; medians count. "
+    "Three make intervals narrower on a host whose speed changes; slow networks take longer.",
+)
 @output(
     "BUNDLE",
     "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "

@@ -46,8 +46,6 @@ from resperf.training.correction import (
 )
 from resperf.workflows.adapt import fitted, measured_probes, other_kernels
 
-TURNS = 3
-"""Over all networks: what a network takes differs from minute to minute more than within one."""
 COST_READINGS = 5
 """Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
 
@@ -59,6 +57,7 @@ def calibrate(
     *,
     batches: Sequence[int],
     seconds: float = 3.0,
+    turns: int = 1,
     adapt: bool = False,
     progress: bool = False,
 ) -> tuple[Bundle, list[str]]:
@@ -79,7 +78,10 @@ def calibrate(
         Folder to write; may be the bundle's own.
     batches : sequence of int
     seconds : float
-        For each network and batch size, in `TURNS` turns over all of them.
+        For each network and batch size.
+    turns : int
+        Over all networks, which share the seconds; medians count. On a shared host what a network
+        takes differs from minute to minute more than within one.
     adapt : bool
         Transfer a bundle of another machine to this one: its layers are scaled by probes first, as
         by `resperf adapt`, where that is possible, and the networks teach the rest.
@@ -149,8 +151,9 @@ def calibrate(
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
-            bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress
-        )
+            bundle, device, paths, dataset, batches=batches, seconds=seconds, turns=turns,
+            progress=progress,
+        )  # fmt: skip
         refuse_few({each.network for each in placed}, notes)
         transferred = bundle.transferred
         priors = Priors()
@@ -239,6 +242,7 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
+    turns: int = 1,
     progress: bool = False,
 ) -> tuple[list[Placed], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
@@ -275,8 +279,8 @@ def measured_networks(
             "networks": {
                 "files": [glob.escape(str(path.resolve())) for path in known],
                 "batches": list(dict.fromkeys(batches)),
-                "seconds": seconds / TURNS,
-                "repeats": TURNS - 1,
+                "seconds": seconds / turns,
+                "repeats": turns - 1,
             },
         }
     )
