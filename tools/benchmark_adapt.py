@@ -77,7 +77,7 @@ def main() -> None:
     for word, bundle in bundles.items():
         if other is None:
             here = this_platform(bundle.platform.device)
-            if not here.hardware_differences(bundle.platform):
+            if bundle.transferred and not here.hardware_differences(bundle.platform):
                 continue
             run = measured_probes(bundle, seconds=words.probe_seconds)
         else:
@@ -89,7 +89,7 @@ def main() -> None:
         kept: dict[str, Any] = {"turns": turns}
         kept["adaptations"] = {word: each.to_json() for word, each in adaptations.items()}
         words.store.write_text(json.dumps(kept, indent=1))
-    report(bundles, adaptations, runs, turns)
+    report(bundles, adaptations, runs, turns, here=other is None)
 
 
 def stood_in(runs: Mapping[str, tuple[Path, int]], other: Bundle) -> Times:
@@ -136,8 +136,13 @@ def report(
     adaptations: Mapping[str, Adaptation],
     runs: Mapping[str, tuple[Path, int]],
     turns: Sequence[Times],
+    *,
+    here: bool,
 ) -> None:
-    """Print errors and intervals of each bundle, with nothing and adapted."""
+    """Print errors and intervals of each bundle, with nothing and adapted.
+
+    What a bundle knows of machines like this one counts where the times are from `here`.
+    """
     keys = [key for key in runs if all(key in turn for turn in turns)]
     truths_ms = {key: median(turn[key] for turn in turns) for key in keys}
     print(f"\n{len(turns)} measurements of each of {len(keys)} runs, over their median:")
@@ -154,7 +159,7 @@ def report(
             continue
         print(judged("nothing", bundle, runs, truths_ms))
         shipped = as_adapted(bundle)
-        if shipped.adapted is not None and shipped.adapted.from_bundle:
+        if here and shipped.adapted is not None and shipped.adapted.from_bundle:
             print(judged("as on a similar machine that it knows", shipped, runs, truths_ms))
         print(judged("adapted", bundle.adapted_to(adaptations[word]), runs, truths_ms))
 

@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Scale what a bundle of another machine says to this one, by a minute of measuring.
 
-    Times 46 layers here; what they take on the bundle's machine gives factors for
+    Times 51 layers here; what they take on the bundle's machine gives factors for
     computing, copies, memory, caches and what every node costs. `predict` uses them from then on,
     and says so. Nothing else should run meanwhile.
     """

@@ -302,8 +302,7 @@ def measured_networks(
             and replace(row.setting, batch=None) == here
         ):
             rows.setdefault((row.subject.digest, row.setting.batch), []).append(row)
-    placed: list[Placed] = []
-    measured_ms: list[list[float]] = []
+    measured_ms: dict[tuple[Path, int], list[float]] = {}
     for (path, batch), each in predicted.items():
         found = rows[known[path], each.batch]
         good = [row for row in found if row.status is Status.OK]
@@ -313,11 +312,13 @@ def measured_networks(
         elif not steady_ms:
             reasons[path, batch] = "the machine was never at its speed"
         else:
-            placed.append(replace(each, measured_ms=median(steady_ms)))
-            measured_ms.append(steady_ms)
+            measured_ms[path, batch] = steady_ms
     in_order = {key: reasons[key] for key in itertools.product(paths, batches) if key in reasons}
-    noises = standard_errors(measured_ms)
-    placed = [replace(each, noise=noise) for each, noise in zip(placed, noises, strict=True)]
+    noises = standard_errors(list(measured_ms.values()))
+    placed = [
+        replace(predicted[key], measured_ms=median(each), noise=noise)
+        for (key, each), noise in zip(measured_ms.items(), noises, strict=True)
+    ]
     return placed, _notes(names, in_order)
 
 
