@@ -236,6 +236,15 @@ LISTS: Mapping[str, Listed] = {
 """Name of a list -> its networks. Once judged, a list is for development."""
 
 
+_SMALL: Mapping[str, int] = {
+    "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536,
+}  # fmt: skip
+_MEDIUM: Mapping[str, int] = {
+    "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048,
+}  # fmt: skip
+"""Sizes of encoders."""
+
+
 def others() -> dict[str, Maker]:
     """Name -> maker of what is no classifier: language, speech, diffusion, detection."""
     return {
@@ -257,7 +266,11 @@ def others() -> dict[str, Maker]:
         "neox_token": lambda: _decoder("gpt_neox", 1, PAST),
         "opt_token": lambda: _decoder("opt", 1, PAST),
         "qwen2_prompt": lambda: _decoder("qwen2", PROMPT, 0),
-        "unet_diffusion": _unet,
+        "unet_diffusion": lambda: _unet(
+            64, layers_per_block=1, block_out_channels=(64, 128, 256),
+            down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        ),
         "unet_conditioned": _unet_conditioned,
         "vae_decoder": _vae_decoder,
         "distilbert_128": lambda: _text("DistilBertConfig", "DistilBertModel"),
@@ -270,9 +283,8 @@ def others() -> dict[str, Maker]:
                                              num_attention_heads=6, num_hidden_layers=8,
                                              image_size=224),
         "dit_small": _dit,
-        "deberta_128": lambda: _text("DebertaV2Config", "DebertaV2Model", hidden_size=384,
-                                     num_hidden_layers=6, num_attention_heads=6,
-                                     intermediate_size=1536, vocab_size=32000),
+        "deberta_128": lambda: _text("DebertaV2Config", "DebertaV2Model", **_SMALL,
+                                     vocab_size=32000),
         "modernbert_128": lambda: _text("ModernBertConfig", "ModernBertModel", hidden_size=512,
                                         num_hidden_layers=8, num_attention_heads=8,
                                         intermediate_size=768, vocab_size=32000,
@@ -280,9 +292,8 @@ def others() -> dict[str, Maker]:
                                         cls_token_id=1, sep_token_id=2),
         "squeezebert_128": lambda: _text("SqueezeBertConfig", "SqueezeBertModel",
                                          num_hidden_layers=6),
-        "convbert_128": lambda: _text("ConvBertConfig", "ConvBertModel", hidden_size=384,
-                                      num_hidden_layers=6, num_attention_heads=6,
-                                      intermediate_size=1536, embedding_size=128),
+        "convbert_128": lambda: _text("ConvBertConfig", "ConvBertModel", **_SMALL,
+                                      embedding_size=128),
         "qwen3_prompt": lambda: _decoder("qwen3", PROMPT, 0),
         "granite_token": lambda: _decoder("granite", 1, PAST),
         "stablelm_prompt": lambda: _decoder("stablelm", PROMPT, 0),
@@ -298,15 +309,10 @@ def others() -> dict[str, Maker]:
                                         num_heads=[6, 6], upscale=2),
         "pixart": _pixart,
         "autoencoder_tiny": _autoencoder_tiny,
-        "ernie_128": lambda: _text("ErnieConfig", "ErnieModel", num_hidden_layers=6,
-                                   hidden_size=512, num_attention_heads=8,
-                                   intermediate_size=2048),
-        "roformer_128": lambda: _text("RoFormerConfig", "RoFormerModel", num_hidden_layers=6,
-                                      hidden_size=384, num_attention_heads=6,
-                                      intermediate_size=1536, embedding_size=384),
-        "nystromformer_128": lambda: _text("NystromformerConfig", "NystromformerModel",
-                                           num_hidden_layers=6, hidden_size=384,
-                                           num_attention_heads=6, intermediate_size=1536),
+        "ernie_128": lambda: _text("ErnieConfig", "ErnieModel", **_MEDIUM),
+        "roformer_128": lambda: _text("RoFormerConfig", "RoFormerModel", **_SMALL,
+                                      embedding_size=384),
+        "nystromformer_128": lambda: _text("NystromformerConfig", "NystromformerModel", **_SMALL),
         "gemma_prompt": lambda: _decoder("gemma", PROMPT, 0),
         "mistral_token": lambda: _decoder("mistral", 1, PAST),
         "starcoder_prompt": lambda: _decoder("starcoder2", PROMPT, 0),
@@ -318,19 +324,19 @@ def others() -> dict[str, Maker]:
                                                 hidden_size=384, num_hidden_layers=8,
                                                 num_attention_heads=6, intermediate_size=1536),
         "detr_encoder": _detr_encoder,
-        "megatron_128": lambda: _text("MegatronBertConfig", "MegatronBertModel",
-                                      num_hidden_layers=6, hidden_size=512, num_attention_heads=8,
-                                      intermediate_size=2048),
-        "rembert_128": lambda: _text("RemBertConfig", "RemBertModel", num_hidden_layers=6,
-                                     hidden_size=384, num_attention_heads=6,
-                                     intermediate_size=1536, vocab_size=32000),
+        "megatron_128": lambda: _text("MegatronBertConfig", "MegatronBertModel", **_MEDIUM),
+        "rembert_128": lambda: _text("RemBertConfig", "RemBertModel", **_SMALL, vocab_size=32000),
         "cohere_prompt": lambda: _decoder("cohere", PROMPT, 0),
         "olmo2_token": lambda: _decoder("olmo2", 1, PAST),
         "data2vec_audio_1s": lambda: _speech("Data2VecAudioConfig", "Data2VecAudioModel"),
         "mobilevit_segmenter": lambda: _image_model("MobileViTConfig",
                                                     "MobileViTForSemanticSegmentation",
                                                     image_size=256),
-        "unet_wide": _unet_wide,
+        "unet_wide": lambda: _unet(
+            32, layers_per_block=2, block_out_channels=(96, 192, 192), norm_num_groups=16,
+            down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+        ),
     }  # fmt: skip
 
 
@@ -595,9 +601,7 @@ def _speech(config: str, kind: str) -> Made:
 def _audio_transformer() -> Made:
     import torch
 
-    model = _of_transformers("ASTConfig", "ASTModel", hidden_size=384, num_hidden_layers=6,
-                             num_attention_heads=6, intermediate_size=1536,
-                             max_length=512)  # fmt: skip
+    model = _of_transformers("ASTConfig", "ASTModel", **_SMALL, max_length=512)  # fmt: skip
     return _first_answer(model, "input_values"), (torch.randn(BATCH, 512, 128),)
 
 
@@ -683,30 +687,12 @@ def _decoder(name: str, tokens: int, past: int) -> Made:
     return Decoder(), (ids, *cache)
 
 
-def _unet() -> Made:
+def _unet(sample_size: int, **sizes: Any) -> Made:
     import torch
     from diffusers import UNet2DModel
 
-    model = UNet2DModel(
-        sample_size=64, in_channels=3, out_channels=3, layers_per_block=1,
-        block_out_channels=(64, 128, 256),
-        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
-    return _first_answer(model), (torch.randn(BATCH, 3, 64, 64), torch.ones(BATCH))
-
-
-def _unet_wide() -> Made:
-    import torch
-    from diffusers import UNet2DModel
-
-    model = UNet2DModel(
-        sample_size=32, in_channels=3, out_channels=3, layers_per_block=2,
-        block_out_channels=(96, 192, 192), norm_num_groups=16,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
-    return _first_answer(model), (torch.randn(BATCH, 3, 32, 32), torch.ones(BATCH))
+    model = UNet2DModel(sample_size=sample_size, in_channels=3, out_channels=3, **sizes)
+    return _first_answer(model), (torch.randn(BATCH, 3, *(sample_size,) * 2), torch.ones(BATCH))
 
 
 def _unet_conditioned() -> Made:
