@@ -232,6 +232,39 @@ LISTS: Mapping[str, Listed] = {
         ),
         converted_others={"megatron_128": "int8-dynamic", "data2vec_audio_1s": "fp16-transformers"},
     ),
+    "sixth": Listed(
+        script=(
+            "resnet32ts", "eca_resnext26ts", "nf_seresnet26", "vit_small_r26_s32_224",
+            "vit_relpos_small_patch16_rpn_224", "regnetx_006", "regnetz_d8", "repvgg_b1",
+            "legacy_seresnet34", "resnext50d_32x4d", "dla102", "hrnet_w18", "ese_vovnet19b_slim",
+            "xception71", "coat_lite_tiny", "poolformerv2_s36", "skresnet50d", "rexnetr_100",
+            "resnest50d", "res2net50_48w_2s", "densenet169", "selecsls60b", "cs3darknet_focus_m",
+            "gcresnet50t", "cspresnet50d",
+        ),
+        dynamo=(
+            "hiera_small_abswin_256", "mambaout_small", "efficientvit_m2", "efficientformer_l3",
+            "hgnetv2_b1", "convnextv2_pico", "vit_pe_core_tiny_patch16_384", "levit_128",
+            "coatnet_pico_rw_224", "mobilevitv2_150", "regnety_002", "mixnet_l", "lcnet_035",
+            "efficientnet_blur_b0", "fastvit_t12", "repvit_m1_5", "maxvit_tiny_tf_224",
+            "xcit_tiny_12_p8_224", "gcvit_small", "starnet_s3", "lowformer_b15", "efficientvim_m3",
+            "repghostnet_130", "pvt_v2_b2", "cpubone_b0_bfrobust", "iformer_s", "shvit_s3",
+            "edgenext_base", "davit_small", "lcnetv2_base",
+        ),
+        torchvision=(),
+        keras=(),
+        converted={
+            "resnet26d": "fp16", "mobilenetv2_120d": "fp16", "convnext_pico": "fp16",
+            "deit_small_distilled_patch16_224": "fp16-transformers",
+            "mobilenetv2_075": "int8-qdq", "seresnet18": "int8-qdq", "darknet21": "int8-qdq",
+            "hardcorenas_e": "int8-qdq", "mnasnet_075": "int8-qoperator",
+            "vit_base_patch32_224": "int8-dynamic", "pit_ti_distilled_224": "int8-dynamic",
+        },
+        others=(
+            "layoutlm_128", "splinter_128", "phi3_prompt", "smollm3_token", "unispeech_sat_1s",
+            "unet_slim",
+        ),
+        converted_others={"splinter_128": "int8-dynamic", "unispeech_sat_1s": "fp16-transformers"},
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -332,6 +365,16 @@ def others() -> dict[str, Maker]:
         "mobilevit_segmenter": lambda: _image_model("MobileViTConfig",
                                                     "MobileViTForSemanticSegmentation",
                                                     image_size=256),
+        "layoutlm_128": lambda: _text("LayoutLMConfig", "LayoutLMModel", **_SMALL),
+        "splinter_128": lambda: _text("SplinterConfig", "SplinterModel", **_MEDIUM),
+        "phi3_prompt": lambda: _decoder("phi3", PROMPT, 0),
+        "smollm3_token": lambda: _decoder("smollm3", 1, PAST),
+        "unispeech_sat_1s": lambda: _speech("UniSpeechSatConfig", "UniSpeechSatModel"),
+        "unet_slim": lambda: _unet(
+            48, layers_per_block=1, block_out_channels=(48, 96, 192), norm_num_groups=12,
+            down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        ),
         "unet_wide": lambda: _unet(
             32, layers_per_block=2, block_out_channels=(96, 192, 192), norm_num_groups=16,
             down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
@@ -650,6 +693,10 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
         **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 8}),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", {
         **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 8}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "pad_token_id": 0}),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "pad_token_id": 0}),
 }  # fmt: skip
 """Decoder -> its configuration, its class, and sizes that fit a small machine."""
 
