@@ -4,12 +4,13 @@
     python tools/benchmark_adapt.py cpu-onnxruntime-xeon --store adapted.json
     python tools/benchmark_adapt.py cpu-onnxruntime-xeon --stand-in cpu-onnxruntime --batch 1 8
 
-In turns A B A: all networks (models/networks unless named) are measured, then the probes once for
-each bundle, then all networks again, each of the two --turns times. Predictions of a network are
-compared with the median of its measurements; how far single ones are from it is printed beside: on
-a shared host a measurement is a tenth off easily. Run it on another machine than the bundles', with
-nothing else. Nothing is kept where predictions look; a bundle that was made on this machine
-(resperf calibrate --adapt) is judged as it is.
+In turns A B A: all networks (models/networks unless named) are measured, then the probes for each
+bundle (and each of several --probe-seconds), then all networks again, each of the two --turns times.
+Predictions of a network are compared with the median of its measurements; how far single ones are
+from it is printed beside: on a shared host a measurement is a tenth off easily. Run it on another
+machine than the bundles', with nothing else. Nothing is kept where predictions look; a bundle that was made on this machine
+(resperf calibrate --adapt) is judged as it is. Of one that knows this hardware (resperf adapt -o),
+both are judged: what a user gets here, and what hardware gets that it does not know.
 
 With --stand-in nothing is measured: what that bundle predicts for probes and networks is taken for
 times of its machine, which shows how well the groups tell two machines apart, without noise.
@@ -56,7 +57,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
     parser.add_argument("--turns", type=int, default=1, help="over all networks, before and after")
-    parser.add_argument("--probe-seconds", type=float, default=SECONDS, help="for each bundle")
+    parser.add_argument(
+        "--probe-seconds", type=float, nargs="+", default=[SECONDS], help="for each bundle"
+    )
     parser.add_argument("--stand-in", help="a bundle whose predictions are taken for times")
     parser.add_argument("--store", type=Path, help="write measurements and adaptations here")
     words = parser.parse_args()
@@ -73,23 +76,37 @@ def main() -> None:
         return measured(runs, threads, words.seconds)
 
     turns = [turn() for _ in range(words.turns)]
-    adaptations: dict[str, Adaptation] = {}
+    adaptations: dict[str, dict[str, Adaptation]] = {}
     for word, bundle in bundles.items():
-        if other is None:
-            here = this_platform(bundle.platform.device)
-            if bundle.transferred and not here.hardware_differences(bundle.platform):
-                continue
-            run = measured_probes(bundle, seconds=words.probe_seconds)
-        else:
-            run = probes_of(other)
-        adaptations[word] = fitted(bundle, run)
-        print(f"{word}: {adaptations[word].summary()}", flush=True)
+        here = this_platform(bundle.platform.device)
+        if other is not None:
+            adaptations[word] = {"adapted": fitted(bundle, probes_of(other), anew=True)}
+        elif not bundle.transferred or here.hardware_differences(bundle.platform):
+            adaptations[word] = measured_adaptations(bundle, words.probe_seconds)
+        for label, each in adaptations.get(word, {}).items():
+            print(f"{word}, {label}: {each.summary()}", flush=True)
     turns += [turn() for _ in range(words.turns)]
     if words.store:
         kept: dict[str, Any] = {"turns": turns}
-        kept["adaptations"] = {word: each.to_json() for word, each in adaptations.items()}
+        kept["adaptations"] = {
+            word: {label: each.to_json() for label, each in found.items()}
+            for word, found in adaptations.items()
+        }
         words.store.write_text(json.dumps(kept, indent=1))
     report(bundles, adaptations, runs, turns, here=other is None)
+
+
+def measured_adaptations(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Adaptation]:
+    """Measure the probes for each of several times; a bundle that knows this hardware gives two."""
+    found = {}
+    for each in seconds:
+        run = measured_probes(bundle, seconds=each)
+        label = f"adapted in {each:.0f} s"
+        found[label] = fitted(bundle, run)
+        unknown = fitted(bundle, run, anew=True)
+        if unknown.correction != found[label].correction:
+            found[f"{label}, as on hardware that it does not know"] = unknown
+    return found
 
 
 def stood_in(runs: Mapping[str, tuple[Path, int]], other: Bundle) -> Times:
@@ -133,7 +150,7 @@ def measured(runs: Mapping[str, tuple[Path, int]], threads: int, seconds: float)
 
 def report(
     bundles: Mapping[str, Bundle],
-    adaptations: Mapping[str, Adaptation],
+    adaptations: Mapping[str, Mapping[str, Adaptation]],
     runs: Mapping[str, tuple[Path, int]],
     turns: Sequence[Times],
     *,
@@ -161,7 +178,8 @@ def report(
         shipped = as_adapted(bundle)
         if here and shipped.adapted is not None and shipped.adapted.from_bundle:
             print(judged("as on a similar machine that it knows", shipped, runs, truths_ms))
-        print(judged("adapted", bundle.adapted_to(adaptations[word]), runs, truths_ms))
+        for label, adaptation in adaptations[word].items():
+            print(judged(label, bundle.adapted_to(adaptation), runs, truths_ms))
 
 
 def judged(

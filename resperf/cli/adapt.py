@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     epilog="\b\nFrom nothing to a night:\n"
     "  predict                  as on the bundle's machine\n"
     "  adapt                    a minute: how fast this machine is\n"
-    "  calibrate --adapt        five minutes: whole networks, their costs and intervals\n"
+    "  adapt --seconds 300      five minutes: better where other programs share the host\n"
+    "  calibrate --adapt        five to ten: whole networks, their costs and intervals\n"
     "  bench, train, calibrate  a night: a bundle of this machine\n\n"
-    "\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon\n"
+    "\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon --seconds 300\n"
     "  resperf adapt mine --probe-times -o mine",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE
 @FRAMEWORK
-@seconds(60.0, "Time for all of it.")
+@seconds(60.0, "Time for all of it; three turns over the layers a minute, medians count.")
 @click.option("--forget", is_flag=True, help="Measure nothing: predict as before this command.")
 @click.option(
     "--probe-times",

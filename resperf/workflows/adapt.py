@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import time
@@ -73,9 +74,8 @@ PROBE_NOISE = 0.1
 GROUP_WIDTH = 0.3
 """Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
-"""Of all probes; a drift then shows. Costs beside layers are measured after all but the last."""
-MOST_TURNS = 2 * TURNS
-"""With those over disturbed probes alone."""
+"""Of all probes in a minute, as many more in a longer time; a drift then shows. Costs beside layers
+are measured after all but the last."""
 FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
 """Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
 """
@@ -331,7 +331,7 @@ def with_this_machine(
         )
     run = measured_probes(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
-    found = fitted(bundle, run)
+    found = fitted(bundle, run, anew=True)
     _refuse_disturbed(bundle, found.remarks)
     others = [each for each in bundle.machines if each.platform.differences(found.platform)]
     added = replace(found, from_bundle=True)
@@ -428,8 +428,8 @@ def measured_probes(
                 f"{bundle.path} is of other layers than this machine runs ({'; '.join(foreign)}); "
                 "name a bundle of a similar machine, or measure layers here: resperf bench"
             )
-        turns = _Turns(worker, started_s + seconds - STOP_S, progress)
-        return turns.run()
+        turns = max(TURNS, round(TURNS * seconds / SECONDS))
+        return _Turns(worker, started_s + seconds - STOP_S, turns, progress).run()
 
 
 def other_kernels(here: Setting, there: Setting) -> list[str]:
@@ -450,6 +450,7 @@ class _Turns:
 
     worker: WorkerProcess
     deadline_s: float
+    turns: int = TURNS
     progress: Progress | None = None
     rows: list[list[Measurement]] = field(default_factory=list)
     references_ms: list[float] = field(default_factory=list)
@@ -462,19 +463,21 @@ class _Turns:
     def run(self) -> ProbeRun:
         """Measure until all turns are done or the time is over."""
         probes = self.worker.lower(PROBES)
-        for repeat in range(TURNS):
+        for repeat in range(self.turns):
             self.rows.append(self._turn(probes if repeat % 2 == 0 else probes[::-1], repeat))
-            if repeat < TURNS - 1:
+            if repeat < self.turns - 1:
                 self._read_costs()
             probes = [each for each in probes if each in self._measured]
             if self._over:
                 break
-        while not self._over and len(self.rows) < MOST_TURNS and (again := self._disturbed(CLEAN)):
+        # As many again, over disturbed probes alone.
+        most = 2 * self.turns
+        while not self._over and len(self.rows) < most and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         remarks = (*self.remarks, *self._disturbances())
         drifts = (0.0, *self._drifts())
-        busy = [BUSY in row.flags for rows in self.rows[:TURNS] for row in rows]
+        busy = [BUSY in row.flags for rows in self.rows[: self.turns] for row in rows]
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
@@ -482,11 +485,14 @@ class _Turns:
         )  # fmt: skip
 
     def _usual_costs(self) -> dict[str, float]:
-        """Return the costs beside layers; passing values on as while the cores were nearest."""
+        """Return the costs beside layers; passing values on as while the cores were nearest.
+
+        Of others the lower quartile, as of a monitor's probes: a disturbance only ever costs time.
+        """
         if not self.costs:
             return {}
         found = {name: [each[name] for each in self.costs] for name in self.costs[0]}
-        usual = {name: _undisturbed(values) for name, values in found.items()}
+        usual = {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
         return usual | {HANDOVER: min(found[HANDOVER])} if HANDOVER in found else usual
 
     def _read_costs(self) -> None:
@@ -520,7 +526,7 @@ class _Turns:
                     self.remarks.append(f"the time was over after {place} of {len(probes)} probes")
                 break
             if self.progress is not None:
-                done, planned = place + repeat * len(PROBES), TURNS * len(PROBES)
+                done, planned = place + repeat * len(PROBES), self.turns * len(PROBES)
                 self.progress(min(done, planned), planned, layer.kind)
             try:
                 taken: Taken = self.worker.measure(layer, repeat, _HUNG_S)
@@ -538,9 +544,7 @@ class _Turns:
         """Return a probe's time: of its unflagged measurements, if there are any."""
         mine = [row for rows in self.rows for row in rows if row.layer == layer]
         good = [row for row in mine if row.status is Status.OK]
-        return _undisturbed(
-            [row.value(EXECUTION) for row in [r for r in good if not r.flags] or good]
-        )
+        return median(row.value(EXECUTION) for row in [r for r in good if not r.flags] or good)
 
     def _disturbances(self) -> list[str]:
         """Say how the machine changed meanwhile, or that nothing watched it."""
@@ -572,18 +576,21 @@ class _Turns:
         return said
 
     def _drifts(self) -> list[float]:
-        """Return for each later turn the median logarithm of its times over those of the first."""
-        first, *later = (
-            {row.layer: row.value(EXECUTION) for row in rows if row.status is Status.OK}
-            for rows in self.rows[:TURNS]
-        )
-        ratios = [[math.log(ms / first[layer]) for layer, ms in turn.items()] for turn in later]
+        """Return for later thirds of the time how much longer the probes took than in the first.
+
+        Medians of logarithms; each third is one turn if there are no more.
+        """
+        turns = self.rows[: self.turns]
+        thirds = []
+        for places in np.array_split(np.arange(len(turns)), min(TURNS, len(turns))):
+            times_ms: dict[Layer, list[float]] = {}
+            for row in itertools.chain.from_iterable(turns[place] for place in places):
+                if row.status is Status.OK:
+                    times_ms.setdefault(row.layer, []).append(row.value(EXECUTION))
+            thirds.append({layer: median(each) for layer, each in times_ms.items()})
+        first, *later = thirds
+        ratios = [[math.log(ms / first[layer]) for layer, ms in third.items()] for third in later]
         return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
-
-
-def _undisturbed(values: Sequence[float]) -> float:
-    """Return the lower quartile, as of a monitor's probes: a disturbance only ever costs time."""
-    return float(np.quantile(values, 0.25))
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
@@ -603,8 +610,11 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
+def fitted(bundle: Bundle, run: ProbeRun, *, anew: bool = False) -> Adaptation:
     """Fit the groups' factors to the probes' times here and on the bundle's machine.
+
+    Where the bundle is of such hardware, or knows of some, its factors stand unless the probes are
+    sure of others; `anew` leaves out what it knows of other machines.
 
     Raises
     ------
@@ -647,9 +657,9 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
     correction = fit_correction(placed, {}, priors)
     doubts, spreads = _doubts(correction, shares)
     here = replace(run.platform, probes={})
-    if bundle.platform.processor and not here.hardware_differences(bundle.platform):
+    if (usual := _usual(bundle, here, anew=anew)) is not None:
         drifting = {group: math.hypot(doubt, run.drift) for group, doubt in doubts.items()}
-        correction = _where_sure(correction, drifting)
+        correction = _where_sure(correction, drifting, usual)
     return Adaptation(
         bundle=mark_of(bundle),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -667,20 +677,34 @@ def fitted(bundle: Bundle, run: ProbeRun) -> Adaptation:
     )
 
 
-def _where_sure(correction: Correction, doubts: Mapping[str, float]) -> Correction:
+def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
+    """Return the factors of hardware of the same description, if the bundle knows of any."""
+    if bundle.platform.processor and not here.hardware_differences(bundle.platform):
+        return Correction({}, 0.0, 0.0, math.inf, {})
+    known = () if anew else bundle.machines
+    alike = (each for each in known if not here.hardware_differences(each.platform))
+    return next((each.correction for each in alike), None)
+
+
+def _where_sure(
+    correction: Correction, doubts: Mapping[str, float], usual: Correction
+) -> Correction:
     """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
 
-    As the positive-part rule of James and Stein: a factor within its doubt of 1 is 1.
+    As the positive-part rule of James and Stein: within its doubt a factor is the usual one.
     """
 
-    def kept(factor: float, doubt: float) -> float:
-        off = math.log(factor)
-        return math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else 1.0
+    def kept(factor: float, expected: float, doubt: float) -> float:
+        off = math.log(factor / expected)
+        return expected * math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else expected
 
     return replace(
         correction,
-        factors={group: kept(each, doubts[group]) for group, each in correction.factors.items()},
-        others=kept(correction.others, median(doubts.values())),
+        factors={
+            group: kept(each, usual.factor(group), doubts[group])
+            for group, each in correction.factors.items()
+        },
+        others=kept(correction.others, usual.others, median(doubts.values())),
     )
 
 

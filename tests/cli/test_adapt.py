@@ -119,6 +119,7 @@ def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
     """Real layers, fewer and shorter ones than in a minute."""
     monkeypatch.setattr(module, "PROBES", SMALL)
     monkeypatch.setattr(module, "TURNS", 1)
+    monkeypatch.setattr(module, "SECONDS", 300.0)
     monkeypatch.setattr(module, "MOST_BUSY", 1.0)  # tests run beside each other
     monkeypatch.setattr(
         module, "_QUICK", SamplingProtocol(min_time_s=0.0, budget_s=0.02, warmup_s=0.01)

@@ -214,6 +214,42 @@ def test_a_factor_that_its_doubt_explains_is_dropped_on_the_same_processor(bundl
     assert 1.3 < scaled(1.5, run.platform) < scaled(1.5, other) == pytest.approx(1.5, rel=0.01)
 
 
+def test_known_hardware_keeps_its_factors_unless_probes_are_sure_of_others(bundle, run):
+    times_ms = {layer: 1.5 * ms for layer, ms in run.times_ms.items()}
+    elsewhere = replace(run, times_ms=times_ms, platform=replace(run.platform, processor="third"))
+    known = bundle.changed("by hand", machines=[fitted(bundle, elsewhere).to_json()])
+
+    def scaled(factor: float, platform, **how) -> tuple[float, float]:
+        times = {layer: factor * ms for layer, ms in run.times_ms.items()}
+        again = replace(run, times_ms=times, platform=platform, drift=0.1)
+        learnt = fitted(known, again, **how).correction
+        return learnt.factor("convolutions"), learnt.others
+
+    usual = fitted(bundle, elsewhere).correction
+    assert scaled(1.6, elsewhere.platform) == (usual.factor("convolutions"), usual.others)
+    anew = scaled(1.6, elsewhere.platform, anew=True)
+    another = scaled(1.6, replace(run.platform, processor="fourth"))
+    assert another == anew == pytest.approx([each * 1.6 / 1.5 for each in (
+        usual.factor("convolutions"), usual.others)], rel=0.02)  # fmt: skip
+    # Twice as long is beyond all doubt, and nearly what is kept.
+    surely, _ = scaled(3.0, elsewhere.platform)
+    assert 1.8 < surely / usual.factor("convolutions") < 2.0
+
+
+def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
+    count = len(run.times_ms)
+    slow = {**HERE, "slow": (count, 3 * count, 1.5)}
+    seen = []
+    longer = measured_probes(
+        bundle, seconds=2 * module.SECONDS, how=slow, progress=lambda *words: seen.append(words)
+    )
+    assert len(seen) > 5 * count
+    assert longer.times_ms == pytest.approx(run.times_ms, rel=0.01)
+    # In a minute the same time is two turns of three for many.
+    short = measured_probes(bundle, how=slow).times_ms
+    assert sum(short[each] > 1.2 * ms for each, ms in run.times_ms.items()) > count // 3
+
+
 def test_a_minute_that_is_too_short_says_so(bundle):
     # Each build sleeps: three probes or so.
     short = measured_probes(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
