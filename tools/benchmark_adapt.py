@@ -5,12 +5,13 @@
     python tools/benchmark_adapt.py cpu-onnxruntime-xeon --stand-in cpu-onnxruntime --batch 1 8
 
 In turns A B A: all networks (models/networks unless named) are measured, then the probes for each
-bundle (and each of several --probe-seconds), then all networks again, each of the two --turns times.
-Predictions of a network are compared with the median of its measurements; how far single ones are
-from it is printed beside: on a shared host a measurement is a tenth off easily. Run it on another
-machine than the bundles', with nothing else. Nothing is kept where predictions look; a bundle that was made on this machine
-(resperf calibrate --adapt) is judged as it is. Of one that knows this hardware (resperf adapt -o),
-both are judged: what a user gets here, and what hardware gets that it does not know.
+bundle (and each of several --probe-seconds), then all networks again, each of the two --turns
+times. Predictions of a network are compared with the median of its measurements; how far single
+ones are from it is printed beside: on a shared host a measurement is a tenth off easily. Run it on
+another machine than the bundles', with nothing else. Nothing is kept where predictions look; a
+bundle that was made on this machine (resperf calibrate --adapt) is judged as it is. Of one that
+knows this hardware (resperf adapt -o), both are judged: what a user gets here, and what hardware
+gets that it does not know.
 
 With --stand-in nothing is measured: what that bundle predicts for probes and networks is taken for
 times of its machine, which shows how well the groups tell two machines apart, without noise.

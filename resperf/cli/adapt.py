@@ -22,12 +22,15 @@ from resperf.cli._options import (
 if TYPE_CHECKING:
     from resperf.bundle import Adaptation, Bundle
 
+LONGER_S = 300
+"""Time that is worth it on a shared host."""
+
 
 @click.command(
     epilog="\b\nFrom nothing to a night:\n"
     "  predict                  as on the bundle's machine\n"
     "  adapt                    a minute: how fast this machine is\n"
-    "  adapt --seconds 300      five minutes: better where other programs share the host\n"
+    f"  adapt --seconds {LONGER_S}      five minutes: better where other programs share the host\n"
     "  calibrate --adapt        five to ten: whole networks, their costs and intervals\n"
     "  bench, train, calibrate  a night: a bundle of this machine\n\n"
     "\b\nExamples:\n  resperf adapt\n  resperf adapt cpu-onnxruntime-xeon --seconds 300\n"
@@ -99,6 +102,8 @@ def command(
         return
     print(_text(chosen, adaptation))
     show_notes(adaptation.remarks)
+    if adaptation.remarks and seconds < LONGER_S:
+        show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
     print(f"{path}: predictions by {chosen.path.name} on this machine now use this")
     if output is not None:
         print(f"{made.path}: its predictions on similar machines begin with this")

@@ -355,7 +355,7 @@ def _refuse_disturbed(bundle: Bundle, remarks: Sequence[str]) -> None:
     if remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
-            f"{'; '.join(remarks)}; run this again on a quiet machine"
+            f"{'; '.join(remarks)}; run this again on a quiet machine, or with more --seconds"
         )
 
 

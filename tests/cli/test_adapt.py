@@ -191,6 +191,10 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     assert len(Bundle.load(made).machines) == 1
     half_as_fast.append("the machine changed its speed")
     assert "run this again on a quiet machine" in cli.error("adapt", made, "-o", made)
+    notes = cli.run("adapt", made).err.splitlines()
+    assert notes[0] == "note: the machine changed its speed"
+    assert "--seconds 300" in notes[1]
+    assert cli.run("adapt", made, "--seconds", "300").err.splitlines() == notes[:1]
     half_as_fast.clear()
     assert "was measured on a machine like this one" in cli.error(
         "adapt", bundle, "-o", tmp_path / "own"
