@@ -100,9 +100,9 @@ def main() -> None:
 def measured_adaptations(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Adaptation]:
     """Measure the probes for each of several times; a bundle that knows this hardware gives two."""
     found = {}
-    for each in seconds:
+    for place, each in enumerate(seconds):
         run = measured_probes(bundle, seconds=each)
-        label = f"adapted in {each:.0f} s"
+        label = f"adapted in {each:.0f} s (run {place + 1})"
         found[label] = fitted(bundle, run)
         unknown = fitted(bundle, run, anew=True)
         if unknown.correction != found[label].correction:

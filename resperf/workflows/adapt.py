@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 import time
@@ -331,6 +330,7 @@ def with_this_machine(
         )
     run = measured_probes(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
+    # What takes the place of the known factors does not begin with them.
     found = fitted(bundle, run, anew=True)
     _refuse_disturbed(bundle, found.remarks)
     others = [each for each in bundle.machines if each.platform.differences(found.platform)]
@@ -450,7 +450,7 @@ class _Turns:
 
     worker: WorkerProcess
     deadline_s: float
-    turns: int = TURNS
+    turns: int
     progress: Progress | None = None
     rows: list[list[Measurement]] = field(default_factory=list)
     references_ms: list[float] = field(default_factory=list)
@@ -581,14 +581,14 @@ class _Turns:
         Medians of logarithms; each third is one turn if there are no more.
         """
         turns = self.rows[: self.turns]
-        thirds = []
-        for places in np.array_split(np.arange(len(turns)), min(TURNS, len(turns))):
-            times_ms: dict[Layer, list[float]] = {}
-            for row in itertools.chain.from_iterable(turns[place] for place in places):
+        parts = min(TURNS, len(turns))
+        times_ms: list[dict[Layer, list[float]]] = [{} for _ in range(parts)]
+        for place, rows in enumerate(turns):
+            third = times_ms[place * parts // len(turns)]
+            for row in rows:
                 if row.status is Status.OK:
-                    times_ms.setdefault(row.layer, []).append(row.value(EXECUTION))
-            thirds.append({layer: median(each) for layer, each in times_ms.items()})
-        first, *later = thirds
+                    third.setdefault(row.layer, []).append(row.value(EXECUTION))
+        first, *later = ({layer: median(ms) for layer, ms in each.items()} for each in times_ms)
         ratios = [[math.log(ms / first[layer]) for layer, ms in third.items()] for third in later]
         return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
 

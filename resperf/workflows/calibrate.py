@@ -242,7 +242,7 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
-    turns: int = 1,
+    turns: int,
     progress: bool = False,
 ) -> tuple[list[Placed], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
