@@ -82,12 +82,12 @@ def compare_ways(paths: list[Path], first: int, second: int, setting: Setting) -
     counts, ratios = Counter[str](), []
     for path in paths:
         before, now = (read_network(path, batch=batch) for batch in (first, second))
-        _ort_batches.graphs.clear()
+        _ort_batches.kept.clear()
         expected, _ = asked(now)
-        _ort_batches.graphs.clear()
+        _ort_batches.kept.clear()
         _, first_s = asked(before)
         again, second_s = asked(now)
-        reused = len(_ort_batches.graphs) == 1
+        reused = len(_ort_batches.kept) == 1
         applied = _ort_graph.ask_for(now, block, threads=setting.threads)
         counts[f"graph of batch {first} {'reused' if reused else 'not reused'}"] += 1
         for way, nodes in ((f"after batch {first}", again), ("with blocks applied", applied)):

@@ -48,6 +48,10 @@ class LoweredNode:
     reason: str = ""
     sources: tuple[str, ...] = ()
 
+    def from_sources(self, sources: tuple[str, ...], name: str = "") -> LoweredNode:
+        """Return the same node with other sources, and with a name if one is given."""
+        return LoweredNode(name or self.name, self.op, self.layer, self.role, self.reason, sources)
+
 
 @dataclass(frozen=True)
 class LoweredNetwork:
@@ -80,7 +84,7 @@ def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[Low
     named = []
     for node in nodes:
         sources = tuple(sorted(node.sources, key=order.__getitem__))
-        named.append(replace(node, name=sources[0] if sources else node.name, sources=sources))
+        named.append(node.from_sources(sources, sources[0] if sources else node.name))
     return named
 
 

@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,13 @@ from resperf.lowering._base import (
     qualified_by_domain,
 )
 from resperf.lowering._ort_attention import attention_parts
+from resperf.lowering._ort_batches import (
+    PRECISE,
+    RELAYOUTS,
+    Optimised,
+    channels_first,
+    in_float32,
+)
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -58,12 +65,9 @@ _DOMAINS = frozenset(
      "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
 )  # fmt: skip
 """Domains whose operators ONNX Runtime has."""
-_Reader = Callable[[Network, "onnx.GraphProto", int], list[LoweredNode]]
-RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
+_Reader = Callable[[Network, Optimised, int], list[LoweredNode]]
 BLOCKS = "NchwcTransformer"
 """ONNX Runtime's optimiser that chooses blocked layouts."""
-PRECISE = "InsertedPrecisionFreeCast_"
-"""Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
@@ -172,13 +176,14 @@ def _asked(
 ) -> list[LoweredNode]:
     """Ask ONNX Runtime, or read its graph of the network at another batch size."""
     parts, way = _without_custom(network), (threads, without)
-    if (graph := _ort_batches.known_graph(parts, way)) is not None:
-        nodes = read(network, graph, block)
+    if (known := _ort_batches.known(parts, way)) is not None:
+        nodes = read(network, known, block)
         if all(node.role != "unknown" for node in nodes):
             return _with_custom(network, nodes)
     model = optimised_model(skeleton(parts), threads=threads, without=without)
-    _ort_batches.keep(parts, way, model)
-    return _with_custom(network, read(network, model.graph, block))
+    optimised = optimised_as(parts, model.graph)
+    _ort_batches.keep(way, optimised)
+    return _with_custom(network, read(network, optimised, block))
 
 
 def _without_custom(network: Network) -> Network:
@@ -234,16 +239,16 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
     return [each for _, each in sorted(placed, key=itemgetter(0))]
 
 
-def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
+def read_optimised(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
     Every lowered node computes a tensor of the original network, perhaps in another layout and
     with channels padded to whole blocks: that tensor's shape is the layer's.
     """
-    around, read = _read_nodes(network, graph)
+    around = optimised.made
     lowered: list[LoweredNode] = []
     further: list[list[LoweredNode]] = []
-    for node, is_blocked in zip(around.nodes, read.blocked, strict=True):
+    for node, is_blocked in zip(around.nodes, optimised.blocked, strict=True):
         pieces, between = attention_parts(node, around.tensors)
         inside = replace(around, tensors={**around.tensors, **between}) if between else around
         first, *others = (
@@ -252,11 +257,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         )
         lowered.append(first)
         further.append(others)
-    sources = _sources(network, read.produced)
-    edged = _with_edges(network, lowered, read.protos)
+    sources = _sources(network, optimised.produced)
+    edged = _with_edges(network, lowered, optimised.protos)
     named = named_by_sources(
         network,
-        (replace(node, sources=names) for node, names in zip(edged, sources, strict=True)),
+        (node.from_sources(names) for node, names in zip(edged, sources, strict=True)),
     )
     # Further parts of a node take the name of the first, which has the sources.
     return [
@@ -266,13 +271,13 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     ]
 
 
-def read_plain(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
+def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
     """Turn an optimised graph without blocked layouts into nodes in blocks of another machine.
 
     The rules give the layouts: see `_ort_rules`.
     """
-    around, read = _read_nodes(network, graph)
-    sources = _sources(network, read.produced)
+    around = optimised.made
+    sources = _sources(network, optimised.produced)
     names = {node.name: each for node, each in zip(around.nodes, sources, strict=True)}
     joined = _with_hard_swish(network, around, names)
     return named_by_sources(network, _ort_rules.lower_optimised(joined, block, names))
@@ -303,18 +308,7 @@ def _with_hard_swish(
     return replace(around, nodes=tuple(nodes))
 
 
-@dataclass
-class _Read:
-    """What is known of the nodes of an optimised graph, besides the nodes themselves."""
-
-    protos: list[onnx.NodeProto]
-    blocked: list[bool]
-    """Whether the outputs are in blocks."""
-    produced: list[str]
-    """Tensors of the original network that they compute."""
-
-
-def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Read]:
+def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
     """Read an optimised graph as a network that has the tensors of the original one as well."""
     from onnx import helper
 
@@ -322,7 +316,7 @@ def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Rea
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
     inner = _inner_tensors(graph)
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
-    tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
+    tensors = {**inner, **in_float32(network, _names(graph)), **network.tensors, **weights}
     origin: dict[str, str] = {}
     blocked: set[str] = set()
     nodes: list[Node] = []
@@ -330,7 +324,7 @@ def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Rea
     computed = {name for node in network.nodes for name in node.outputs}
     free = {each.name for each in graph.input}.difference(network.inputs, computed)
     protos = [each for each in graph.node if each.op_type != "Cast" or each.input[0] not in free]
-    read = _Read(protos, [], [])
+    was_blocked, produced = [], []
     for proto in protos:
         original = tensor_name = _original_tensor(network, makers, proto, origin)
         is_blocked = _is_blocked(proto, blocked)
@@ -366,7 +360,7 @@ def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Rea
             # Convolutions after it read their image under this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
-            tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
+            tensors[tensor_name] = replace(last, name=tensor_name, shape=channels_first(last))
         origin[own] = tensor_name
         if is_blocked:
             blocked.add(own)
@@ -382,31 +376,21 @@ def _read_nodes(network: Network, graph: onnx.GraphProto) -> tuple[Network, _Rea
             attributes=attributes,
         )
         nodes.append(node)
-        read.blocked.append(is_blocked)
-        read.produced.append(original.removeprefix(PRECISE))
-    return replace(network, nodes=tuple(nodes), tensors=tensors), read
+        was_blocked.append(is_blocked)
+        produced.append(original.removeprefix(PRECISE))
+    made = replace(network, nodes=tuple(nodes), tensors=tensors)
+    return Optimised(network, made, protos, was_blocked, produced, weights.keys())
 
 
-def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
+def _names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of tensors, and those that blocked nodes are named by instead."""
     names = {name for node in graph.node for name in (*node.input, *node.output)}
-    # What blocked nodes compute has another name in the graph than the one that they are named by.
-    names |= {match["tensor"] for node in graph.node if (match := _NCHWC_NAME.match(node.name))}
-    originals = {name: network.tensors.get(name.removeprefix(PRECISE)) for name in names}
-    return {
-        name: replace(tensor, name=name, dtype="float32", value=None)
-        for name, tensor in originals.items()
-        if name.startswith(PRECISE) and tensor is not None
-    }
+    blocked = (_NCHWC_NAME.match(node.name) for node in graph.node)
+    return names | {match["tensor"] for match in blocked if match}
 
 
 def _is_channels_last(proto: onnx.NodeProto) -> bool:
     return any(each.name == "channels_last" and each.i for each in proto.attribute)
-
-
-def _channels_first(tensor: Tensor) -> tuple[int, ...]:
-    batch, *pixels, channels = tensor.shape
-    return (batch, channels, *pixels)
 
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
@@ -514,7 +498,7 @@ def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
     if tensor is None or len(tensor.shape) != 4:
         raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
     to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
-    shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
+    shape = channels_first(tensor) if last and not to_blocked else tensor.shape
     plain = "nhwc" if last else "nchw"
     return reorder(shape, plain, blocked) if to_blocked else reorder(shape, blocked, plain)
 
@@ -539,8 +523,10 @@ def _with_filters(network: Network, node: Node) -> tuple[Network, Node]:
         dtype=image.dtype,
         is_weight=True,
     )
-    around = replace(network, tensors={**network.tensors, "filters": filters})
     inputs = (node.inputs[0], "filters", *node.inputs[2:])
+    names = (*inputs, *node.outputs)
+    tensors = {name: network.tensors[name] for name in names if name in network.tensors}
+    around = replace(network, tensors={**tensors, "filters": filters})
     attributes = {**node.attributes, "group": groups}
     return around, replace(node, inputs=inputs, attributes=attributes)
 

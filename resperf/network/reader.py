@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from resperf.network.protos import (
 )
 from resperf.network.rebatch import rebatched, shape_input
 from resperf.network.sequences import SEQUENCE_OPS, Sequences
-from resperf.network.shapes import ShapeFinder
+from resperf.network.shapes import ShapeFinder, shapes_at_batch
 from resperf.network.wire import Stripped
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ class _Step:
         Those of its outputs that are known.
     runs : bool
         Whether it is part of the network: it is not if it computes constants.
+    built : Node or None
+        As the network has it, among its nodes or its weight nodes.
     """
 
     node: NodeProto
@@ -190,6 +192,13 @@ class _Step:
     read: tuple[Tensor | None, ...]
     made: tuple[Tensor, ...]
     runs: bool
+    built: Node | None = None
+
+    def at(self, read: tuple[Tensor | None, ...], made: tuple[Tensor, ...]) -> _Step:
+        """Return the same step with tensors of other lengths."""
+        return _Step(
+            self.node, self.attributes, self.inputs, self.outputs, read, made, self.runs, self.built
+        )
 
 
 @dataclass
@@ -242,8 +251,8 @@ class _Reading:
         self.finder = ShapeFinder(path, model)
         self.repeatable = not assume
         self._start()
-        versions = {opset.domain: opset.version for opset in model.opset_import}
-        self.sequences = Sequences(self.graph, versions.get("", 1))
+        self.opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self.sequences = Sequences(self.graph, self.opsets.get("", 1))
 
     def _start(self) -> None:
         """Forget all nodes; the inputs have their sizes."""
@@ -275,22 +284,36 @@ class _Reading:
         if self._target_at_batch(step.node, step.attributes) is not None:
             return False
         read = tuple(map(self.seen.tensors.get, step.inputs))
-        if all(map(operator.is_, read, step.read)):
-            self._take(step)
-            return True
-        shape = None
-        if not any(each.is_weight for each in step.made):  # constants may be folded
-            shape = self.finder.scaled(step.node, step.attributes, step.read, read, step.made)
-        if shape is not None:
-            made = Tensor(step.made[0].name, shape, step.made[0].dtype)
-            check_size(self.path, made.name, shape)
-            self._take(replace(step, read=read, made=(made,)))
-            return True
-        new = self._step(step.node, step.attributes, inferred=False)
-        if [each.name for each in new.made] != [each.name for each in step.made]:
-            return False
-        self._take(replace(new, made=tuple(map(_kept, step.made, new.made))))
+        made: tuple[Tensor, ...] | None = step.made
+        if not all(map(operator.is_, read, step.read)):
+            made = self._scaled(step, read)
+        if made is None:
+            new = self._step(step.node, step.attributes, inferred=False)
+            names = [[each.name for each in these.made] for these in (step, new)]
+            if names[0] != names[1] or step.runs != new.runs:
+                return False
+            made = tuple(map(_kept, step.made, new.made))
+        self._keep(step.at(read, made))
         return True
+
+    def _scaled(self, step: _Step, read: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+        """Return what a node makes of other lengths; None if no rule tells, or it is constant."""
+        if not step.made or any(each.is_weight for each in step.made):
+            return None
+        if len(step.made) < sum(map(bool, step.outputs)):
+            return None
+        node, made = step.node, [each.shape for each in step.made]
+        shapes = shapes_at_batch(
+            node.op_type, node.domain, self.opsets, step.attributes, step.read, read, made
+        )
+        if shapes is None:
+            return None
+        for each, shape in zip(step.made, shapes, strict=True):
+            check_size(self.path, each.name, shape)
+        return tuple(
+            Tensor(each.name, shape, each.dtype)
+            for each, shape in zip(step.made, shapes, strict=True)
+        )
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""
@@ -333,7 +356,7 @@ class _Reading:
             tensors=tensors,
             inputs=inputs,
             outputs=outputs,
-            opsets={opset.domain: opset.version for opset in self.model.opset_import},
+            opsets=self.opsets,
             batch=self.inputs.batch,
             notes=tuple(notes),
             weight_nodes=tuple(weight_nodes),
@@ -390,7 +413,7 @@ class _Reading:
         values = folded(node, attributes, tensors)
         if values is not None:
             folds = tuple(
-                Tensor(name, value.shape, value.dtype.name, value, is_weight=True)
+                Tensor(name, value.shape, _name_of(value.dtype), value, is_weight=True)
                 for name, value in zip(outputs, values, strict=True)
                 if name
             )
@@ -407,38 +430,42 @@ class _Reading:
         return _Step(node, attributes, inputs, outputs, read, made, runs)
 
     def _take(self, step: _Step) -> None:
+        """Take a node that is read for the first time."""
+        built = self._running_node(step) if step.runs else self._weight_node(step)
+        self._keep(replace(step, built=built))
+
+    def _keep(self, step: _Step) -> None:
         seen = self.seen
         seen.steps.append(step)
         seen.tensors.update((each.name, each) for each in step.made)
-        if not step.runs:
-            self._note_weight_node(step)
-            return
+        if step.built is not None:
+            (seen.nodes if step.runs else seen.weight_nodes).append(step.built)
+
+    def _running_node(self, step: _Step) -> Node:
         node = step.node
         name = self.names.unique(node)
         if names := captured(node):
-            seen.inner[name] = names
-        seen.nodes.append(
-            Node(name, node.op_type, node.domain, step.inputs, step.outputs, step.attributes)
-        )
+            self.seen.inner[name] = names
+        return Node(name, node.op_type, node.domain, step.inputs, step.outputs, step.attributes)
 
-    def _note_weight_node(self, step: _Step) -> None:
-        """Keep a folded node that computes with weights or positions, not with shapes."""
+    def _weight_node(self, step: _Step) -> Node | None:
+        """Return a folded node that computes with weights or positions, not with shapes."""
         op, inputs, outputs = step.node.op_type, step.inputs, step.outputs
+        of_weights = self.seen.of_weights
         if op == "Range":
-            self.seen.of_weights.update(outputs)
-            return
-        if op in ("Shape", "Size") or self.seen.of_weights.isdisjoint(inputs):
-            return
-        self.seen.of_weights.update(filter(None, outputs))
-        made = self.seen.tensors.get(outputs[0])
+            of_weights.update(outputs)
+            return None
+        if op in ("Shape", "Size") or of_weights.isdisjoint(inputs):
+            return None
+        of_weights.update(filter(None, outputs))
+        made = next((each for each in step.made if each.name == outputs[0]), None)
         if made is None or made.dtype not in _FLOATS:
-            return  # Indices: exporters compute them where frameworks do not.
+            return None  # Indices: exporters compute them where frameworks do not.
         name = printable(f"{outputs[0]}/of_weights")
         attributes = step.attributes
         if op == "CastLike":  # Of the other tensor only the type counts.
             op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(made.dtype)}
-        node = Node(name, op, step.node.domain, inputs, outputs, attributes)
-        self.seen.weight_nodes.append(node)
+        return Node(name, op, step.node.domain, inputs, outputs, attributes)
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
@@ -599,6 +626,12 @@ def _kept(old: Tensor, new: Tensor) -> Tensor:
     if old.value is None or new.value is None:
         return old if old.value is new.value else new
     return old if np.array_equal(old.value, new.value) else new
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of an element type, which numpy puts together at each call."""
+    return dtype.name
 
 
 def _is_parameter(weight: Tensor) -> bool:

@@ -72,46 +72,6 @@ class ShapeFinder:
             found = {name: each for name, each in zip(node.output, own, strict=False) if name}
         return found
 
-    def scaled(
-        self,
-        node: NodeProto,
-        attributes: Mapping[str, Any],
-        before: Sequence[Tensor | None],
-        now: Sequence[Tensor | None],
-        made: Sequence[Tensor],
-    ) -> tuple[int, ...] | None:
-        """Return the shape of a node's only output at another batch size.
-
-        By a rule that gives the shape that it has `before` as well: ONNX's own inference takes many
-        times as long. None where there is no such rule.
-        """
-        if node.domain or len(node.output) != 1 or len(made) != 1:
-            return None
-        if self._opsets.get("", 1) < _BROADCASTING:
-            return None
-        known: list[tuple[Tensor, Tensor]] = []
-        for old, new in zip(before, now, strict=True):
-            if old is None and new is None:
-                continue  # an absent optional input
-            if old is None or new is None or old.dtype != new.dtype:
-                return None
-            known.append((old, new))
-        if not known:
-            return None
-        shape = made[0].shape
-        if node.op_type in _PER_IMAGE:
-            (image, images), *others = known
-            scaled = image.shape[:1] == shape[:1] and image.shape[1:] == images.shape[1:]
-            scaled = scaled and all(a is b for a, b in others)
-            return (*images.shape[:1], *shape[1:]) if scaled else None
-        if (rule := _SCALED.get(node.op_type)) is None:
-            return None
-        try:
-            was, will = (rule(each, attributes) for each in zip(*known, strict=True))
-        except (LookupError, TypeError, ValueError):
-            return None
-        return will if was == shape else None
-
     def fewest_inputs(self, node: NodeProto) -> int:
         """Return how many inputs the node's operator needs at least; 0 where that is unknown."""
         schema = self._schema(node)
@@ -163,6 +123,55 @@ class ShapeFinder:
             f"{self._path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
             f"{shapes} ({why}); check --batch and --shape, or export with these sizes"
         )
+
+
+def shapes_at_batch(
+    op: str,
+    domain: str,
+    opsets: Mapping[str, int],
+    attributes: Mapping[str, Any],
+    before: Sequence[Tensor | None],
+    now: Sequence[Tensor | None],
+    made: Sequence[tuple[int, ...]],
+) -> list[tuple[int, ...]] | None:
+    """Return the shapes of a node's outputs at another batch size.
+
+    By a rule that gives the shapes that they have at the first one as well: ONNX's own inference
+    takes many times as long. None where there is no such rule.
+
+    Parameters
+    ----------
+    op, domain : str
+    opsets : mapping of str to int
+    attributes : mapping of str to Any
+    before, now : sequence of Tensor or None
+        What the node reads at the first batch size, and at the other.
+    made : sequence of tuple of int
+        Shapes of all its outputs at the first one.
+    """
+    if domain or opsets.get("", 1) < _BROADCASTING or not before:
+        return None
+    for old, new in zip(before, now, strict=True):
+        if (old is None) != (new is None) or (old and new and old.dtype != new.dtype):
+            return None
+    if (image := before[0]) is None or (images := now[0]) is None:
+        return None
+    if op in _PER_IMAGE:
+        alike = all(a is b for a, b in zip(before[1:], now[1:], strict=True))
+        if not alike or image.shape[1:] != images.shape[1:]:
+            return None
+        if any(shape[:1] != image.shape[:1] for shape in made):
+            return None
+        return [(*images.shape[:1], *shape[1:]) for shape in made]
+    if op in _ALONG_AXES:
+        return _beside_axes(op, attributes, before, now, made)
+    if len(made) != 1 or (rule := _SCALED.get(op)) is None:
+        return None
+    try:
+        was, will = (rule(each, attributes) for each in (before, now))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return [will] if will is not None and was == made[0] else None
 
 
 def infer_node(
@@ -397,6 +406,93 @@ def _concatenated(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tu
     return joined
 
 
+def _squeezed(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = inputs[0].shape
+    axes = _axes(inputs[1:], attributes, len(shape))
+    if any(shape[axis] != 1 for axis in axes):
+        raise ValueError("only axes of length 1 are removed")
+    return tuple(length for axis, length in enumerate(shape) if axis not in axes)
+
+
+def _unsqueezed(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = [*inputs[0].shape]
+    count = len(attributes["axes"]) if len(inputs) == 1 else inputs[1].shape[0]
+    for axis in sorted(_axes(inputs[1:], attributes, len(shape) + count)):
+        shape.insert(axis, 1)
+    return tuple(shape)
+
+
+def _axes(further: Sequence[Tensor], attributes: Mapping[str, Any], rank: int) -> set[int]:
+    """Return the axes that an operator names, by an attribute or by its second input."""
+    axes = further[0].value if further else attributes["axes"]
+    if axes is None:
+        raise ValueError("its axes are not known")
+    return {int(axis) % rank for axis in np.ravel(axes)}
+
+
+def _affine(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    rows = inputs[0].shape[::-1] if attributes.get("transA") else inputs[0].shape
+    columns = inputs[1].shape[::-1] if attributes.get("transB") else inputs[1].shape
+    if rows[1] != columns[0]:
+        raise ValueError("not a product of matrices")
+    return rows[0], columns[1]
+
+
+def _gathered(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    shape, axis = inputs[0].shape, attributes.get("axis", 0) % len(inputs[0].shape)
+    return (*shape[:axis], *inputs[1].shape, *shape[axis + 1 :])
+
+
+def _beside_axes(
+    op: str,
+    attributes: Mapping[str, Any],
+    before: Sequence[Tensor | None],
+    now: Sequence[Tensor | None],
+    made: Sequence[tuple[int, ...]],
+) -> list[tuple[int, ...]] | None:
+    """Return the shapes of what works along some axes, where other axes are longer now."""
+    old, new = before[0], now[0]
+    if old is None or new is None or len(old.shape) != len(new.shape):
+        return None
+    if any(a is not b for a, b in zip(before[1:], now[1:], strict=True)):
+        return None
+    longer = {axis for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)) if a != b}
+    try:
+        if not longer.isdisjoint(_ALONG_AXES[op](before, attributes)):
+            return None
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    if any(shape[axis : axis + 1] != (old.shape[axis],) for shape in made for axis in longer):
+        return None
+    return [
+        tuple(new.shape[axis] if axis in longer else length for axis, length in enumerate(shape))
+        for shape in made
+    ]
+
+
+def _sliced_axes(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> set[int]:
+    rank = len(inputs[0].shape)
+    if len(inputs) > _AXES_OF_SLICE:
+        return _axes(inputs[_AXES_OF_SLICE:], {}, rank)
+    return {*range(inputs[1].shape[0])}
+
+
+def _padded_axes(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> set[int]:
+    rank = len(inputs[0].shape)
+    pads = inputs[1].value
+    if pads is None or len(pads) != 2 * rank:
+        raise ValueError("not padded along all axes")
+    return {place % rank for place, length in enumerate(pads.tolist()) if length}
+
+
+_AXES_OF_SLICE = 3
+"""Place of the axes among the inputs of a Slice."""
+_ALONG_AXES: Mapping[str, Callable[[Any, Mapping[str, Any]], set[int]]] = {
+    "Pad": _padded_axes,
+    "Slice": _sliced_axes,
+    "Split": lambda inputs, attributes: {attributes.get("axis", 0) % len(inputs[0].shape)},
+}
+"""Operators that leave the other axes as they are -> the axes along which they work."""
 _BROADCASTING = 7
 """From this version of the operator set on, arithmetic broadcasts as numpy does."""
 _PER_IMAGE = frozenset(
@@ -404,13 +500,15 @@ _PER_IMAGE = frozenset(
      "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "QLinearConv", "SpaceToDepth"}
 )  # fmt: skip
 """Operators that do the same with each image; their output has as many as their first input."""
-_SCALED: Mapping[
-    str, Callable[[Sequence[Tensor], Mapping[str, Any]], tuple[int, ...] | None]
-] = {
+_SCALED: Mapping[str, Callable[[Any, Mapping[str, Any]], tuple[int, ...] | None]] = {
     "Concat": _concatenated,
+    "Gather": _gathered,
+    "Gemm": _affine,
     "MatMul": _product,
     "Reshape": _reshaped_to,
+    "Squeeze": _squeezed,
     "Transpose": _transposed,
+    "Unsqueeze": _unsqueezed,
     **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub", "Where"), _broadcast),
     **dict.fromkeys(
         (

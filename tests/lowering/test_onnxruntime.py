@@ -28,10 +28,19 @@ from resperf.layers import (
     Resize,
 )
 from resperf.layers.quantize import Quantize
-from resperf.lowering import LoweredNetwork, _ort_graph, _ort_rules, lower, lower_layers, skeleton
+from resperf.lowering import (
+    LoweredNetwork,
+    LoweredNode,
+    _ort_batches,
+    _ort_graph,
+    _ort_rules,
+    lower,
+    lower_layers,
+    skeleton,
+)
 from resperf.lowering import onnxruntime as lowering_onnxruntime
 from resperf.lowering._ort_batches import at_batch
-from resperf.lowering._ort_graph import ask_for, optimised_model
+from resperf.lowering._ort_graph import ask, ask_for, optimised_as, optimised_model
 from resperf.lowering._proto import embedded_weight_bytes
 from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Node, Tensor, read_network
@@ -867,9 +876,71 @@ def test_a_reshape_to_a_scalar_that_ort_made_has_no_batch_size() -> None:
     )
     made = helper.make_tensor("made", onnx.TensorProto.INT64, [0], [])
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [made]))
-    graph = at_batch(model, largest(2), largest(8))
-    assert graph is not None
-    assert [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim] == [8, 4]
+    found = at_batch(optimised_as(largest(2), model.graph), largest(8))
+    assert found is not None
+    assert [found.made.tensors[name].shape for name in "xry"] == [(8, 4), (1, 1), ()]
+
+
+def lowered_again(path: Path, target: Target) -> tuple[list[LoweredNode], bool]:
+    """Lower a network at batch 8 after batch 2; say whether ONNX Runtime was asked once only."""
+    _ort_batches.kept.clear()
+    block = int(target[0].options["nchwc_block"])
+    for batch in (2, 8):
+        nodes = ask(read_network(path, batch=batch), block, threads=1)
+    return nodes, len(_ort_batches.kept) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_constant_that_ort_folds_for_each_batch_size_is_asked_about(
+    dtype: str, target: Target, tmp_path: Path
+) -> None:
+    """Positions that are looked up for each image become one constant, in half precision a cast."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], "shape"),
+        helper.make_node("Slice", ["s", "none", "two"], ["batch_tokens"], "lengths"),
+        helper.make_node("Expand", ["places", "batch_tokens"], ["ids"], "for_each"),
+        helper.make_node("Gather", ["table", "ids"], ["positions"], "look_up"),
+        helper.make_node("Add", ["x", "positions"], ["a"], "add"),
+        helper.make_node("Relu", ["a"], ["y"], "last"),
+    ]
+    values = {
+        "none": np.int64([0]), "two": np.int64([2]), "places": np.int64([[0, 1, 2, 3]]),
+        "table": np.full((4, 2048), 0.5, dtype),
+    }  # fmt: skip
+    kind = onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.FLOAT
+    path = saved(tmp_path / "g.onnx", nodes, ("n", 4, 2048), values, kind)
+    again, _ = lowered_again(path, target)
+    _ort_batches.kept.clear()
+    block = int(target[0].options["nchwc_block"])
+    assert again == ask(read_network(path, batch=8), block, threads=1)
+    assert any("second=same" in node.layer.key for node in again if node.layer is not None)
+
+
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_an_image_that_ort_transposes_itself_has_the_same_axes_at_another_batch_size(
+    read_twice: bool, target: Target, tmp_path: Path
+) -> None:
+    """Tokens that become an image: ONNX Runtime moves their transposition behind the Reshape."""
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["n"], "first"),
+        helper.make_node("Transpose", ["n"], ["t"], "move", perm=[0, 2, 1]),
+        helper.make_node("Reshape", ["t", "image"], ["i"], "image"),
+        conv_node("c1", "i", "a"),
+        helper.make_node("Add", ["a", "i" if read_twice else "a"], ["sum"], "add"),
+        helper.make_node("Reshape", ["sum", "tokens"], ["b"], "tokens"),
+        helper.make_node("Transpose", ["b"], ["c"], "back", perm=[0, 2, 1]),
+        helper.make_node("Softmax", ["c"], ["y"], "last"),
+    ]
+    values = {
+        "image": np.int64([0, 32, 8, 8]), "tokens": np.int64([0, 32, 64]),
+        "w": np.full((32, 32, 3, 3), 0.5, np.float32),
+    }  # fmt: skip
+    path = saved(tmp_path / "g.onnx", nodes, ("n", 64, 32), values)
+    again, was_asked_once = lowered_again(path, target)
+    _ort_batches.kept.clear()
+    block = int(target[0].options["nchwc_block"])
+    assert again == ask(read_network(path, batch=8), block, threads=1)
+    assert was_asked_once
 
 
 def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Path) -> None:

@@ -185,7 +185,10 @@ def test_a_batch_that_does_not_fit_is_refused_as_at_first(write: Callable[..., P
     assert str(again.value) == str(first.value)
 
 
-@pytest.mark.parametrize("op", sorted({*shapes._SCALED, *shapes._PER_IMAGE}))
+RULED = {*shapes._SCALED, *shapes._PER_IMAGE, *shapes._ALONG_AXES}
+
+
+@pytest.mark.parametrize("op", sorted(RULED))
 def test_the_rules_for_shapes_are_those_of_onnx(
     op: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,12 +205,16 @@ def test_the_rules_for_shapes_are_those_of_onnx(
         "ConvInteger": ["q", "bytes"],
         "QLinearConv": ["q", "one", "zero", "bytes", "one", "zero", "one", "zero"],
         **{name: ["x", "x"] for name in ("Add", "Div", "Mul", "Pow", "Sub")},
+        "Gather": ["x", "places"], "Gemm": ["rows", "columns"], "Squeeze": ["u", "second"],
+        "Unsqueeze": ["x", "second"], "Pad": ["x", "pads"],
+        "Slice": ["x", "second", "third", "second"],
     }  # fmt: skip
     attributes: dict[str, dict[str, Any]] = {
         "Concat": {"axis": 1}, "Cast": {"to": TensorProto.FLOAT16},
         "Transpose": {"perm": [0, 2, 3, 1]}, "DepthToSpace": {"blocksize": 2},
         "SpaceToDepth": {"blocksize": 2}, "AveragePool": {"kernel_shape": [2, 2]},
-        "MaxPool": {"kernel_shape": [2, 2]},
+        "MaxPool": {"kernel_shape": [2, 2]}, "Gather": {"axis": 1}, "Gemm": {"transB": 1},
+        "Split": {"axis": 1, "num_outputs": 2},
     }  # fmt: skip
     weights = [
         *(constant(name, each, np.float32) for name, each in zeros.items()),
@@ -215,22 +222,49 @@ def test_the_rules_for_shapes_are_those_of_onnx(
         constant("filters", np.ones((8, 8, 1, 1)), np.float32), constant("target", [0, 8, -1]),
         constant("truth", True, np.bool_), constant("one", 1.0, np.float32),
         constant("zero", 0, np.uint8), constant("bytes", np.ones((8, 8, 1, 1)), np.uint8),
+        constant("places", [[3, 1]]), constant("columns", np.ones((5, 128)), np.float32),
+        constant("flat", [0, -1]), constant("second", [1]), constant("third", [2]),
+        constant("pads", [0, 2, 0, 0, 0, 1, 0, 0]),
     ]  # fmt: skip
     names = given.get(op, ["x"])
-    before = [node("QuantizeLinear", ["x", "one", "zero"], ["q"])] if "q" in names else []
-    path = write([*before, node(op, names, ["y"], **attributes.get(op, {}))], dims, weights, 20)
+    makers = {
+        "q": node("QuantizeLinear", ["x", "one", "zero"], ["q"]),
+        "rows": node("Reshape", ["x", "flat"], ["rows"]),
+        "u": node("Unsqueeze", ["x", "second"], ["u"]),
+    }
+    before = [makers[names[0]]] if names[0] in makers else []
+    results = ["y", "z"] if op == "Split" else ["y"]
+    path = write([*before, node(op, names, results, **attributes.get(op, {}))], dims, weights, 20)
     ruled: list[Any] = []
-    scaled = shapes.ShapeFinder.scaled
+    rules = reader.shapes_at_batch
 
-    def noted(finder: Any, node: NodeProto, *more: Any) -> Any:
-        ruled.append((node.op_type, scaled(finder, node, *more)))
+    def noted(op: str, *more: Any) -> Any:
+        ruled.append((op, rules(op, *more)))
         return ruled[-1][1]
 
-    monkeypatch.setattr(shapes.ShapeFinder, "scaled", noted)
+    monkeypatch.setattr(reader, "shapes_at_batch", noted)
     found = read_at(path, 1, 6)
     assert len(reader._readings) == 1
     assert dict(ruled)[op] is not None
     assert found == [anew(path, 1), anew(path, 6)]
+
+
+@pytest.mark.parametrize(
+    ("op", "more", "attributes"),
+    [
+        ("Gather", ["first"], {"axis": 0}),
+        ("Slice", ["first", "second", "first"], {}),
+        ("Pad", ["pads"], {}),
+        ("Split", [], {"axis": 0, "num_outputs": 1}),
+    ],
+)
+def test_what_works_along_the_batch_follows_no_rule_that_keeps_it(
+    op: str, more: list[str], attributes: dict[str, Any], write: Callable[..., Path]
+) -> None:
+    node = helper.make_node(op, ["x", *more], ["y"], **attributes)
+    weights = [constant("first", [0]), constant("second", [1]), constant("pads", [1, 0, 0, 0])]
+    path = write([node], ["n", 4], weights, 20)
+    assert read_at(path, 1, 6) == [anew(path, 1), anew(path, 6)]
 
 
 def test_a_class_token_of_one_image_does_not_fit_more(write: Callable[..., Path]) -> None:
