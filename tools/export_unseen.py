@@ -265,6 +265,39 @@ LISTS: Mapping[str, Listed] = {
         ),
         converted_others={"splinter_128": "int8-dynamic", "unispeech_sat_1s": "fp16-transformers"},
     ),
+    "seventh": Listed(
+        script=(
+            "resnetblur50", "legacy_seresnet18", "res2net50_26w_8s", "dla60_res2next",
+            "cs3darknet_m", "cspresnet50w", "darknet17", "ecaresnet50t", "nf_regnet_b0",
+            "resnest50d_4s2x40d", "rexnetr_150", "regnetx_004_tv", "repvgg_d2se", "resnet51q",
+            "seresnext26t_32x4d", "levit_256d", "crossvit_15_240",
+            "vit_relpos_medium_patch16_cls_224", "convit_small", "resnetv2_18", "densenet201",
+            "tf_mixnet_m", "gcresnext50ts", "dpn92", "vgg13",
+        ),
+        dynamo=(
+            "convnext_atto_ols", "convnextv2_nano", "cpubone_b1_bfrobust", "coatnet_0_rw_224",
+            "efficientvit_m3", "efficientvim_m2_dist", "fasternet_t2", "fastvit_sa24",
+            "ghostnetv3_100", "hgnetv2_b4", "iformer_m", "lowformer_e1", "maxvit_tiny_rw_224",
+            "mobilenetv4_hybrid_medium_075", "mobileone_s2", "mvitv2_small", "nest_small",
+            "pvt_v2_b3", "regnety_008_tv", "repghostnet_111", "repvit_m1_0", "starnet_s4",
+            "swin_s3_small_224", "tiny_vit_21m_224", "vit_little_patch16_reg1_gap_256",
+        ),
+        torchvision=(),
+        keras=(),
+        converted={
+            "resnet50c": "fp16", "mobilenetv2_110d": "fp16", "convnext_nano_ols": "fp16",
+            "semnasnet_140": "fp16-transformers",
+            "deit_tiny_distilled_patch16_224": "fp16-transformers",
+            "mnasnet_140": "int8-qdq", "mobilenetv1_100": "int8-qdq", "seresnet34": "int8-qdq",
+            "hardcorenas_f": "int8-qdq", "tf_efficientnet_lite0": "int8-qoperator",
+            "vit_medium_patch16_gap_240": "int8-dynamic", "pit_xs_distilled_224": "int8-dynamic",
+        },
+        others=(
+            "camembert_128", "xlm_roberta_128", "helium_prompt", "persimmon_token",
+            "wav2vec2_conformer_1s", "unet_tall",
+        ),
+        converted_others={"camembert_128": "int8-dynamic", "unet_tall": "fp16"},
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -374,6 +407,17 @@ def others() -> dict[str, Maker]:
             48, layers_per_block=1, block_out_channels=(48, 96, 192), norm_num_groups=12,
             down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
             up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        ),
+        "camembert_128": lambda: _text("CamembertConfig", "CamembertModel", **_SMALL),
+        "xlm_roberta_128": lambda: _text("XLMRobertaConfig", "XLMRobertaModel", **_MEDIUM),
+        "helium_prompt": lambda: _decoder("helium", PROMPT, 0),
+        "persimmon_token": lambda: _decoder("persimmon", 1, PAST),
+        "wav2vec2_conformer_1s": lambda: _speech("Wav2Vec2ConformerConfig",
+                                                 "Wav2Vec2ConformerModel"),
+        "unet_tall": lambda: _unet(
+            32, layers_per_block=1, block_out_channels=(64, 128, 128, 192), norm_num_groups=16,
+            down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
         ),
         "unet_wide": lambda: _unet(
             32, layers_per_block=2, block_out_channels=(96, 192, 192), norm_num_groups=16,
