@@ -10,6 +10,7 @@ from resperf.bundle._adaptation import (
     GROUPS,
     HANDOVER,
     Adaptation,
+    ProbeTimes,
     Speeds,
     TransferredCalibration,
 )
@@ -45,9 +46,9 @@ from resperf.bundle._write import (
 
 __all__ = [
     "COPIES_ASSUMED", "GROUPS", "HANDOVER", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
-    "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "Speeds", "Times",
-    "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders", "bundle_place",
-    "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
+    "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "ProbeTimes", "Speeds",
+    "Times", "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders",
+    "bundle_place", "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
     "golden_layers", "golden_networks", "group_of", "is_shipped", "keep_adaptation",
     "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device", "provenance",
     "ranges_of", "replaced_folder", "user_folder", "write_manifest",

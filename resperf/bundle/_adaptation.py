@@ -189,6 +189,29 @@ def _told_by(group: str, known: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True)
+class ProbeTimes(Record):
+    """What one run of `resperf adapt` measured, for later ones to be joined with.
+
+    Attributes
+    ----------
+    at : str
+        When, ISO 8601, UTC.
+    times_ms : mapping of str to float
+        Key of a lowered probe -> execution.
+    costs : mapping of str to float
+        What a network pays beside its layers; empty if there was no time.
+    """
+
+    at: str
+    times_ms: Mapping[str, float]
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(0 < ms < math.inf for ms in self.times_ms.values()):
+            raise ValueError("the times of the probes are damaged")
+
+
+@dataclass(frozen=True)
 class Adaptation(Record):
     """What probe layers taught of a bundle's times on another machine (`resperf adapt`).
 
@@ -226,8 +249,10 @@ class Adaptation(Record):
         Logarithm of the half width of the 90% interval of how fast such a machine is over the
         platform; 0 for the platform itself.
     drift : float
-        How far the slowest turn over the probes was from the fastest: difference of the medians of
-        the logarithms of their times.
+        How far the slowest turn over the probes, or the slowest run, was from the fastest:
+        difference of the medians of the logarithms of their times.
+    runs : tuple of ProbeTimes
+        The runs of the command that were joined, the latest last; empty if they were not kept.
     """
 
     bundle: str
@@ -245,6 +270,7 @@ class Adaptation(Record):
     between: float = 0.0
     spreads: Mapping[str, float] = field(default_factory=dict)
     drift: float = 0.0
+    runs: tuple[ProbeTimes, ...] = ()
 
     def __post_init__(self) -> None:
         known = (*self.doubts.values(), *self.spreads.values(), *self._factors, self.drift)
@@ -378,6 +404,7 @@ class Adaptation(Record):
             "drift": self.drift,
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
+            "runs": [each.at for each in self.runs],
             "stood_in": self.stood_in,
             "from_bundle": self.from_bundle,
             "remarks": list(self.remarks),

@@ -67,7 +67,8 @@ def command(
 
     Times 51 layers here; what they take on the bundle's machine gives factors for
     computing, copies, memory, caches and what every node costs. `predict` uses them from then on,
-    and says so. Nothing else should run meanwhile.
+    and says so. Nothing else should run meanwhile. Up to six runs are joined, by medians: on a
+    shared host, hours apart, they say more than one.
     """
     if probe_times and output is None:
         raise click.UsageError("--probe-times needs -o BUNDLE, the folder to write")
@@ -139,9 +140,15 @@ def _text(bundle: Bundle, found: Adaptation) -> str:
         else "measured there, as far as it holds them"
     )
     single = math.exp(found.correction.log_width)
+    runs = [each.at for each in found.runs]
+    joined = (
+        f"; medians of {len(runs)} runs, the first of {runs[0]} (start anew: --forget)"
+        if len(runs) > 1
+        else ""
+    )
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
         f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "
         f"were left out of the fit are within a factor of {single:.2f}; turns over them differ by "
-        f"{math.expm1(found.drift):.0%}"
+        f"{math.expm1(found.drift):.0%}{joined}"
     )

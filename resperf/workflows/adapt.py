@@ -23,8 +23,10 @@ from resperf.bundle import (
     Adaptation,
     Bundle,
     Correction,
+    ProbeTimes,
     Speeds,
     keep_adaptation,
+    kept_adaptation,
     mark_of,
     replaced_folder,
     write_manifest,
@@ -93,6 +95,9 @@ measured again."""
 REMEMBERED_DISTURBED = 0.25
 """More than this share of probes that were always disturbed, or of readings off their median, is
 worth a remark."""
+MOST_RUNS = 6
+"""Of the command on this machine that are joined, the latest: states of a host last for minutes to
+hours, and medians of some are nearer to the next than one is."""
 BUSY = "busy"
 MOST_BUSY = 0.5
 """Largest share of measurements under load of other programs by which a bundle is scaled."""
@@ -239,6 +244,8 @@ def adapt(
 ) -> tuple[Adaptation, Path]:
     """Measure the probes here, scale a bundle's times by them, and keep that for predictions.
 
+    Earlier runs here are joined with this one: the median of each probe counts.
+
     Parameters
     ----------
     bundle : Bundle
@@ -264,7 +271,8 @@ def adapt(
     """
     run = measured_probes(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
-    adaptation = fitted(bundle, run)
+    known = kept_adaptation(bundle, replace(run.platform, probes={}))
+    adaptation = fitted(bundle, run, _earlier([known] if known else [], run))
     return adaptation, keep_adaptation(bundle, adaptation)
 
 
@@ -307,7 +315,8 @@ def with_this_machine(
 ) -> tuple[Bundle, Adaptation, Path]:
     """Write a bundle with this machine's factors added, and keep them for predictions here.
 
-    On machines like this one, predictions by that bundle use them until `adapt` is run there.
+    On machines like this one, predictions by that bundle use them until `adapt` is run there. Runs
+    whose times the bundle holds of such a machine are joined with this one.
 
     Returns
     -------
@@ -331,9 +340,11 @@ def with_this_machine(
     run = measured_probes(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
     # What takes the place of the known factors does not begin with them.
-    found = fitted(bundle, run, anew=True)
+    found = fitted(bundle, run, _earlier(bundle.machines, run), anew=True)
     _refuse_disturbed(bundle, found.remarks)
-    others = [each for each in bundle.machines if each.platform.differences(found.platform)]
+    others = [
+        each for each in bundle.machines if found.platform.hardware_differences(each.platform)
+    ]
     added = replace(found, from_bundle=True)
     made = bundle.changed(
         "scaled to another machine by the probes of resperf adapt",
@@ -481,19 +492,8 @@ class _Turns:
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
-            self._usual_costs(),
+            usual_costs(self.costs),
         )  # fmt: skip
-
-    def _usual_costs(self) -> dict[str, float]:
-        """Return the costs beside layers; passing values on as while the cores were nearest.
-
-        Of others the lower quartile, as of a monitor's probes: a disturbance only ever costs time.
-        """
-        if not self.costs:
-            return {}
-        found = {name: [each[name] for each in self.costs] for name in self.costs[0]}
-        usual = {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
-        return usual | {HANDOVER: min(found[HANDOVER])} if HANDOVER in found else usual
 
     def _read_costs(self) -> None:
         """Measure what networks pay beside layers, if there is time."""
@@ -610,17 +610,71 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def fitted(bundle: Bundle, run: ProbeRun, *, anew: bool = False) -> Adaptation:
+def _earlier(known: Sequence[Adaptation], run: ProbeRun) -> tuple[ProbeTimes, ...]:
+    """Return earlier runs on the hardware of a run, with the framework as it is now."""
+    here = replace(run.platform, probes={})
+    alike = (
+        each.runs
+        for each in known
+        if each.setting == run.setting and not here.hardware_differences(each.platform)
+    )
+    return next(alike, ())[1 - MOST_RUNS :]
+
+
+def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes]) -> ProbeRun:
+    """Return the medians of the probes' times in a run and in earlier ones."""
+    layers = {each.key: each for each in lower_layers(PROBES, run.setting, run.platform)}
+    layers |= {each.key: each for each in run.times_ms}
+    # Another version of this package may have had other probes.
+    told = [
+        {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in earlier
+    ]
+    times = [*filter(None, told), run.times_ms]
+    times_ms = {
+        layer: median(each[layer] for each in times if layer in each)
+        for layer in dict.fromkeys(layer for each in times for layer in each)
+    }
+    levels = [
+        median(math.log(ms / times_ms[layer]) for layer, ms in each.items()) for each in times
+    ]
+    costs = [each for each in (*(one.costs for one in earlier), run.costs) if each]
+    drift = max(run.drift, max(levels) - min(levels))
+    return replace(run, times_ms=times_ms, drift=drift, costs=usual_costs(costs))
+
+
+def usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the usual of several readings of the costs beside layers.
+
+    Passing values on is as cheap as while the cores were nearest. Of others the lower quartile, as
+    of a monitor's probes: a disturbance only ever costs time.
+    """
+    if not costs:
+        return {}
+    found = {name: [each[name] for each in costs if name in each] for name in costs[0]}
+    usual = {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
+    return usual | {HANDOVER: min(found[HANDOVER])} if HANDOVER in found else usual
+
+
+def fitted(
+    bundle: Bundle, run: ProbeRun, earlier: Sequence[ProbeTimes] = (), *, anew: bool = False
+) -> Adaptation:
     """Fit the groups' factors to the probes' times here and on the bundle's machine.
 
     Where the bundle is of such hardware, or knows of some, its factors stand unless the probes are
-    sure of others; `anew` leaves out what it knows of other machines.
+    sure of others; `anew` leaves out what it knows of other machines. Times of `earlier` runs here
+    are joined with those of the run.
 
     Raises
     ------
     MeasurementError
         If too few probes have both.
     """
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    runs = (
+        *earlier,
+        ProbeTimes(at, {each.key: ms for each, ms in run.times_ms.items()}, run.costs),
+    )
+    run = _joined(run, earlier) if earlier else run
     # Blocks of another size make another layout of the same probe.
     lowered = lower_layers(PROBES, run.setting, run.platform)
     there = dict(zip(lowered, lower_layers(PROBES, bundle.setting, bundle.platform), strict=True))
@@ -662,7 +716,7 @@ def fitted(bundle: Bundle, run: ProbeRun, *, anew: bool = False) -> Adaptation:
         correction = _where_sure(correction, drifting, usual)
     return Adaptation(
         bundle=mark_of(bundle),
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        at=at,
         setting=run.setting,
         platform=here,
         speeds=speeds,
@@ -674,6 +728,7 @@ def fitted(bundle: Bundle, run: ProbeRun, *, anew: bool = False) -> Adaptation:
         stood_in=stood_in,
         remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
         costs=run.costs,
+        runs=runs,
     )
 
 

@@ -179,6 +179,7 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
         assert cli.document(*words, made)["adapted"] is None
     # What was measured on this machine itself comes first, and is surer.
     found = cli.json("adapt", made)
+    assert found["runs"] == [found["at"]]
     own = cli.document(*words, made)
     assert not own["adapted"]["from_bundle"]
     assert own["advice"] == ""
@@ -186,9 +187,13 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     assert after["adapted"]["doubts"] == pytest.approx(found["doubts"])
     assert after["high_ms"] / after["total_ms"] > 1.02 * own["high_ms"] / own["total_ms"]
     assert own["high_ms"] == pytest.approx(surer["high_ms"])
-    # A further time replaces the first.
+    # A further time is joined with the first.
     cli.text("adapt", made, "-o", made)
-    assert len(Bundle.load(made).machines) == 1
+    [machine] = Bundle.load(made).machines
+    assert len(machine.runs) == 2
+    cli.text("adapt", made, "--forget")
+    assert "medians of" not in cli.text("adapt", made)
+    assert f"medians of 2 runs, the first of {found['at'][:10]}" in cli.text("adapt", made)
     half_as_fast.append("the machine changed its speed")
     assert "run this again on a quiet machine" in cli.error("adapt", made, "-o", made)
     notes = cli.run("adapt", made).err.splitlines()

@@ -15,7 +15,15 @@ import pytest
 
 from resperf.backends import backend
 from resperf.backends.synthetic import NODE_MS, SESSION_MS, SUPPORTED, closed_form_ms
-from resperf.bundle import GROUPS, Adaptation, Bundle, Correction, Speeds, find_bundle
+from resperf.bundle import (
+    GROUPS,
+    Adaptation,
+    Bundle,
+    Correction,
+    ProbeTimes,
+    Speeds,
+    find_bundle,
+)
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.errors import MeasurementError
 from resperf.layers import (
@@ -248,6 +256,37 @@ def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
     # In a minute the same time is two turns of three for many.
     short = measured_probes(bundle, how=slow).times_ms
     assert sum(short[each] > 1.2 * ms for each, ms in run.times_ms.items()) > count // 3
+
+
+def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
+    def times(factor: float, at: str) -> ProbeTimes:
+        keys = {layer.key: factor * ms for layer, ms in run.times_ms.items()}
+        return ProbeTimes(at, keys, {"node_ms": factor, "handover_ms_per_mb": factor})
+
+    # Of other hardware than the bundle's, whose factors nothing keeps.
+    slow = replace(
+        run,
+        platform=replace(run.platform, processor="third"),
+        times_ms={layer: 1.2 * ms for layer, ms in run.times_ms.items()},
+        costs={"node_ms": 1.2, "handover_ms_per_mb": 1.2},
+    )
+    alone, joined = fitted(bundle, slow), fitted(bundle, slow, (times(1, "a"), times(3, "b")))
+    assert joined.correction.factors == pytest.approx(alone.correction.factors)
+    assert joined.doubts == pytest.approx(alone.doubts)
+    assert [each.at for each in joined.runs] == ["a", "b", joined.at]
+    assert joined.costs == pytest.approx({"node_ms": 1.1, "handover_ms_per_mb": 1.0})
+    # The state of the host meanwhile is a doubt that all layers share.
+    assert (alone.drift, joined.drift) == (run.drift, pytest.approx(math.log(3)))
+    # Probes of another version of this package tell nothing.
+    other = ProbeTimes("c", {SMALL.key: 5.0})
+    assert fitted(bundle, slow, (other,)).correction == alone.correction
+    # The latest runs count, on the same hardware with the same framework.
+    many = replace(joined, runs=tuple(times(1, str(place)) for place in range(9)))
+    newer = replace(many, setting=replace(many.setting, framework_version="99"))
+    elsewhere = replace(many, platform=replace(many.platform, processor="another"))
+    assert module._earlier([newer, elsewhere], slow) == ()
+    assert [each.at for each in module._earlier([newer, many], slow)] == list("45678")
+    assert Adaptation.from_json(json.loads(json.dumps(many.to_json()))) == many
 
 
 def test_a_minute_that_is_too_short_says_so(bundle):
