@@ -308,12 +308,11 @@ class _Reading:
         )
         if shapes is None:
             return None
+        found = []
         for each, shape in zip(step.made, shapes, strict=True):
             check_size(self.path, each.name, shape)
-        return tuple(
-            Tensor(each.name, shape, each.dtype)
-            for each, shape in zip(step.made, shapes, strict=True)
-        )
+            found.append(Tensor(each.name, shape, each.dtype))
+        return tuple(found)
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""

@@ -234,6 +234,11 @@ class ProbeRun:
     busy: float = 0.0
     costs: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def ms_of_keys(self) -> dict[str, float]:
+        """Key of a lowered probe -> execution, as files hold them."""
+        return {layer.key: ms for layer, ms in self.times_ms.items()}
+
 
 Progress = Callable[[int, int, str], None]
 """Told (done, all, name) while the probes are measured."""
@@ -306,8 +311,8 @@ def with_probe_times(
         )
     run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
     _refuse_disturbed(bundle, run.remarks)
-    probes = {layer.key: ms for layer, ms in run.times_ms.items()}
-    return _written(bundle.changed("times of the probes of resperf adapt", probes=probes), output)
+    made = bundle.changed("times of the probes of resperf adapt", probes=run.ms_of_keys)
+    return _written(made, output)
 
 
 def with_this_machine(
@@ -492,7 +497,7 @@ class _Turns:
         return ProbeRun(
             self.worker.setting, self.worker.platform, times_ms, remarks, max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
-            usual_costs(self.costs),
+            _usual_costs(self.costs),
         )  # fmt: skip
 
     def _read_costs(self) -> None:
@@ -621,10 +626,9 @@ def _earlier(known: Sequence[Adaptation], run: ProbeRun) -> tuple[ProbeTimes, ..
     return next(alike, ())[1 - MOST_RUNS :]
 
 
-def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes]) -> ProbeRun:
-    """Return the medians of the probes' times in a run and in earlier ones."""
-    layers = {each.key: each for each in lower_layers(PROBES, run.setting, run.platform)}
-    layers |= {each.key: each for each in run.times_ms}
+def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> ProbeRun:
+    """Return the medians of the times of `lowered` probes in a run and in earlier ones."""
+    layers = {each.key: each for each in (*lowered, *run.times_ms)}
     # Another version of this package may have had other probes.
     told = [
         {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in earlier
@@ -639,10 +643,10 @@ def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes]) -> ProbeRun:
     ]
     costs = [each for each in (*(one.costs for one in earlier), run.costs) if each]
     drift = max(run.drift, max(levels) - min(levels))
-    return replace(run, times_ms=times_ms, drift=drift, costs=usual_costs(costs))
+    return replace(run, times_ms=times_ms, drift=drift, costs=_usual_costs(costs))
 
 
-def usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the usual of several readings of the costs beside layers.
 
     Passing values on is as cheap as while the cores were nearest. Of others the lower quartile, as
@@ -670,13 +674,10 @@ def fitted(
         If too few probes have both.
     """
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = (
-        *earlier,
-        ProbeTimes(at, {each.key: ms for each, ms in run.times_ms.items()}, run.costs),
-    )
-    run = _joined(run, earlier) if earlier else run
+    runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs))
     # Blocks of another size make another layout of the same probe.
     lowered = lower_layers(PROBES, run.setting, run.platform)
+    run = _joined(run, earlier, lowered) if earlier else run
     there = dict(zip(lowered, lower_layers(PROBES, bundle.setting, bundle.platform), strict=True))
     here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
     there_ms, stood_in = times_there(bundle, list(here_ms))
