@@ -161,6 +161,10 @@ class Platform(Record):
                 phrases.append(f"{name}: {here} here, {there} there{comma}{effect}")
         return phrases + self.speed_differences(other)
 
+    def is_like(self, other: Platform) -> bool:
+        """Whether both are hardware of the same known description."""
+        return bool(other.processor) and not self.hardware_differences(other)
+
     def speed_differences(self, other: Platform) -> list[str]:
         """Say which probes of speed differ by more than a tenth, among those that both know."""
         phrases = []

@@ -298,6 +298,41 @@ LISTS: Mapping[str, Listed] = {
         ),
         converted_others={"camembert_128": "int8-dynamic", "unet_tall": "fp16"},
     ),
+    "eighth": Listed(
+        script=(
+            "resnet10t", "resnetaa34d", "resnetv2_34", "resnetrs50", "res2net50_14w_8s",
+            "seresnext26ts", "eca_resnet33ts", "ecaresnext26t_32x4d", "gc_efficientnetv2_rw_t",
+            "efficientnet_b1_pruned", "tinynet_d", "mnasnet_050", "mobilenetv3_small_075",
+            "tf_mixnet_s", "rexnet_200", "regnetx_002", "dla46x_c", "vgg16_bn", "nf_seresnet50",
+            "cs3darknet_l", "sedarknet21", "ese_vovnet19b_slim_dw", "levit_384",
+            "tnt_s_legacy_patch16_224", "crossvit_9_dagger_240", "vit_relpos_base_patch16_224",
+        ),
+        dynamo=(
+            "convnext_femto_ols", "convnextv2_tiny", "cpubone_s0", "coatnet_bn_0_rw_224",
+            "coat_lite_medium", "efficientvit_m5", "efficientvit_b3", "efficientvim_m4",
+            "fasternet_s", "fastvit_ma36", "focalnet_small_srf", "ghostnet_050", "ghostnetv2_130",
+            "hgnet_small", "iformer_l", "lowformer_b2", "mambaout_small_rw",
+            "mobilenetv4_conv_small_050", "mobileone_s3", "nest_tiny_jx", "poolformer_m36",
+            "repghostnet_080", "repvit_m2_3", "shvit_s4", "starnet_s100", "swiftformer_l3",
+            "swinv2_cr_tiny_224", "twins_pcpvt_base", "vit_small_patch16_rope_mixed_224",
+        ),
+        torchvision=(),
+        keras=(),
+        converted={
+            "resnet50s": "fp16", "mobilenetv3_large_075": "fp16", "tf_efficientnet_b1": "fp16",
+            "tf_mobilenetv3_small_100": "fp16-transformers",
+            "vit_xsmall_patch16_clip_224": "fp16-transformers",
+            "hardcorenas_c": "int8-qdq", "tf_efficientnet_lite1": "int8-qdq",
+            "regnetx_064": "int8-qdq", "mobilenetv1_100h": "int8-qdq",
+            "semnasnet_050": "int8-qoperator", "crossvit_small_240": "int8-dynamic",
+            "vit_little_patch16_reg4_gap_256": "int8-dynamic",
+        },
+        others=(
+            "data2vec_text_128", "roberta_prelayernorm_128", "gemma2_prompt", "glm_token",
+            "ijepa_vision", "unet_flat",
+        ),
+        converted_others={"data2vec_text_128": "int8-dynamic", "unet_flat": "fp16"},
+    ),
 }  # fmt: skip
 """Name of a list -> its networks. Once judged, a list is for development."""
 
@@ -418,6 +453,19 @@ def others() -> dict[str, Maker]:
             32, layers_per_block=1, block_out_channels=(64, 128, 128, 192), norm_num_groups=16,
             down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
             up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        ),
+        "data2vec_text_128": lambda: _text("Data2VecTextConfig", "Data2VecTextModel", **_SMALL),
+        "roberta_prelayernorm_128": lambda: _text("RobertaPreLayerNormConfig",
+                                                  "RobertaPreLayerNormModel", **_MEDIUM),
+        "gemma2_prompt": lambda: _decoder("gemma2", PROMPT, 0),
+        "glm_token": lambda: _decoder("glm", 1, PAST),
+        "ijepa_vision": lambda: _image_model("IJepaConfig", "IJepaModel", hidden_size=384,
+                                             num_hidden_layers=8, num_attention_heads=6,
+                                             intermediate_size=1536, image_size=224),
+        "unet_flat": lambda: _unet(
+            48, layers_per_block=1, block_out_channels=(64, 128, 192), norm_num_groups=16,
+            down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
         ),
         "unet_wide": lambda: _unet(
             32, layers_per_block=2, block_out_channels=(96, 192, 192), norm_num_groups=16,
@@ -741,6 +789,11 @@ _DECODERS: Mapping[str, tuple[str, str, Mapping[str, int]]] = {
         **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "pad_token_id": 0}),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {
         **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "pad_token_id": 0}),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "head_dim": 64}),
+    "glm": ("GlmConfig", "GlmForCausalLM", {
+        **_USUAL, "intermediate_size": 1792, "num_key_value_heads": 4, "head_dim": 64,
+        "pad_token_id": 0}),
 }  # fmt: skip
 """Decoder -> its configuration, its class, and sizes that fit a small machine."""
 

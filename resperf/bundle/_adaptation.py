@@ -29,6 +29,7 @@ from resperf.records import Record
 from resperf.settings import Setting
 
 CONVOLUTIONS, PRODUCTS = "convolutions", "products"
+BLOCKED = "blocked_convolutions"
 DEPTHWISE, WIDE_DEPTHWISE = "depthwise", "wide_depthwise"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
@@ -36,7 +37,7 @@ INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
 COPIES, REORDERS = "copies", "reorders"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
-    CONVOLUTIONS, DEPTHWISE, WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8,
+    CONVOLUTIONS, BLOCKED, DEPTHWISE, WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8,
     INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE, COPIES, REORDERS, MEMORY, CACHES, NODE,
 )  # fmt: skip
 _EARLIER: Mapping[str, str] = {
@@ -44,7 +45,7 @@ _EARLIER: Mapping[str, str] = {
     **dict.fromkeys((ACTIVATIONS, ROWS), FUNCTIONS),
     **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
     COPIES: CACHES,
-    **dict.fromkeys((DEPTHWISE, WIDE_DEPTHWISE), CONVOLUTIONS),
+    **dict.fromkeys((BLOCKED, DEPTHWISE, WIDE_DEPTHWISE), CONVOLUTIONS),
     REORDERS: COPIES,
 }
 """Group -> the one that adaptations told it by which were made before it was a group."""
@@ -159,8 +160,9 @@ def _rest_of(layer: Layer) -> str:
         return COPIES  # They wait for values that lie apart.
     if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:
         window = layer.kernel_height * layer.kernel_width
-        if 1 < layer.groups == layer.channels_in and window > 1:
-            return DEPTHWISE if window <= _NARROW else WIDE_DEPTHWISE
+        if window == 1 or not 1 < layer.groups == layer.channels_in:
+            return BLOCKED
+        return DEPTHWISE if window <= _NARROW else WIDE_DEPTHWISE
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
             return INT8_CONV_SUMS if "conv" in layer.kind else INT8_SUMS
@@ -355,12 +357,12 @@ class Adaptation(Record):
             ),
         )
 
-    def of_costs(self, costs: Mapping[str, float]) -> dict[str, float]:
+    def of_costs(self, costs: Mapping[str, float], *, is_alike: bool) -> dict[str, float]:
         """Return the costs beside layers on the platform: as measured, else a bundle's, scaled.
 
-        What a monitor read says nothing of networks. The cost per MB between layers is at most the
-        scaled one: on a shared host it is ten times its usual value while the cores happen to be
-        far apart.
+        What a monitor read says nothing of networks. Passing values from layer to layer costs
+        nothing on hardware that is not `is_alike` that of the bundle: what chains of layers pay
+        for it is as often nothing as ten times the usual (docs/notebook/another-machine.md).
         """
         groups = {name: _COSTS.get(name) for name in costs}
         scaled = {
@@ -368,30 +370,10 @@ class Adaptation(Record):
             for name, group in groups.items()
             if group
         }
-        measured = {name: ms for name, ms in self.costs.items() if name in _COSTS}
-        if HANDOVER in measured:
-            measured[HANDOVER] = min(measured[HANDOVER], scaled.get(HANDOVER, math.inf))
-        return {**scaled, **measured}
-
-    def of_networks(
-        self, correction: Correction | None, costs: Mapping[str, float]
-    ) -> Correction | None:
-        """Return an in-network correction with the costs between layers of the platform.
-
-        They are to the correction's as those of chains here are to those of the bundle (`costs`).
-        """
-        if correction is None:
-            return None
-        here = self.of_costs(costs)
-
-        def scaled(cost: str, ms: float) -> float:
-            return ms * here[cost] / costs[cost] if costs.get(cost) else here.get(cost, ms)
-
-        return replace(
-            correction,
-            node_ms=scaled("node_ms", correction.node_ms),
-            handover_ms_per_mb=scaled(HANDOVER, correction.handover_ms_per_mb),
-        )
+        measured = {
+            name: ms for name, ms in self.costs.items() if name in _COSTS and name != HANDOVER
+        }
+        return {**scaled, **measured} | ({} if is_alike else {HANDOVER: 0.0})
 
     def summary(self) -> dict[str, Any]:
         """Return what predictions say of it, as plain JSON values."""

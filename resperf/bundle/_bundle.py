@@ -361,15 +361,19 @@ class Bundle:
     def adapted_to(self, adaptation: Adaptation) -> Bundle:
         """Return the bundle as it answers on the machine that probes were measured on.
 
-        The last one is kept: lowered networks are kept for its setting and platform.
+        An in-network correction is of the machine where its networks were measured, so it is left
+        out on other hardware. The last one is kept: lowered networks are kept for its setting and
+        platform.
         """
         if self._last_adapted is not None and self._last_adapted.adapted == adaptation:
             return self._last_adapted
         there = self._copy()
         there.adapted = adaptation
-        there.setting, there.costs = adaptation.setting, adaptation.of_costs(self.costs)
+        is_alike = adaptation.platform.is_like(self.platform)
+        there.setting = adaptation.setting
+        there.costs = adaptation.of_costs(self.costs, is_alike=is_alike)
         there.platform = replace(adaptation.platform, device=self.device)
-        there.correction = adaptation.of_networks(self.correction, self.costs)
+        there.correction = self.correction if is_alike else None
         self._last_adapted = there
         return there
 

@@ -248,13 +248,16 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
     around = optimised.made
     lowered: list[LoweredNode] = []
     further: list[list[LoweredNode]] = []
-    for node, is_blocked in zip(around.nodes, optimised.blocked, strict=True):
+    in_place = _add_in_place(optimised)
+    for place, (node, is_blocked) in enumerate(zip(around.nodes, optimised.blocked, strict=True)):
         pieces, between = attention_parts(node, around.tensors)
         inside = replace(around, tensors={**around.tensors, **between}) if between else around
         first, *others = (
             _lowered(inside, each, block, is_blocked=is_blocked)
             for each in pieces or as_binary_nodes(inside, node)
         )
+        if place in in_place and isinstance(first.layer, Conv):
+            first = replace(first, layer=_ort_rules.without_residual(first.layer))
         lowered.append(first)
         further.append(others)
     sources = _sources(network, optimised.produced)
@@ -269,6 +272,21 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
         for first, others in zip(named, further, strict=True)
         for node in (first, *(replace(each, name=first.name) for each in others))
     ]
+
+
+def _add_in_place(optimised: Optimised) -> set[int]:
+    """Return the places of convolutions that add to a residual that nothing else reads later."""
+    protos, residual = optimised.protos, _ort_rules.RESIDUAL
+    last = {name: place for place, proto in enumerate(protos) for name in proto.input}
+    # What is given, and what is returned, is not written over.
+    lasting = {*optimised.made.inputs, *optimised.made.outputs, *optimised.constants}
+    return {
+        place
+        for place, proto in enumerate(protos)
+        if len(proto.input) > residual
+        and last[name := proto.input[residual]] == place
+        and name not in (*lasting, *proto.input[:residual])
+    }
 
 
 def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
@@ -513,16 +531,15 @@ def _with_filters(network: Network, node: Node) -> tuple[Network, Node]:
         return network, node
     if image is None or result is None or len(result.shape) != 4:
         raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
-    groups = min(int(node.attributes.get("group", 1)), image.shape[1])
+    counted = int(node.attributes.get("group", 1))
+    groups = min(counted, image.shape[1])
     weights = network.tensors.get(node.inputs[1])
     unwritten = (1, 1) if weights is None else weights.shape[2:]
     kernel = tuple(int(k) for k in node.attributes.get("kernel_shape", unwritten))
-    filters = Tensor(
-        name="filters",
-        shape=(result.shape[1], image.shape[1] // groups, *kernel),
-        dtype=image.dtype,
-        is_weight=True,
-    )
+    shape = (result.shape[1], image.shape[1] // groups, *kernel)
+    if weights is not None and groups == counted and weights.shape == shape:
+        return network, node
+    filters = Tensor("filters", shape, image.dtype, is_weight=True)
     inputs = (node.inputs[0], "filters", *node.inputs[2:])
     names = (*inputs, *node.outputs)
     tensors = {name: network.tensors[name] for name in names if name in network.tensors}

@@ -69,6 +69,8 @@ FUSED_ACTIVATIONS = {
 """Kind -> the operators that its kernels end with."""
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that are fused into a blocked convolution after its residual."""
+RESIDUAL = 3
+"""Input of a convolution that is a residual."""
 BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that run on blocked tensors."""
 REMOVED_IF_UNCHANGED = frozenset({"Expand", "Cast"})
@@ -119,6 +121,16 @@ def is_blocked_conv(conv: Conv, block: int) -> bool:
 def reads_plain(conv: Conv, block: int) -> bool:
     """Whether a blocked convolution reads its image in NCHW: a network's first layers do."""
     return conv.groups == 1 and conv.channels_in < block
+
+
+def without_residual(conv: Conv) -> Conv:
+    """Return a convolution that adds its result to a residual in place.
+
+    ONNX Runtime does where nothing reads the residual later, as in most networks. It then takes as
+    long as without the addition. Measured alone, the residual is an input of the graph, which the
+    kernel copies before it adds: such a layer is a convolution with a residual.
+    """
+    return conv.replace(residual=False)
 
 
 def is_blocked_pool(pool: Pool, block: int) -> bool:
@@ -188,6 +200,10 @@ class _Step:
     """Tensor that it computes: that of the last node fused into it."""
     is_blocked: bool = False
     reads: tuple[str, ...] = field(default_factory=tuple)
+    """Tensors in NCHW."""
+    reads_blocked: tuple[str, ...] = field(default_factory=tuple)
+    residual: str = ""
+    """Tensor that a convolution adds."""
 
 
 class _Lowering:
@@ -228,10 +244,27 @@ class _Lowering:
                 self._to_plain(name, "execution")
         for name in self.network.outputs:
             self._to_plain(self._name(name), "postprocess")
+        self._add_in_place()
         return [
             LoweredNode(s.node.name, s.node.op, s.layer, s.role, s.reason, tuple(s.sources))
             for s in self.steps
         ]
+
+    def _add_in_place(self) -> None:
+        """Let convolutions add to residuals that nothing reads later (`without_residual`)."""
+        later = {("", self._name(name)) for name in self.network.outputs}
+        for step in reversed(self.steps):
+            added = ("blocks" if step.is_blocked else "", step.residual)
+            if (
+                isinstance(step.layer, Conv)
+                and step.residual in self.maker
+                and step.residual not in step.node.inputs[:RESIDUAL]
+                and added not in later
+            ):
+                step.layer = without_residual(step.layer)
+            later.add(added)
+            later.update(("", name) for name in step.reads)
+            later.update(("blocks", name) for name in step.reads_blocked)
 
     def _sources(self, node: Node) -> list[str]:
         """Names of the original nodes that a node replaces."""
@@ -450,6 +483,7 @@ class _Lowering:
             other = next(n for n in node.inputs if n != name)
             if not step.is_blocked:
                 step.reads += (other,)
+            step.residual = other
             self._move_after(step, other)
             return self._extend(step, node, step.layer.replace(residual=True))
         return False
@@ -593,8 +627,13 @@ class _Lowering:
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         if step.is_blocked and layer is not None and not self._reads_plain(layer):
             self._to_blocked(node.inputs[0])
+        if node.op in Conv.OPERATORS:
+            step.residual = node.inputs[RESIDUAL] if len(node.inputs) > RESIDUAL else ""
+        names = tuple(name for name in node.inputs if name)
         if not step.is_blocked or (layer is not None and self._reads_plain(layer)):
-            step.reads = tuple(name for name in node.inputs if name)
+            step.reads = names
+        else:
+            step.reads_blocked = names
         self.steps.append(step)
         self.maker.update({name: step for name in node.outputs if name})
 
@@ -676,6 +715,7 @@ class _Lowering:
         layer = reorder(self.network.tensors[node.inputs[0]].shape, f"nchwc{self.block}", "nhwc")
         made = replace(node, op="ReorderOutput", domain=NCHWC)
         step = _Step(made, layer, "execution", "", self._sources(node), node.outputs[0])
+        step.reads_blocked = node.inputs
         self.steps.append(step)
         self.maker[step.result] = step
 
@@ -710,6 +750,7 @@ class _Lowering:
         op = {"in": "ReorderInput", "out": "ReorderOutput"}[direction]
         node = Node(f"{op}_{name}", op, NCHWC, (name,), (name,), {})
         step = _Step(node, layer, role, "", [], name)
+        step.reads, step.reads_blocked = ((name,), ()) if direction == "in" else ((), (name,))
         self.reordered[name, direction] = step
         self.steps.insert(position, step)
 

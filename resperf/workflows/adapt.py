@@ -200,6 +200,9 @@ PROBES: tuple[Layer, ...] = (
     Dense(batch=3136, features_in=64, features_out=256),
     _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
+    # Their channels are no whole blocks.
+    _square_conv(60, 60, 56, 3),
+    _square_conv(180, 90, 28, 1),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
@@ -647,16 +650,14 @@ def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes], lowered: Sequence[Laye
 
 
 def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the usual of several readings of the costs beside layers.
+    """Return the lower quartile of several readings of each cost beside layers.
 
-    Passing values on is as cheap as while the cores were nearest. Of others the lower quartile, as
-    of a monitor's probes: a disturbance only ever costs time.
+    As of a monitor's probes: a disturbance only ever costs time.
     """
     if not costs:
         return {}
     found = {name: [each[name] for each in costs if name in each] for name in costs[0]}
-    usual = {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
-    return usual | {HANDOVER: min(found[HANDOVER])} if HANDOVER in found else usual
+    return {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
 
 
 def fitted(
@@ -735,7 +736,7 @@ def fitted(
 
 def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
     """Return the factors of hardware of the same description, if the bundle knows of any."""
-    if bundle.platform.processor and not here.hardware_differences(bundle.platform):
+    if here.is_like(bundle.platform):
         return Correction({}, 0.0, 0.0, math.inf, {})
     known = () if anew else bundle.machines
     alike = (each for each in known if not here.hardware_differences(each.platform))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -367,6 +367,56 @@ def test_rules_and_ort_agree_on_what_exporters_write(
     assert kinds <= {node.layer.kind for node in asked.nodes if node.layer is not None}
     assert not [node for node in asked.nodes if node.role == "unknown"]
     assert contents(lower(network, *target, method="rules")) == contents(asked)
+
+
+def residuals(nodes: Sequence[LoweredNode]) -> list[bool]:
+    return [node.layer.residual for node in nodes if isinstance(node.layer, Conv)]
+
+
+def test_a_residual_that_nothing_reads_later_is_added_in_place(
+    target: Target, tmp_path: Path
+) -> None:
+    nodes = [
+        conv_node("c1", "x", "a"),
+        conv_node("c2", "a", "b"),
+        helper.make_node("Add", ["b", "a"], ["s"], "sum"),
+        conv_node("c3", "s", "t"),
+        helper.make_node("Add", ["t", "a"], ["u"], "last sum"),
+        conv_node("c4", "u", "y"),
+    ]
+    network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    for method in ("framework", "rules"):
+        found = lower(network, *target, method=method).nodes
+        # The first sum needs a copy of `a`, which the last one reads too.
+        assert residuals(found) == [False, True, False, False]
+
+
+def test_what_a_network_is_given_or_returns_and_the_image_itself_are_not_written_over(
+    target: Target, tmp_path: Path
+) -> None:
+    """In NCHW; in blocks they are copies."""
+
+    def fused(name: str, image: str, residual: str, result: str) -> onnx.NodeProto:
+        return helper.make_node(
+            "FusedConv", [image, "w", "", residual], [result], name, domain="com.microsoft",
+            pads=[1, 1, 1, 1],
+        )  # fmt: skip
+
+    nodes = [
+        conv_node("c1", "x", "a"),
+        fused("c2", "a", "x", "b"),
+        fused("c3", "a", "b", "c"),
+        fused("c4", "c", "c", "d"),
+        conv_node("c5", "d", "e"),
+        fused("c6", "e", "d", "y"),
+    ]
+    path = written(tmp_path / "g.onnx", nodes, 30)
+    model = onnx.load(path)
+    model.graph.output.append(helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, None))
+    onnx.save(model, path)
+    for method in ("framework", "rules"):
+        found = lower(read_network(path), *target, method=method).nodes
+        assert residuals(found) == [False, True, True, True, False, False]
 
 
 def saved(

@@ -46,6 +46,7 @@ from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
 from resperf.prediction.network import STATE_WIDTH
+from resperf.prediction.rules import layers_behind_each_other
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
 from resperf.training import train
@@ -164,7 +165,7 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
     ("slow", "said"),
     [
         ((25, 10_000, 1.5), "a later turn took 1.50 times as long as the first"),
-        ((8, 44, 1.5), "the machine changed its speed"),
+        ((8, 52, 1.5), "the machine changed its speed"),
     ],
 )
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
@@ -274,7 +275,7 @@ def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
     assert joined.correction.factors == pytest.approx(alone.correction.factors)
     assert joined.doubts == pytest.approx(alone.doubts)
     assert [each.at for each in joined.runs] == ["a", "b", joined.at]
-    assert joined.costs == pytest.approx({"node_ms": 1.1, "handover_ms_per_mb": 1.0})
+    assert joined.costs == pytest.approx({"node_ms": 1.1, "handover_ms_per_mb": 1.1})
     # The state of the host meanwhile is a doubt that all layers share.
     assert (alone.drift, joined.drift) == (run.drift, pytest.approx(math.log(3)))
     # Probes of another version of this package tell nothing.
@@ -421,6 +422,7 @@ def test_layers_are_grouped_by_what_they_compute():
     )  # fmt: skip
     layers = {
         "convolutions": SMALL,
+        "blocked_convolutions": depthwise.replace(groups=1),
         "depthwise": depthwise,
         "wide_depthwise": depthwise.replace(kernel_height=5, pad_top=2, pad_bottom=2),
         "products": MatMul(batch=1, rows=8, depth=8, columns=8),
@@ -436,10 +438,11 @@ def test_layers_are_grouped_by_what_they_compute():
     }
     shares = speeds.shares([*layers.values()], [1.0] * len(layers))
     assert [GROUPS[row.argmax()] for row in shares] == [*layers]
-    # Elsewhere depthwise ones are computed as products, and those of one value are scalings.
+    # Elsewhere depthwise ones are computed as others, and those of one value are scalings.
     scaling = depthwise.replace(kernel_height=1, kernel_width=1, pad_top=0, pad_bottom=0)
-    for each in (depthwise.replace(layout="nchw"), scaling):
-        assert GROUPS[speeds.shares([each], [1.0])[0].argmax()] == "convolutions"
+    others = {"convolutions": depthwise.replace(layout="nchw"), "blocked_convolutions": scaling}
+    for group, each in others.items():
+        assert GROUPS[speeds.shares([each], [1.0])[0].argmax()] == group
 
 
 @pytest.fixture
@@ -508,12 +511,13 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     assert (read.spreads, read.drift) == ({}, 0.0)
     factors = {group: read.correction.factor(group) for group in GROUPS}
     assert factors == {
-        **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "depthwise": 3.0, "wide_depthwise": 3.0,
-        "products": 3.0, "memory": 2.0, "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5,
-        "int8_depthwise": 0.5, "copies": 4.0, "reorders": 4.0, "caches": 4.0,
+        **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "blocked_convolutions": 3.0,
+        "depthwise": 3.0, "wide_depthwise": 3.0, "products": 3.0, "memory": 2.0, "int8": 0.5,
+        "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5, "copies": 4.0, "reorders": 4.0, "caches": 4.0,
     }  # fmt: skip
     assert read.doubts == {
-        "convolutions": 0.1, "depthwise": 0.1, "wide_depthwise": 0.1, "products": 0.1,
+        "convolutions": 0.1, "blocked_convolutions": 0.1, "depthwise": 0.1, "wide_depthwise": 0.1,
+        "products": 0.1,
         "activations": 0.2, "rows": 0.2, "functions": 0.2, "int8": 0.4, "int8_sums": 0.4,
         "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "reorders": 0.3, "caches": 0.3,
     }  # fmt: skip
@@ -524,12 +528,10 @@ def test_what_told_convolutions_and_copies_tells_their_sorts(by_hand):
     old = by_hand(told, dict.fromkeys(told, 0.1), spreads=dict.fromkeys(told, 0.2))
     read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
     factors = {group: read.correction.factor(group) for group in GROUPS}
-    assert [factors[each] for each in ("depthwise", "wide_depthwise", "reorders")] == [3, 3, 4]
+    sorts = ("blocked_convolutions", "depthwise", "wide_depthwise", "reorders")
+    assert [factors[each] for each in sorts] == [3, 3, 3, 4]
     assert (factors["products"], factors["caches"]) == (2.0, 5.0)
-    assert read.spreads == dict.fromkeys(
-        ("convolutions", "depthwise", "wide_depthwise", "products", "copies", "reorders", "caches"),
-        0.2,
-    )
+    assert read.spreads == dict.fromkeys((*told, *sorts), 0.2)
 
 
 def test_a_bundle_is_adapted_once(bundle, by_hand):
@@ -542,37 +544,53 @@ def test_a_bundle_is_adapted_once(bundle, by_hand):
     assert other.costs["session_ms"] == pytest.approx(1.5 * there.costs["session_ms"])
 
 
+COSTS = {
+    "session_ms": 0.01, "node_ms": 0.002, "handover_ms_per_mb": 0.1, "weights_64mb_ms_per_mb": 0.02,
+    "caches_probe_ms": 0.2,
+}  # fmt: skip
+
+
 def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
     made = by_hand({"node": 2.0, "memory": 0.5, "caches": 3.0}, {"node": 0.1})
-    costs = {
-        "session_ms": 0.01, "weights_64mb_ms_per_mb": 0.02, "handover_ms_per_mb": 0.1,
-        "caches_probe_ms": 0.2,
+    scaled = {
+        "session_ms": 0.02, "node_ms": 0.004, "handover_ms_per_mb": 0.3,
+        "weights_64mb_ms_per_mb": 0.01,
     }  # fmt: skip
-    assert made.of_costs(costs) == pytest.approx(
-        {"session_ms": 0.02, "weights_64mb_ms_per_mb": 0.01, "handover_ms_per_mb": 0.3}
-    )
-    correction = Correction({"conv": 1.1}, 0.001, 0.1, 0.2, {})
-    scaled = made.of_networks(correction, {**costs, "node_ms": 0.002})
-    assert scaled.node_ms == pytest.approx(0.002)
-    assert scaled.handover_ms_per_mb == pytest.approx(0.3)
-    assert scaled.factors == {"conv": 1.1}
-    assert made.of_networks(None, costs) is None
+    assert made.of_costs(COSTS, is_alike=True) == pytest.approx(scaled)
+    # What passing values on costs on one processor says nothing of another.
+    elsewhere = {**scaled, "handover_ms_per_mb": 0.0}
+    assert made.of_costs(COSTS, is_alike=False) == pytest.approx(elsewhere)
 
 
 def test_costs_that_were_measured_here_replace_scaled_ones(by_hand):
     measured = {
-        "session_ms": 0.05, "node_ms": 0.004, "handover_ms_per_mb": 0.06, "probe_call_us": 3.0,
+        "session_ms": 0.05, "node_ms": 0.006, "handover_ms_per_mb": 0.06, "probe_call_us": 3.0,
     }  # fmt: skip
     made = replace(by_hand({"caches": 3.0}, {"node": 0.1}), costs=measured)
-    costs = {"session_ms": 0.01, "node_ms": 0.002, "handover_ms_per_mb": 0.1}
-    expected = {name: measured[name] for name in costs}
-    assert made.of_costs(costs) == pytest.approx(expected)
-    # Networks there paid half of what chains paid, and do so here.
-    scaled = made.of_networks(Correction({}, 0.001, 0.05, 0.2, {}), costs)
-    assert (scaled.node_ms, scaled.handover_ms_per_mb) == pytest.approx((0.002, 0.03))
-    # Passing values on costs at most what the scaled bundle says.
-    slow = replace(made, costs={**measured, "handover_ms_per_mb": 2.0})
-    assert slow.of_costs(costs)["handover_ms_per_mb"] == pytest.approx(0.3)
+    expected = {
+        "session_ms": 0.05, "node_ms": 0.006, "handover_ms_per_mb": 0.3,
+        "weights_64mb_ms_per_mb": 0.02,
+    }  # fmt: skip
+    assert made.of_costs(COSTS, is_alike=True) == pytest.approx(expected)
+
+
+def test_an_in_network_correction_is_left_out_on_other_hardware(bundle, by_hand):
+    bundle = bundle.without_correction()
+    bundle.platform = replace(bundle.platform, processor="one")
+    bundle.correction = Correction({"conv": 1.5}, 0.001, 0.1, 0.2, {})
+    bundle.costs = {**bundle.costs, **COSTS}
+    same, other = (
+        bundle.adapted_to(replace(by_hand({}, {}), platform=replace(bundle.platform, processor=p)))
+        for p in ("one", "other")
+    )
+    assert (same.correction, other.correction) == (bundle.correction, None)
+    network = read_network(LENET, batch=1)
+    before, after = (predict_network(network, each) for each in (same, other))
+    count = len(layers_behind_each_other(after.nodes))
+    # Passing values on is free there.
+    assert after.handover_ms == pytest.approx(0.002 * count)
+    assert before.handover_ms > 0.001 * count
+    assert before.layers[0].execution_ms == pytest.approx(1.5 * after.layers[0].execution_ms)
 
 
 def test_cores_that_were_far_apart_all_the_time_are_said_to_be(bundle, run):
