@@ -513,7 +513,8 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
     assert factors == {
         **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "blocked_convolutions": 3.0,
         "depthwise": 3.0, "wide_depthwise": 3.0, "products": 3.0, "memory": 2.0, "int8": 0.5,
-        "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5, "copies": 4.0, "reorders": 4.0, "caches": 4.0,
+        "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5,
+        "copies": 4.0, "reorders": 4.0, "caches": 4.0,
     }  # fmt: skip
     assert read.doubts == {
         "convolutions": 0.1, "blocked_convolutions": 0.1, "depthwise": 0.1, "wide_depthwise": 0.1,
