@@ -23,7 +23,7 @@ import numpy as np
 from resperf.bundle._correction import Correction
 from resperf.copies import COLD_WEIGHTS_BYTES, FOOTPRINTS_MB, weights_cost
 from resperf.features import Array
-from resperf.layers import BLOCKED_LAYOUTS, Conv, Layer, Reorder
+from resperf.layers import BLOCKED_LAYOUTS, Conv, Layer, Move, Reorder
 from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
@@ -34,11 +34,12 @@ DEPTHWISE, WIDE_DEPTHWISE = "depthwise", "wide_depthwise"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
 INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
-COPIES, REORDERS = "copies", "reorders"
+COPIES, SINGLE_VALUES, REORDERS = "copies", "single_values", "reorders"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
     CONVOLUTIONS, BLOCKED, DEPTHWISE, WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8,
-    INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE, COPIES, REORDERS, MEMORY, CACHES, NODE,
+    INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE, COPIES, SINGLE_VALUES, REORDERS, MEMORY, CACHES,
+    NODE,
 )  # fmt: skip
 _EARLIER: Mapping[str, str] = {
     **dict.fromkeys((CONVOLUTIONS, PRODUCTS), "compute"),
@@ -46,7 +47,7 @@ _EARLIER: Mapping[str, str] = {
     **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
     COPIES: CACHES,
     **dict.fromkeys((BLOCKED, DEPTHWISE, WIDE_DEPTHWISE), CONVOLUTIONS),
-    REORDERS: COPIES,
+    **dict.fromkeys((SINGLE_VALUES, REORDERS), COPIES),
 }
 """Group -> the one that adaptations told it by which were made before it was a group."""
 _OF_KINDS: Mapping[str, str] = {
@@ -136,7 +137,7 @@ class Speeds(Record):
             found[:, GROUPS.index(group)] = part_ms / whole_ms
             left_ms = left_ms - part_ms
         found[np.arange(len(layers)), rest] += left_ms / whole_ms
-        for group in (COPIES, REORDERS):
+        for group in (COPIES, SINGLE_VALUES, REORDERS):
             copies = rest == GROUPS.index(group)
             found[copies, GROUPS.index(group)] += found[copies, GROUPS.index(CACHES)]
             found[copies, GROUPS.index(CACHES)] = 0.0
@@ -156,6 +157,9 @@ def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if layer.kind == Reorder.kind:
         return REORDERS
+    if isinstance(layer, Move) and layer.inner == 1:
+        # Values that are repeated, or left out, one by one.
+        return SINGLE_VALUES if layer.function == "expand" or layer.step > 1 else COPIES
     if not layer.flops:
         return COPIES  # They wait for values that lie apart.
     if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:

@@ -203,6 +203,8 @@ PROBES: tuple[Layer, ...] = (
     # Their channels are no whole blocks.
     _square_conv(60, 60, 56, 3),
     _square_conv(180, 90, 28, 1),
+    Move(batch=1, outer=16384, length=1, length_out=28, inner=1, function="expand"),
+    Move(batch=1, outer=6144, length=64, length_out=32, inner=1, function="slice", step=2),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with

@@ -31,6 +31,7 @@ from resperf.layers import (
     Conv,
     Dense,
     Layer,
+    Move,
     Pool,
     QuantizedDense,
     QuantizedElementwise,
@@ -435,6 +436,8 @@ def test_layers_are_grouped_by_what_they_compute():
         ),
         "int8_depthwise": QuantizedConv(**image, channels_out=8, groups=8),
         "functions": QuantizedElementwise(batch=1, inner=64),
+        "copies": Move(batch=1, length=64, length_out=32, inner=1, function="slice"),
+        "single_values": Move(batch=1, length=64, length_out=32, inner=1, step=2, function="slice"),
     }
     shares = speeds.shares([*layers.values()], [1.0] * len(layers))
     assert [GROUPS[row.argmax()] for row in shares] == [*layers]
@@ -514,13 +517,14 @@ def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
         **dict.fromkeys(GROUPS, 1.0), "convolutions": 3.0, "blocked_convolutions": 3.0,
         "depthwise": 3.0, "wide_depthwise": 3.0, "products": 3.0, "memory": 2.0, "int8": 0.5,
         "int8_sums": 0.5, "int8_conv_sums": 0.5, "int8_depthwise": 0.5,
-        "copies": 4.0, "reorders": 4.0, "caches": 4.0,
+        "copies": 4.0, "single_values": 4.0, "reorders": 4.0, "caches": 4.0,
     }  # fmt: skip
     assert read.doubts == {
         "convolutions": 0.1, "blocked_convolutions": 0.1, "depthwise": 0.1, "wide_depthwise": 0.1,
         "products": 0.1,
         "activations": 0.2, "rows": 0.2, "functions": 0.2, "int8": 0.4, "int8_sums": 0.4,
-        "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "reorders": 0.3, "caches": 0.3,
+        "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "single_values": 0.3,
+        "reorders": 0.3, "caches": 0.3,
     }  # fmt: skip
 
 
@@ -529,8 +533,8 @@ def test_what_told_convolutions_and_copies_tells_their_sorts(by_hand):
     old = by_hand(told, dict.fromkeys(told, 0.1), spreads=dict.fromkeys(told, 0.2))
     read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
     factors = {group: read.correction.factor(group) for group in GROUPS}
-    sorts = ("blocked_convolutions", "depthwise", "wide_depthwise", "reorders")
-    assert [factors[each] for each in sorts] == [3, 3, 3, 4]
+    sorts = ("blocked_convolutions", "depthwise", "wide_depthwise", "single_values", "reorders")
+    assert [factors[each] for each in sorts] == [3, 3, 3, 4, 4]
     assert (factors["products"], factors["caches"]) == (2.0, 5.0)
     assert read.spreads == dict.fromkeys((*told, *sorts), 0.2)
 
