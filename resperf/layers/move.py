@@ -253,13 +253,17 @@ def _gather(operator: Operator) -> dict[str, int]:
 
 
 def _expand(operator: Operator) -> dict[str, int]:
-    fields = _changed(operator)
+    shape, result = operator.shape(), operator.result()
+    shape = (1,) * (len(result) - len(shape)) + shape
+    last = _last_changed(shape, result)
+    # Neighbouring axes of length one are expanded as one.
+    first = last
+    while first and shape[first - 1] == shape[last] == 1:
+        first -= 1
+    times = math.prod(result[first : last + 1]) // shape[last]
     # A tile of several values is repeated as one run.
-    return fields | {
-        "length": 1,
-        "length_out": fields["length_out"] // fields["length"],
-        "inner": fields["inner"] * fields["length"],
-    }
+    merged = (*shape[:first], 1, shape[last], *shape[last + 1 :])
+    return _along((*result[:first], *merged[first:]), first, length=1, length_out=times)
 
 
 _READERS: Mapping[str, Callable[[Operator], dict[str, int]]] = {

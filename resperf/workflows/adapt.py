@@ -200,10 +200,10 @@ PROBES: tuple[Layer, ...] = (
     Dense(batch=3136, features_in=64, features_out=256),
     _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
-    # Their channels are no whole blocks.
-    _square_conv(60, 60, 56, 3),
-    _square_conv(180, 90, 28, 1),
-    Move(batch=1, outer=16384, length=1, length_out=28, inner=1, function="expand"),
+    # Channels that are no multiples of four are not in blocks.
+    _square_conv(62, 62, 56, 3),
+    _square_conv(190, 96, 28, 1),
+    Move(batch=1, outer=1024, length=1, length_out=196, inner=1, function="expand"),
     Move(batch=1, outer=6144, length=64, length_out=32, inner=1, function="slice", step=2),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other

@@ -148,6 +148,12 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"function": "pad", "outer": 64 * 16, "length": 12, "length_out": 14}),
     (node("Expand", [(1, 1, 192), [2, 1, 192]], (2, 1, 192)),
      {"function": "expand", "batch": 1, "length_out": 2, "inner": 192}),
+    (node("Expand", [(2, 64, 1, 1), [2, 64, 7, 8]], (2, 64, 7, 8)),
+     {"function": "expand", "batch": 2, "outer": 64, "length": 1, "length_out": 56, "inner": 1}),
+    (node("Expand", [(1, 1, 8), [4, 5, 6, 8]], (4, 5, 6, 8)),
+     {"function": "expand", "batch": 1, "outer": 1, "length_out": 120, "inner": 8}),
+    (node("Expand", [(1, 3, 1), [4, 3, 5]], (4, 3, 5)),
+     {"function": "expand", "batch": 4, "outer": 3, "length_out": 5, "inner": 1}),
     (node("Tile", [(2, 3, 4), [1, 5, 1]], (2, 15, 4)),
      {"function": "expand", "length": 1, "length_out": 5, "inner": 12}),
     # A negative step becomes a gather, and negative padding a slice.
