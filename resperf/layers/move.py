@@ -262,8 +262,7 @@ def _expand(operator: Operator) -> dict[str, int]:
         first -= 1
     times = math.prod(result[first : last + 1]) // shape[last]
     # A tile of several values is repeated as one run.
-    merged = (*shape[:first], 1, shape[last], *shape[last + 1 :])
-    return _along((*result[:first], *merged[first:]), first, length=1, length_out=times)
+    return _along((*result[:first], 1, *shape[last:]), first, length_out=times)
 
 
 _READERS: Mapping[str, Callable[[Operator], dict[str, int]]] = {
