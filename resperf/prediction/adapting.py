@@ -15,12 +15,12 @@ COSTS = (
     "totals may be 15 to 70% off (about 10% on another host of the same processor), 6 to 20% "
     "after a minute of `resperf adapt`, 6 to 8% after five (--seconds 300)"
 )
-"""Between the machines of the shipped bundles, but for int8 (docs/accuracy-measured.md)."""
+"""Between the machines of the shipped bundles, in float32 (docs/accuracy-measured.md)."""
 COSTS_SCALED = (
-    "totals were 6 to 18% off on average on the machine that it is scaled to and may be further "
+    "totals were 6 to 8% off on average on the machine that it is scaled to and may be further "
     "off here, 6 to 12% after a minute of `resperf adapt`, 6 to 8% after five (--seconds 300)"
 )
-"""The shipped bundle's, by precision (docs/accuracy-measured.md)."""
+"""The shipped bundle's, in float32 (docs/accuracy-measured.md)."""
 _HOSTS, _PROCESSORS = 0.2, 0.5
 """`Adaptation.between` for another host of the same model of processor, and for another processor
 with the same vectors: rough."""
