@@ -157,9 +157,8 @@ def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if layer.kind == Reorder.kind:
         return REORDERS
-    if isinstance(layer, Move) and layer.inner == 1:
-        # Values that are repeated, or left out, one by one.
-        return SINGLE_VALUES if layer.function == "expand" or layer.step > 1 else COPIES
+    if isinstance(layer, Move) and (layer.function == "expand" or layer.step > 1):
+        return SINGLE_VALUES if layer.inner == 1 else COPIES
     if not layer.flops:
         return COPIES  # They wait for values that lie apart.
     if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:
@@ -366,7 +365,7 @@ class Adaptation(Record):
 
         What a monitor read says nothing of networks. Passing values from layer to layer costs
         nothing on hardware that is not `is_alike` that of the bundle: what chains of layers pay
-        for it is as often nothing as ten times the usual (docs/notebook/another-machine.md).
+        for it is as often nothing as ten times the usual (docs/notebook/measuring.md).
         """
         groups = {name: _COSTS.get(name) for name in costs}
         scaled = {
