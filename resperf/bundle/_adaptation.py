@@ -157,8 +157,12 @@ def _rest_of(layer: Layer) -> str:
     """Return the group of the time that moving bytes in their order does not explain."""
     if layer.kind == Reorder.kind:
         return REORDERS
-    if isinstance(layer, Move) and (layer.function == "expand" or layer.step > 1):
-        return SINGLE_VALUES if layer.inner == 1 else COPIES
+    if (
+        isinstance(layer, Move)
+        and layer.inner == 1
+        and (layer.function == "expand" or layer.step > 1)
+    ):
+        return SINGLE_VALUES
     if not layer.flops:
         return COPIES  # They wait for values that lie apart.
     if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:

@@ -161,10 +161,10 @@ class Move(Layer):
     def read(cls, operator: Operator) -> Self:
         """Read a slice, split, pad, gather or expand."""
         function, dtype = _FUNCTION_OF[operator.op], dtype_of(operator, DTYPES)
-        shape, result = operator.shape(), operator.result()
+        shape, result = _shapes(operator)
         if operator.op == "Slice" and (backwards := _backwards(operator)) is not None:
             return cls(**backwards, function="gather", dtype=dtype)
-        if function != "gather" and (1,) * (len(result) - len(shape)) + shape == result:
+        if function != "gather" and shape == result:
             return cls.copied(operator)
         fields = _READERS[function](operator)
         if function == "pad" and fields["length_out"] < fields["length"]:
@@ -199,6 +199,12 @@ class Move(Layer):
         return Kernel("Gather", "", {"axis": 1}, shape, result, constants=(rows,), dtype=dtype)
 
 
+def _shapes(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of input and result; the input has at least as many axes."""
+    shape, result = operator.shape(), operator.result()
+    return (1,) * (len(result) - len(shape)) + shape, result
+
+
 def _along(shape: Sequence[int], axis: int, **others: int) -> dict[str, int]:
     """Return the fields of a copy along an axis, whose length stays unless `others` say else."""
     batch, outer, length, inner = split_at_axis(shape, axis)
@@ -208,8 +214,7 @@ def _along(shape: Sequence[int], axis: int, **others: int) -> dict[str, int]:
 
 def _changed(operator: Operator) -> dict[str, int]:
     """Return the fields of an operator along the last axis that it changes."""
-    shape, result = operator.shape(), operator.result()
-    shape = (1,) * (len(result) - len(shape)) + shape
+    shape, result = _shapes(operator)
     axis = _last_changed(shape, result)
     return _along(result, axis, length=shape[axis])
 
@@ -253,8 +258,7 @@ def _gather(operator: Operator) -> dict[str, int]:
 
 
 def _expand(operator: Operator) -> dict[str, int]:
-    shape, result = operator.shape(), operator.result()
-    shape = (1,) * (len(result) - len(shape)) + shape
+    shape, result = _shapes(operator)
     last = _last_changed(shape, result)
     # Neighbouring axes of length one are expanded as one.
     first = last

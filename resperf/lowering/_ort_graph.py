@@ -248,16 +248,17 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
     around = optimised.made
     lowered: list[LoweredNode] = []
     further: list[list[LoweredNode]] = []
-    in_place = _add_in_place(optimised)
-    for place, (node, is_blocked) in enumerate(zip(around.nodes, optimised.blocked, strict=True)):
+    for node, is_blocked, in_place in zip(
+        around.nodes, optimised.blocked, _add_in_place(optimised), strict=True
+    ):
         pieces, between = attention_parts(node, around.tensors)
         inside = replace(around, tensors={**around.tensors, **between}) if between else around
         first, *others = (
             _lowered(inside, each, block, is_blocked=is_blocked)
             for each in pieces or as_binary_nodes(inside, node)
         )
-        if place in in_place and isinstance(first.layer, Conv):
-            first = replace(first, layer=_ort_rules.without_residual(first.layer))
+        if in_place and isinstance(first.layer, Conv):
+            first = replace(first, layer=first.layer.replace(residual=False))
         lowered.append(first)
         further.append(others)
     sources = _sources(network, optimised.produced)
@@ -274,19 +275,14 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
     ]
 
 
-def _add_in_place(optimised: Optimised) -> set[int]:
-    """Return the places of convolutions that add to a residual that nothing else reads later."""
-    protos, residual = optimised.protos, _ort_rules.RESIDUAL
-    last = {name: place for place, proto in enumerate(protos) for name in proto.input}
-    # What is given, and what is returned, is not written over.
+def _add_in_place(optimised: Optimised) -> list[bool]:
+    """Whether each node adds to its residual in place."""
+    residual = _ort_rules.RESIDUAL
+    reads = [proto.input for proto in optimised.protos]
     lasting = {*optimised.made.inputs, *optimised.made.outputs, *optimised.constants}
-    return {
-        place
-        for place, proto in enumerate(protos)
-        if len(proto.input) > residual
-        and last[name := proto.input[residual]] == place
-        and name not in (*lasting, *proto.input[:residual])
-    }
+    return _ort_rules.added_in_place(
+        reads, [names[residual] if len(names) > residual else None for names in reads], lasting
+    )
 
 
 def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:

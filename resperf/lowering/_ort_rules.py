@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
@@ -123,14 +123,34 @@ def reads_plain(conv: Conv, block: int) -> bool:
     return conv.groups == 1 and conv.channels_in < block
 
 
-def without_residual(conv: Conv) -> Conv:
-    """Return a convolution that adds its result to a residual in place.
+def added_in_place(
+    reads: Sequence[Sequence[Hashable]],
+    residuals: Sequence[Hashable | None],
+    lasting: Set[Hashable],
+) -> list[bool]:
+    """Whether nodes write over the residual that they add: nothing else reads it then or later.
 
-    ONNX Runtime does where nothing reads the residual later, as in most networks. It then takes as
-    long as without the addition. Measured alone, the residual is an input of the graph, which the
-    kernel copies before it adds: such a layer is a convolution with a residual.
+    Such a convolution takes as long as without the addition, and is a layer without residual.
+    Measured alone, the residual is an input of the graph, which the kernel copies before it adds:
+    that is a layer with one.
+
+    Parameters
+    ----------
+    reads : sequence of sequence of Hashable (nodes,)
+        Tensors that each node reads, in their order.
+    residuals : sequence of Hashable or None (nodes,)
+        The one of them that it adds, if any.
+    lasting : set of Hashable
+        What may not be written over: inputs, constants and outputs of the network.
     """
-    return conv.replace(residual=False)
+    last = {name: place for place, names in enumerate(reads) for name in names}
+    return [
+        each is not None
+        and each not in lasting
+        and last[each] == place
+        and list(names).count(each) == 1
+        for place, (names, each) in enumerate(zip(reads, residuals, strict=True))
+    ]
 
 
 def is_blocked_pool(pool: Pool, block: int) -> bool:
@@ -251,20 +271,23 @@ class _Lowering:
         ]
 
     def _add_in_place(self) -> None:
-        """Let convolutions add to residuals that nothing reads later (`without_residual`)."""
-        later = {("", self._name(name)) for name in self.network.outputs}
-        for step in reversed(self.steps):
-            added = ("blocks" if step.is_blocked else "", step.residual)
-            if (
-                isinstance(step.layer, Conv)
-                and step.residual in self.maker
-                and step.residual not in step.node.inputs[:RESIDUAL]
-                and added not in later
-            ):
-                step.layer = without_residual(step.layer)
-            later.add(added)
-            later.update(("", name) for name in step.reads)
-            later.update(("blocks", name) for name in step.reads_blocked)
+        """Take away the residuals that convolutions write over."""
+        reads = [
+            [*(("", n) for n in s.reads), *(("blocks", n) for n in s.reads_blocked)]
+            for s in self.steps
+        ]
+        residuals = [
+            ("" if s.residual in s.reads else "blocks", s.residual)
+            if s.residual in self.maker
+            else None
+            for s in self.steps
+        ]
+        outputs = {("", self._name(name)) for name in self.network.outputs}
+        for step, in_place in zip(
+            self.steps, added_in_place(reads, residuals, outputs), strict=True
+        ):
+            if in_place and isinstance(step.layer, Conv):
+                step.layer = step.layer.replace(residual=False)
 
     def _sources(self, node: Node) -> list[str]:
         """Names of the original nodes that a node replaces."""
@@ -481,7 +504,9 @@ class _Lowering:
             if step.layer.residual or step.layer.activation != "none" or not alike:
                 continue
             other = next(n for n in node.inputs if n != name)
-            if not step.is_blocked:
+            if step.is_blocked:
+                step.reads_blocked += (other,)
+            else:
                 step.reads += (other,)
             step.residual = other
             self._move_after(step, other)

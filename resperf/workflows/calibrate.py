@@ -197,8 +197,7 @@ def _transferred(
     if adaptation is None:
         costs = _measured_costs(target, here.threads)
     else:
-        is_alike = adaptation.platform.is_like(alone.platform)
-        costs = adaptation.of_costs(alone.costs, is_alike=is_alike)
+        costs = dict(alone.adapted_to(adaptation).costs)
     origin = bundle.platform if bundle.transferred is None else bundle.transferred.origin
     made = bundle.changed(
         "transferred to another machine",
