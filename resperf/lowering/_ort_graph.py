@@ -55,8 +55,9 @@ BODY_BYTES = 1 << 22
 """Largest constant that ONNX Runtime folds where a network has subgraphs."""
 _ENTRIES: Mapping[str, str] = {
     # The weights of the optimised graph are not needed: in another file, they are not parsed.
+    # Orders of axes, and of pads, are needed.
     "session.optimized_model_external_initializers_file_name": "weights.bin",
-    "session.optimized_model_external_initializers_min_size_in_bytes": "64",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "256",
     # Packing weights takes most of a session's start and changes no node.
     "session.disable_prepacking": "1",
 }

@@ -8,8 +8,8 @@ import numpy as np
 
 from resperf.layers.cast import ELEMENT_TYPES
 from resperf.network import Network, Node, Rewritten, Tensor
+from resperf.network.folding import HALF_PRECISION
 
-HALF_PRECISION = frozenset({"float16", "bfloat16"})
 NOTE = (
     "stored rules assume that everything in half precision is computed in float32, with casts at "
     "the network's inputs and outputs; ONNX Runtime also casts around some copies"

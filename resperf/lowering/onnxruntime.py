@@ -37,6 +37,7 @@ def lower(
     ONNX Runtime of another version or architecture than the bundle's is asked as well. Where it
     makes other layers than the stored rules, a note says which.
     """
+    network = network.with_unfolded_nodes()
     block = int(setting.options.get(NCHWC_BLOCK, "0"))
     why_rules = ""
     notes: tuple[str, ...] = ()

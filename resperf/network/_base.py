@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy.typing as npt
@@ -94,8 +95,11 @@ class Network:
     weight_nodes : tuple of Node
         Nodes that compute with weights alone, in order. Frameworks that optimise fold them; others
         run them each time.
+    unfolded_nodes : tuple of Node
+        Nodes that compute shapes or other constants in half precision, or of dequantised values, in
+        order. ONNX Runtime runs them each time on a CPU; others fold them.
     weight_tensors : mapping of str to Tensor
-        What those nodes read and write.
+        What weight nodes and unfolded nodes read and write.
     parameters : int or None
         At most so many (`resperf.network.parameters`); None if it was not read from a file.
     assumed : tuple of str
@@ -111,6 +115,7 @@ class Network:
     batch: int | None
     notes: tuple[str, ...] = ()
     weight_nodes: tuple[Node, ...] = ()
+    unfolded_nodes: tuple[Node, ...] = ()
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: int | None = None
     assumed: tuple[str, ...] = ()
@@ -122,8 +127,34 @@ class Network:
             nodes=(*self.weight_nodes, *self.nodes),
             tensors={**self.weight_tensors, **self.tensors},
             weight_nodes=(),
+            unfolded_nodes=(),
             weight_tensors={},
         )
+
+    def with_unfolded_nodes(self) -> Network:
+        """Return the network with its unfolded nodes, each right before the first that reads it."""
+        if not self.unfolded_nodes:
+            return self
+        first: dict[str, int] = {}
+        for place, node in enumerate(self.nodes):
+            for name in node.inputs:
+                first.setdefault(name, place)
+        places = []
+        for node in reversed(self.unfolded_nodes):
+            place = min(first.get(name, len(self.nodes)) for name in node.outputs if name)
+            first.update((name, min(place, first.get(name, place))) for name in node.inputs)
+            places.append(place)
+        # A sort keeps the order of those with the same place.
+        placed = [*zip(reversed(places), self.unfolded_nodes, strict=True), *enumerate(self.nodes)]
+        nodes = tuple(node for _, node in sorted(placed, key=itemgetter(0)))
+        made = {name for node in self.unfolded_nodes for name in node.outputs}
+        tensors = dict(self.tensors)
+        for name in (
+            name for node in self.unfolded_nodes for name in (*node.inputs, *node.outputs)
+        ):
+            if (known := tensors.get(name, self.weight_tensors.get(name))) is not None:
+                tensors[name] = replace(known, is_weight=known.is_weight and name not in made)
+        return replace(self, nodes=nodes, tensors=tensors, unfolded_nodes=())
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,7 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         inputs=inputs,
         outputs=outputs,
         weight_nodes=tuple(weights),
+        unfolded_nodes=(),
         weight_tensors=_some(network.weight_tensors, given),
         parameters=None,
     )

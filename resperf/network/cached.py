@@ -63,7 +63,7 @@ def read_network_once(
 def _is_small(network: Network) -> bool:
     tensors = (*network.tensors.values(), *network.weight_tensors.values())
     value_bytes = sum(tensor.value.nbytes for tensor in tensors if tensor.value is not None)
-    nodes = len(network.nodes) + len(network.weight_nodes)
+    nodes = len(network.nodes) + len(network.weight_nodes) + len(network.unfolded_nodes)
     return nodes <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 
@@ -80,6 +80,7 @@ def _plain_network(network: Network) -> dict[str, Any]:
         "nodes": [_plain_node(each) for each in network.nodes],
         "tensors": [_plain_tensor(each) for each in network.tensors.values()],
         "weight_nodes": [_plain_node(each) for each in network.weight_nodes],
+        "unfolded_nodes": [_plain_node(each) for each in network.unfolded_nodes],
         "weight_tensors": [_plain_tensor(each) for each in network.weight_tensors.values()],
         "inputs": network.inputs,
         "outputs": network.outputs,
@@ -98,6 +99,7 @@ def _network(plain: Mapping[str, Any]) -> Network:
         nodes=tuple(map(_node, plain["nodes"])),
         tensors={tensor.name: tensor for tensor in map(_tensor, plain["tensors"])},
         weight_nodes=tuple(map(_node, plain["weight_nodes"])),
+        unfolded_nodes=tuple(map(_node, plain["unfolded_nodes"])),
         weight_tensors={tensor.name: tensor for tensor in map(_tensor, plain["weight_tensors"])},
         inputs=tuple(plain["inputs"]),
         outputs=tuple(plain["outputs"]),

@@ -15,7 +15,8 @@ Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
 Rule = Callable[[Sequence[Any], Attributes], Array]
 
-_FLOAT, _INT64 = 1, 7
+_QUANTISED_ELEMENTS = 16
+"""Most values that are quantised or dequantised as shape arithmetic: more are weights."""
 
 
 class TooLargeError(ValueError):
@@ -30,7 +31,7 @@ def evaluate(
     Parameters
     ----------
     op : str
-        ONNX operator of the default domain.
+        ONNX operator, also one that ONNX Runtime has under the same name.
     values : sequence of ndarray or None
         Its inputs: None for an absent optional one, absent trailing ones dropped. For Shape and
         Size, the input's shape.
@@ -162,6 +163,30 @@ def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
     from onnx import helper
 
     return values[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+
+
+def _quantize(values: Sequence[Any], attributes: Attributes) -> Array:
+    data, scale, zero = _quantised(values, attributes)
+    zero = np.zeros(1, np.uint8) if zero is None else zero
+    limits = np.iinfo(zero.dtype)
+    steps = np.rint(data.astype(np.float32) / np.float32(scale.item())) + float(zero.item())
+    return np.asarray(np.clip(steps, limits.min, limits.max), zero.dtype)
+
+
+def _dequantize(values: Sequence[Any], attributes: Attributes) -> Array:
+    data, scale, zero = _quantised(values, attributes)
+    steps = data.astype(np.float64) - (0 if zero is None else zero.item())
+    return np.asarray(steps * scale.item(), scale.dtype)
+
+
+def _quantised(values: Sequence[Any], attributes: Attributes) -> tuple[Array, Array, Array | None]:
+    """Return data, scale and zero point of one pair for all values; weights are no arithmetic."""
+    data, scale, *zero = values
+    if attributes.get("output_dtype"):
+        raise ValueError("not shape arithmetic")
+    if data.ndim > 1 or data.size > _QUANTISED_ELEMENTS:
+        raise TooLargeError(str(data.shape))
+    return data, scale, zero[0] if zero else None
 
 
 def _clip(values: Sequence[Any], attributes: Attributes) -> Array:
@@ -321,6 +346,7 @@ _RULES: Mapping[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Cos": _elementwise(np.cos),
     "CumSum": _cumsum,
+    "DequantizeLinear": _dequantize,
     "Div": _elementwise(_divide),
     "Equal": _elementwise(np.equal),
     "Exp": _elementwise(np.exp),
@@ -345,6 +371,7 @@ _RULES: Mapping[str, Rule] = {
     "OneHot": _one_hot,
     "Or": _elementwise(np.logical_or),
     "Pow": _elementwise(lambda a, b: np.power(a, b).astype(a.dtype)),
+    "QuantizeLinear": _quantize,
     "Range": _range,
     "Reciprocal": _elementwise(lambda a: 1 / a),
     "ReduceMax": _reduce(np.max),

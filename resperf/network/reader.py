@@ -20,7 +20,7 @@ from resperf.network._base import Known, Network, Node, Tensor
 from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.declared import DeclaredShapes
 from resperf.network.fit import misfit
-from resperf.network.folding import folded, is_constant
+from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import parse, stripped_file
@@ -183,6 +183,8 @@ class _Step:
         Whether it is part of the network: it is not if it computes constants.
     built : Node or None
         As the network has it, among its nodes or its weight nodes.
+    unfolded : Node or None
+        As the network has it among its unfolded nodes.
     """
 
     node: NodeProto
@@ -193,12 +195,14 @@ class _Step:
     made: tuple[Tensor, ...]
     runs: bool
     built: Node | None = None
+    unfolded: Node | None = None
 
     def at(self, read: tuple[Tensor | None, ...], made: tuple[Tensor, ...]) -> _Step:
         """Return the same step with tensors of other lengths."""
         return _Step(
-            self.node, self.attributes, self.inputs, self.outputs, read, made, self.runs, self.built
-        )
+            self.node, self.attributes, self.inputs, self.outputs, read, made, self.runs,
+            self.built, self.unfolded,
+        )  # fmt: skip
 
 
 @dataclass
@@ -216,6 +220,7 @@ class _Seen:
     of_weights: set[str] = field(default_factory=set)
     """Weights and positions, and what nodes compute with them alone."""
     weight_nodes: list[Node] = field(default_factory=list)
+    unfolded: Unfolded = field(default_factory=Unfolded)
     steps: list[_Step] = field(default_factory=list)
 
 
@@ -273,6 +278,7 @@ class _Reading:
             kept = tuple(_kept(was[each.name], each) for each in new.inputs.tensors)
             new.inputs = replace(new.inputs, tensors=kept)
             new._start()
+            new.seen.of_weights = self.seen.of_weights
             return new if all(map(new._repeat, self.seen.steps)) else None
         return None
 
@@ -338,8 +344,12 @@ class _Reading:
         used.update(name for node in nodes for name in seen.inner.get(node.name, ()))
         tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
         weight_nodes = live_nodes(seen.weight_nodes, used, {})
+        unfolded_nodes = self._unfolded_nodes(outputs, nodes)
         beside = dict.fromkeys(
-            name for node in weight_nodes for name in (*node.inputs, *node.outputs) if name
+            name
+            for node in (*weight_nodes, *unfolded_nodes)
+            for name in (*node.inputs, *node.outputs)
+            if name
         )
         missing = self.assumptions.missing()
         if (unused := self.assumptions.unused()) and not missing:
@@ -359,10 +369,21 @@ class _Reading:
             batch=self.inputs.batch,
             notes=tuple(notes),
             weight_nodes=tuple(weight_nodes),
+            unfolded_nodes=tuple(unfolded_nodes),
             weight_tensors={name: seen.tensors[name] for name in beside},
             parameters=self._parameters,
             assumed=self.assumptions.statements(),
         )
+
+    def _unfolded_nodes(self, outputs: Sequence[str], nodes: Sequence[Node]) -> list[Node]:
+        """Return the nodes that ONNX Runtime runs besides `nodes`."""
+        steps = self.seen.steps
+        if self.seen.inner or not any(step.unfolded for step in steps):
+            return []
+        run = [step.built if step.runs else step.unfolded for step in steps]
+        own = {node.name for node in nodes}
+        live = live_nodes([node for node in run if node], outputs, self.seen.inner)
+        return [node for node in live if node.name not in own]
 
     @cached_property
     def _parameters(self) -> int | None:
@@ -416,22 +437,43 @@ class _Reading:
                 for name, value in zip(outputs, values, strict=True)
                 if name
             )
-            return _Step(node, attributes, inputs, outputs, read, folds, runs=False)
+            return self._constant_step(node, attributes, read, folds)
         self._check_fit(node, attributes)
         constant = is_constant(node, tensors)
         known = self._outputs(node, attributes, inferred=inferred)
         made = tuple(
             Tensor(name, shape, dtype, is_weight=constant) for name, (dtype, shape) in known.items()
         )
-        # A DequantizeLinear of weights tells a framework that it may compute with integers.
-        runs = not constant or node.op_type == "DequantizeLinear"
-        runs = runs or len(known) < sum(map(bool, outputs))
-        return _Step(node, attributes, inputs, outputs, read, made, runs)
+        if constant and len(known) == sum(map(bool, outputs)):
+            return self._constant_step(node, attributes, read, made)
+        return _Step(node, attributes, inputs, outputs, read, made, runs=True)
+
+    def _constant_step(
+        self,
+        node: NodeProto,
+        attributes: Mapping[str, Any],
+        read: tuple[Tensor | None, ...],
+        made: tuple[Tensor, ...],
+    ) -> _Step:
+        seen, runs = self.seen, False
+        if node.op_type == "DequantizeLinear":
+            # That of weights tells a framework that it may compute with integers.
+            data = node.input[0]
+            runs = data not in seen.unfolded.values or data in seen.of_weights
+        return _Step(node, attributes, tuple(node.input), tuple(node.output), read, made, runs)
 
     def _take(self, step: _Step) -> None:
         """Take a node that is read for the first time."""
-        built = self._running_node(step) if step.runs else self._weight_node(step)
-        self._keep(replace(step, built=built))
+        if step.runs:
+            step = replace(step, built=self._running_node(step))
+        else:
+            unfolded = self.seen.unfolded.includes(step.node, (*step.read, *step.made))
+            step = replace(
+                step,
+                built=self._weight_node(step),
+                unfolded=self._running_node(step) if unfolded else None,
+            )
+        self._keep(step)
 
     def _keep(self, step: _Step) -> None:
         seen = self.seen
@@ -439,6 +481,10 @@ class _Reading:
         seen.tensors.update((each.name, each) for each in step.made)
         if step.built is not None:
             (seen.nodes if step.runs else seen.weight_nodes).append(step.built)
+        if step.unfolded is not None or (step.runs and step.made and step.made[0].is_weight):
+            seen.unfolded.add(step.node)
+        if seen.unfolded.values:
+            seen.unfolded.follow(step.node)
 
     def _running_node(self, step: _Step) -> Node:
         node = step.node

@@ -63,7 +63,7 @@ class CustomTimes:
         name = next(
             (
                 each
-                for each in dict.fromkeys(self._names[source] for source in node.sources)
+                for each in dict.fromkeys(filter(None, map(self._names.get, node.sources)))
                 if each in self._times_ms
                 and kernel in (each.casefold(), each.rpartition(".")[2].casefold(), "unknown")
             ),

@@ -37,6 +37,7 @@ from resperf.lowering import (
     lower,
     lower_layers,
     skeleton,
+    work_of,
 )
 from resperf.lowering import onnxruntime as lowering_onnxruntime
 from resperf.lowering._ort_batches import at_batch
@@ -1449,6 +1450,75 @@ def own_operators(path: Path, folder: Path) -> Counter[str]:
     options.optimized_model_filepath = str(folder / "own.onnx")
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return operators(onnx.load(folder / "own.onnx").graph)
+
+
+def padded_network(path: Path, kind: int, *, quantised: bool = False) -> Path:
+    """Two convolutions whose rows are padded to an even number, computed in an element type."""
+    number = helper.tensor_dtype_to_np_dtype(kind)
+    values = {
+        "w": np.full((32, 32, 3, 3), 0.5, number), "two": np.array(2), "axis": np.int64([0]),
+        "zeros": np.int64([0] * 6), "half": np.array(2, number), "scale": np.float32(1),
+        "zero": np.uint8(0),
+    }  # fmt: skip
+    nodes, x = [], "x"
+    for place in "ab":
+        nodes += [
+            helper.make_node("Shape", [x], [f"{place} shape"], f"{place} shape"),
+            helper.make_node("Gather", [f"{place} shape", "two"], [f"{place} side"], f"{place} 2"),
+            helper.make_node("Cast", [f"{place} side"], [f"{place} n"], f"{place} n", to=kind),
+        ]
+        side = f"{place} n"
+        if quantised:
+            side = f"{place} back"
+            nodes += [
+                helper.make_node("QuantizeLinear", [f"{place} n", "scale", "zero"],
+                                 [f"{place} q"], f"{place} quantise"),
+                helper.make_node("DequantizeLinear", [f"{place} q", "scale", "zero"], [side],
+                                 f"{place} dequantise"),
+            ]  # fmt: skip
+        for op, reads, makes in (
+            ("Div", [side, "half"], "pairs"), ("Ceil", [f"{place} pairs"], "up"),
+            ("Mul", [f"{place} up", "half"], "even"), ("Sub", [f"{place} even", side], "more"),
+        ):  # fmt: skip
+            nodes.append(helper.make_node(op, reads, [f"{place} {makes}"], f"{place} {op}"))
+        nodes += [
+            helper.make_node("Cast", [f"{place} more"], [f"{place} count"], f"{place} count", to=7),
+            helper.make_node("Unsqueeze", [f"{place} count", "axis"], [f"{place} row"],
+                             f"{place} v"),
+            helper.make_node("Concat", ["zeros", f"{place} row", "axis"], [f"{place} pads"],
+                             f"{place} pads", axis=0),
+            helper.make_node("Pad", [x, f"{place} pads"], [f"{place} padded"], f"{place} pad"),
+            helper.make_node("Conv", [f"{place} padded", "w"], [f"{place} y"], f"{place} conv"),
+        ]  # fmt: skip
+        x = f"{place} y"
+    nodes.append(helper.make_node("GlobalAveragePool", [x], ["y"], "pool"))
+    return saved(path, nodes, (2, 32, 15, 16), values, kind)
+
+
+@pytest.mark.parametrize("way", ["half precision", "quantised"])
+def test_arithmetic_that_is_not_folded_has_layers(way: str, target: Target, tmp_path: Path) -> None:
+    quantised = way == "quantised"
+    kind = onnx.TensorProto.FLOAT if quantised else onnx.TensorProto.FLOAT16
+    path = padded_network(tmp_path / "n.onnx", kind, quantised=quantised)
+    network = read_network(path)
+    asked = lower(network, *target, method="framework")
+    own = own_operators(path, tmp_path)
+    run = Counter(node.op for node in asked.nodes)
+    for op in ("Pad", "Div", "Ceil", "Concat", "Shape", "QuantizeLinear", "DequantizeLinear"):
+        assert run[op] == own[op]
+    assert own["Ceil"]
+    assert [node.reason for node in asked.nodes if node.role == "unknown"] == []
+    pads = [node.layer for node in asked.nodes if node.op == "Pad" and node.layer]
+    # The first from 15 to 16 rows, the second none: it has 14.
+    assert [(each.fields()["length"], each.fields()["length_out"]) for each in pads[:1]] == [
+        (15, 16)
+    ]
+    # By the rules, the same layers.
+    by_rules = lower(network, *target, method="rules")
+    assert sum(node.op == "Ceil" for node in by_rules.nodes) == own["Ceil"]
+    named = {source for node in asked.nodes for source in node.sources}
+    assert named == {node.name for node in network.with_unfolded_nodes().nodes}
+    assert work_of(network, ["a Ceil"]).moved_bytes == 2 * (4 if quantised else 2)
 
 
 def half_network_with_shared_bias(path: Path) -> Path:

@@ -34,6 +34,10 @@ def ints(*values: int) -> np.ndarray:
         ("Constant", [], {"value_ints": (1, 2)}, [1, 2]),
         ("Mod", [ints(-7), ints(3)], {}, [2]),
         ("Mod", [ints(-7), ints(3)], {"fmod": 1}, [-1]),
+        ("QuantizeLinear", [np.float32([0.25, 0.75, 99]), np.float32(0.5)], {}, [0, 2, 198]),
+        ("QuantizeLinear", [np.float32([-99, 9e9]), np.float32(0.5), np.int8(3)], {}, [-128, 127]),
+        ("QuantizeLinear", [np.float16([3]), np.float32(1), np.uint16(32769)], {}, [32772]),
+        ("DequantizeLinear", [np.uint8([3, 130]), np.float32(0.5), np.uint8(128)], {}, [-62.5, 1]),
     ],
 )
 def test_by_hand(op: str, values: Sequence[Any], attributes: dict[str, Any], expected: Any) -> None:
@@ -78,6 +82,10 @@ def test_split_in_equal_and_given_parts() -> None:
         ("ScatterElements", [np.eye(3), np.array([[1]]), np.array([[9.0]])], {"axis": 1}),
         ("ScatterElements", [ints(1, 2), ints(0, 1), ints(9)], {}),
         ("ArgMax", [ints(1, 1)], {"select_last_index": 1}),
+        ("QuantizeLinear", [np.ones(2, np.float32), np.ones(2, np.float32)], {"axis": 0}),
+        ("DequantizeLinear", [np.ones((2, 2), np.uint8), np.float32(1)], {}),
+        ("DequantizeLinear", [np.ones(17, np.uint8), np.float32(1)], {}),
+        ("QuantizeLinear", [np.float32([300]), np.float32(1)], {"output_dtype": TensorProto.INT8}),
     ],
 )
 def test_large_or_invalid_arithmetic_is_left_to_shape_inference(
@@ -123,6 +131,16 @@ ORT_CASES: list[tuple[str, list[np.ndarray | None], dict[str, Any]]] = [
     ("GatherND", [A, np.array([[1], [0]])], {}),
     ("ScatterElements", [A, np.array([[1], [0]]), np.array([[9], [8]])], {"axis": 1}),
     ("ScatterND", [A, np.array([[1, 2]]), ints(9)], {}),
+    *(
+        ("QuantizeLinear", [np.float32([-9, 0.3, 0.5, 1.5]), np.array(0.2, np.float32), zero], {})
+        for zero in (np.array(7, np.uint8), np.array(-7, np.int8))
+    ),
+    ("QuantizeLinear", [np.array(0.7, np.float32), np.array(0.2, np.float32)], {}),
+    (
+        "DequantizeLinear",
+        [np.array([1, 200], np.uint8), np.array(0.2, np.float32), np.array(7, np.uint8)],
+        {},
+    ),
 ]
 
 

@@ -727,6 +727,84 @@ def test_what_computes_with_weights_alone_is_kept_beside_the_network(
     assert not whole.weight_nodes
 
 
+def padding(kind: int, first: str = "side") -> list[NodeProto]:
+    """Pad rows to an even number, which is computed in an element type from `first`."""
+    return [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "two"], ["side"]),
+        helper.make_node("Cast", [first], ["number"], to=kind),
+        helper.make_node("Div", ["number", "half"], ["pairs"], "halve"),
+        helper.make_node("Ceil", ["pairs"], ["up"], "round"),
+        helper.make_node("Mul", ["up", "half"], ["even"], "double"),
+        helper.make_node("Sub", ["even", "number"], ["more"], "rest"),
+        helper.make_node("Cast", ["more"], ["count"], "count", to=INT64),
+        helper.make_node("Unsqueeze", ["count", "axis"], ["row"], "vector"),
+        helper.make_node("Concat", ["zeros", "row", "axis"], ["pads"], "pads", axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["padded"], "pad"),
+        helper.make_node("Shape", ["padded"], ["of padded"], "again"),
+        helper.make_node("Reshape", ["padded", "of padded"], ["y"], "reshape"),
+    ]
+
+
+PADDING = [constant("two", 2), constant("axis", [0]), constant("zeros", [0] * 6)]
+
+
+def test_shapes_computed_in_half_precision_are_known_and_kept_beside_the_network(
+    read: Callable[..., Network],
+) -> None:
+    image = value("x", ["n", 3, 7, 8])
+    exact = read(
+        padding(FLOAT), [image], ["y"], [*PADDING, constant("half", 2, np.float32)], batch=2
+    )
+    assert not exact.unfolded_nodes
+    half = [*PADDING, constant("half", 2, np.float16)]
+    network = read(padding(TensorProto.FLOAT16), [image], ["y"], half, batch=2)
+    assert [node.op for node in network.nodes] == ["Pad", "Reshape"]
+    assert network.tensors["y"].shape == (2, 3, 8, 8)
+    # Casts of constants have kernels. What follows from the shape that arithmetic gives is kept.
+    names = ["halve", "round", "double", "rest", "count", "vector", "pads", "again"]
+    assert [node.name for node in network.unfolded_nodes] == names
+    whole = network.with_unfolded_nodes()
+    assert [node.name for node in whole.nodes] == [*names[:-1], "pad", "again", "reshape"]
+    assert not whole.tensors["pads"].is_weight
+    assert whole.tensors["number"].is_weight
+    # Other weights than theirs are as before.
+    assert whole.tensors.keys() - network.tensors.keys() == {
+        "half", "number", "pairs", "up", "even", "more", "count", "axis", "row", "zeros",
+    }  # fmt: skip
+    assert whole.with_unfolded_nodes() is whole
+    # Read again at another batch size, from what was kept.
+    other = read(padding(TensorProto.FLOAT16), [image], ["y"], half, batch=3)
+    assert [node.name for node in other.unfolded_nodes] == names
+    assert other.tensors["y"].shape == (3, 3, 8, 8)
+
+
+def test_quantised_shapes_are_folded_but_not_quantised_weights(
+    read: Callable[..., Network],
+) -> None:
+    nodes = padding(FLOAT, "back")
+    nodes[2:2] = [
+        helper.make_node("Cast", ["side"], ["length"], to=FLOAT),
+        helper.make_node("QuantizeLinear", ["length", "one", "zero"], ["narrow"], "quantise"),
+        helper.make_node("DequantizeLinear", ["narrow", "one", "zero"], ["back"], "dequantise"),
+    ]
+    nodes += [
+        helper.make_node("DequantizeLinear", ["filters", "one", "zero"], ["w"], "weights"),
+        helper.make_node("DequantizeLinear", ["b8", "one", "zero"], ["b"], "bias"),
+        helper.make_node("Conv", ["y", "w", "b"], ["z"], "conv"),
+    ]
+    weights = [
+        *PADDING, constant("half", 2, np.float32), constant("one", 1, np.float32),
+        constant("zero", 0, np.uint8), constant("filters", np.zeros((4, 3, 1, 1)), np.uint8),
+        constant("b8", np.zeros(4), np.uint8),
+    ]  # fmt: skip
+    network = read(nodes, [value("x", [2, 3, 7, 8])], ["z"], weights)
+    assert network.tensors["z"].shape == (2, 4, 8, 8)
+    assert [node.name for node in network.nodes] == ["pad", "reshape", "weights", "bias", "conv"]
+    unfolded = [node.name for node in network.unfolded_nodes]
+    assert unfolded[:3] == ["dequantise", "Cast_number", "halve"]
+
+
 def test_quantisation_to_16_bits_has_known_types(read: Callable[..., Network]) -> None:
     own = {"domain": "com.microsoft"}
     nodes = [
