@@ -4,9 +4,12 @@ A layer's time is divided into groups by the speeds of the machine that it was m
 that every node takes, reading and writing in memory, and in the caches. The rest is what the layer
 computes: multiply-adds of convolutions or of matrix products, those of integers, whose sums are
 requantised or not, activations, sums over rows (softmax, normalisations), or other functions of
-values (pooling). Depthwise convolutions in blocks have kernels of their own, whose speed depends on
-how large the window is. Of layers that only copy values, such as transposes, all but node and
-memory is one group, and of re-layouts to and from blocks another.
+values (pooling). Convolutions with groups have kernels of their own in blocks; the speed of
+depthwise ones depends on how large their window is. Convolutions that are not in blocks are
+products of matrices, for which rows of the image are copied, one for each place of the window
+(im2col): that is a part of its own, and thin products and those in groups are groups of their own.
+Of layers that only copy values, such as transposes, all but node and memory is one group, and of
+re-layouts to and from blocks another.
 Each part takes its group's factor.
 """
 
@@ -16,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +33,8 @@ from resperf.records import Record
 from resperf.settings import Setting
 
 CONVOLUTIONS, PRODUCTS = "convolutions", "products"
-BLOCKED = "blocked_convolutions"
+THIN, PLAIN_GROUPED, UNFOLDING = "thin_convolutions", "plain_grouped", "unfolding"
+BLOCKED, BLOCKED_GROUPED = "blocked_convolutions", "blocked_grouped"
 DEPTHWISE, WIDE_DEPTHWISE = "depthwise", "wide_depthwise"
 ACTIVATIONS, ROWS, FUNCTIONS = "activations", "rows", "functions"
 INT8, INT8_DEPTHWISE = "int8", "int8_depthwise"
@@ -37,16 +42,19 @@ INT8_SUMS, INT8_CONV_SUMS = "int8_sums", "int8_conv_sums"
 COPIES, SINGLE_VALUES, REORDERS = "copies", "single_values", "reorders"
 MEMORY, CACHES, NODE = "memory", "caches", "node"
 GROUPS = (
-    CONVOLUTIONS, BLOCKED, DEPTHWISE, WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8,
-    INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE, COPIES, SINGLE_VALUES, REORDERS, MEMORY, CACHES,
-    NODE,
+    CONVOLUTIONS, THIN, PLAIN_GROUPED, UNFOLDING, BLOCKED, BLOCKED_GROUPED, DEPTHWISE,
+    WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_CONV_SUMS,
+    INT8_DEPTHWISE, COPIES, SINGLE_VALUES, REORDERS, MEMORY, CACHES, NODE,
 )  # fmt: skip
 _EARLIER: Mapping[str, str] = {
     **dict.fromkeys((CONVOLUTIONS, PRODUCTS), "compute"),
     **dict.fromkeys((ACTIVATIONS, ROWS), FUNCTIONS),
     **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
     COPIES: CACHES,
-    **dict.fromkeys((BLOCKED, DEPTHWISE, WIDE_DEPTHWISE), CONVOLUTIONS),
+    **dict.fromkeys(
+        (BLOCKED, DEPTHWISE, WIDE_DEPTHWISE, THIN, PLAIN_GROUPED, UNFOLDING), CONVOLUTIONS
+    ),
+    BLOCKED_GROUPED: BLOCKED,
     **dict.fromkeys((SINGLE_VALUES, REORDERS), COPIES),
 }
 """Group -> the one that adaptations told it by which were made before it was a group."""
@@ -59,10 +67,15 @@ _SUMS = frozenset({"integer", "dynamic"})
 matrices of integers gains most by these."""
 _NARROW = 9
 """Largest number of values in the window of a depthwise convolution that is not wide."""
+_THIN = 48
+"""Most values that a sum of a thin convolution adds: products of matrices then write more than they
+compute."""
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
 HANDOVER = "handover_ms_per_mb"
+_FAR_MB, _FEWEST_FAR = 64, 2
+"""Footprint that no cache holds, and the fewest such whose costs are compared."""
 _COSTS: Mapping[str, str] = {
     "session_ms": NODE,
     "view_ms": NODE,
@@ -83,14 +96,19 @@ class Speeds(Record):
         Time of the shortest layer.
     cached_bytes_per_ms, memory_bytes_per_ms : float
         Fastest that layers read and write in the caches, and in memory.
+    row_ms : float
+        Shortest time in which convolutions with groups copy a row of an image for one place of
+        their window; 0 if none told.
     """
 
     node_ms: float
     cached_bytes_per_ms: float
     memory_bytes_per_ms: float
+    row_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        if not all(0 < value < math.inf for value in vars(self).values()):
+        speeds = (self.node_ms, self.cached_bytes_per_ms, self.memory_bytes_per_ms)
+        if not all(0 < value < math.inf for value in speeds) or not 0 <= self.row_ms < math.inf:
             raise ValueError("the speeds of an adaptation are damaged")
 
     @classmethod
@@ -106,7 +124,13 @@ class Speeds(Record):
         moved = [(*_moved_bytes(layer), ms) for layer, ms in zip(layers, times_ms, strict=True)]
         cached = max((near / ms for near, far, ms in moved if not far), default=math.nan)
         memory = max((far / ms for _, far, ms in moved if far), default=cached)
-        return cls(min(times_ms), memory if math.isnan(cached) else cached, memory)
+        rows_ms = [
+            ms / rows
+            for layer, ms in zip(layers, times_ms, strict=True)
+            if _rest_of(layer) == PLAIN_GROUPED and (rows := _unfolded_rows(layer))
+        ]
+        cached = memory if math.isnan(cached) else cached
+        return cls(min(times_ms), cached, memory, min(rows_ms, default=0.0))
 
     def shares(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> Array:
         """Divide layers' times among `GROUPS`.
@@ -125,13 +149,14 @@ class Speeds(Record):
         found = np.zeros((len(layers), len(GROUPS)))
         if not len(layers):
             return found
-        near, far, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
+        near, far, rows, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
         given_ms = np.asarray(times_ms, dtype=float)
         left_ms = whole_ms = np.where(given_ms > 0, given_ms, self.node_ms)
         for group, least_ms in (
             (NODE, np.asarray(self.node_ms)),
             (MEMORY, far / self.memory_bytes_per_ms),
             (CACHES, near / self.cached_bytes_per_ms),
+            (UNFOLDING, rows * self.row_ms),
         ):
             part_ms = np.minimum(least_ms, left_ms)
             found[:, GROUPS.index(group)] = part_ms / whole_ms
@@ -145,12 +170,22 @@ class Speeds(Record):
 
 
 @lru_cache(maxsize=1 << 16)
-def _parts(layer: Layer) -> tuple[float, float, int]:
-    """Return the bytes in the caches and in memory, and the place of the group of the rest.
+def _parts(layer: Layer) -> tuple[float, float, int, int]:
+    """Return bytes in the caches and in memory, unfolded rows, and the place of the rest's group.
 
     Networks and searches repeat the same layers.
     """
-    return (*_moved_bytes(layer), GROUPS.index(_rest_of(layer)))
+    return (*_moved_bytes(layer), _unfolded_rows(layer), GROUPS.index(_rest_of(layer)))
+
+
+def _unfolded_rows(layer: Layer) -> int:
+    """Return how many rows a convolution copies to make a product of matrices of it (im2col)."""
+    if not isinstance(layer, Conv) or layer.layout in BLOCKED_LAYOUTS:
+        return 0
+    rows = layer.output_shape[2]
+    if rows == layer.output_shape[3] == 1 or (rows == layer.height and layer.taps == 1):
+        return 0
+    return layer.batch * layer.channels_in * layer.taps * rows
 
 
 def _rest_of(layer: Layer) -> str:
@@ -165,11 +200,8 @@ def _rest_of(layer: Layer) -> str:
         return SINGLE_VALUES
     if not layer.flops:
         return COPIES  # They wait for values that lie apart.
-    if isinstance(layer, Conv) and layer.layout in BLOCKED_LAYOUTS:
-        window = layer.kernel_height * layer.kernel_width
-        if window == 1 or not 1 < layer.groups == layer.channels_in:
-            return BLOCKED
-        return DEPTHWISE if window <= _NARROW else WIDE_DEPTHWISE
+    if isinstance(layer, Conv):
+        return _rest_of_conv(layer)
     if layer.macs and layer.kind.startswith("quantized"):
         if getattr(layer, "function", "") in _SUMS:
             return INT8_CONV_SUMS if "conv" in layer.kind else INT8_SUMS
@@ -177,6 +209,20 @@ def _rest_of(layer: Layer) -> str:
     if 0 < 2 * layer.macs <= layer.flops:
         return CONVOLUTIONS if "conv" in layer.kind else PRODUCTS
     return _OF_KINDS.get(layer.kind, FUNCTIONS)
+
+
+def _rest_of_conv(layer: Conv) -> str:
+    """Return the group of a convolution by the kernel that runs it."""
+    window = layer.kernel_height * layer.kernel_width
+    moves_by_one = layer.stride_height == layer.stride_width == 1
+    depthwise = window > 1 and 1 < layer.groups == layer.channels_in
+    if layer.layout in BLOCKED_LAYOUTS:
+        if depthwise:
+            return WIDE_DEPTHWISE if window > _NARROW and moves_by_one else DEPTHWISE
+        return BLOCKED if layer.groups == 1 or window == 1 else BLOCKED_GROUPED
+    if layer.groups > 1:
+        return PLAIN_GROUPED
+    return THIN if layer.channels_in * window <= _THIN else CONVOLUTIONS
 
 
 def _moved_bytes(layer: Layer) -> tuple[float, float]:
@@ -218,6 +264,26 @@ class ProbeTimes(Record):
     def __post_init__(self) -> None:
         if not all(0 < ms < math.inf for ms in self.times_ms.values()):
             raise ValueError("the times of the probes are damaged")
+
+
+def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, float]:
+    """Return the costs of reading weights, as measured here and on a bundle's machine, smoothed.
+
+    Single ones are off by times their own. At footprints that caches do not hold, the median of
+    their ratios counts; at smaller ones no cost is higher.
+    """
+    names = [weights_cost(mb) for mb in FOOTPRINTS_MB]
+    far = [
+        weights_cost(mb)
+        for mb in FOOTPRINTS_MB
+        if mb >= _FAR_MB and min(costs.get(weights_cost(mb), 0.0) for costs in (here, there)) > 0
+    ]
+    if len(far) < _FEWEST_FAR:
+        return {}
+    ratio = median(here[name] / there[name] for name in far)
+    found = {name: ratio * there[name] for name in far}
+    most = min(found.values())
+    return {name: min(here[name], most) for name in names if name in here} | found
 
 
 @dataclass(frozen=True)
@@ -367,9 +433,10 @@ class Adaptation(Record):
     def of_costs(self, costs: Mapping[str, float], *, is_alike: bool) -> dict[str, float]:
         """Return the costs beside layers on the platform: as measured, else a bundle's, scaled.
 
-        What a monitor read says nothing of networks. Passing values from layer to layer costs
-        nothing on hardware that is not `is_alike` that of the bundle: what chains of layers pay
-        for it is as often nothing as ten times the usual (docs/notebook/measuring.md).
+        What a monitor read says nothing of networks. Passing values from layer to layer costs what
+        it cost the bundle's machine on hardware that is not `is_alike` that: what chains of layers
+        pay for it in one minute is as often nothing as ten times as much
+        (docs/notebook/measuring.md).
         """
         groups = {name: _COSTS.get(name) for name in costs}
         scaled = {
@@ -380,7 +447,10 @@ class Adaptation(Record):
         measured = {
             name: ms for name, ms in self.costs.items() if name in _COSTS and name != HANDOVER
         }
-        return {**scaled, **measured} | ({} if is_alike else {HANDOVER: 0.0})
+        found = {**scaled, **measured, **_weights_costs(measured, costs)}
+        if HANDOVER in costs and not is_alike:
+            found[HANDOVER] = costs[HANDOVER]
+        return found
 
     def summary(self) -> dict[str, Any]:
         """Return what predictions say of it, as plain JSON values."""

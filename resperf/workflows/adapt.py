@@ -205,6 +205,15 @@ PROBES: tuple[Layer, ...] = (
     _square_conv(190, 96, 28, 1),
     Move(batch=1, outer=1024, length=1, length_out=196, inner=1, function="expand"),
     Move(batch=1, outer=6144, length=64, length_out=32, inner=1, function="slice", step=2),
+    _square_conv(90, 90, 28, 5, groups=90),
+    _square_conv(18, 64, 112, 1),
+    _square_conv(128, 128, 28, 3, groups=8),
+    _square_conv(122, 122, 28, 3, stride=2, groups=122),
+    _square_conv(256, 256, 14, 3, groups=16),
+    _square_conv(574, 574, 7, 5, groups=574),
+    _square_conv(238, 238, 14, 3, groups=238),
+    _square_conv(26, 78, 56, 1),
+    _square_conv(60, 60, 56, 3, groups=10),
 )  # fmt: skip
 """Layers as drawn: compute-bound and memory-bound convolutions, products, copies and other
 layers in the caches and in memory, and tiny ones, of which a run holds 64. Copies of a layer with
