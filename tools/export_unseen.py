@@ -380,6 +380,7 @@ _SMALL: Mapping[str, int] = {
 _MEDIUM: Mapping[str, int] = {
     "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048,
 }  # fmt: skip
+_VISION: Mapping[str, int] = {**_SMALL, "num_hidden_layers": 8, "image_size": 224}
 """Sizes of encoders."""
 
 
@@ -438,10 +439,7 @@ def others() -> dict[str, Maker]:
         "olmo_prompt": lambda: _decoder("olmo", PROMPT, 0),
         "audio_transformer": _audio_transformer,
         "sew_1s": lambda: _speech("SEWConfig", "SEWModel"),
-        "siglip_vision": lambda: _image_model("SiglipVisionConfig", "SiglipVisionModel",
-                                              hidden_size=384, num_attention_heads=6,
-                                              num_hidden_layers=8, intermediate_size=1536,
-                                              image_size=224),
+        "siglip_vision": lambda: _image_model("SiglipVisionConfig", "SiglipVisionModel", **_VISION),
         "swin2sr": lambda: _image_model("Swin2SRConfig", "Swin2SRForImageSuperResolution",
                                         image_size=64, embed_dim=60, depths=[4, 4],
                                         num_heads=[6, 6], upscale=2),
@@ -496,9 +494,7 @@ def others() -> dict[str, Maker]:
                                                   "RobertaPreLayerNormModel", **_MEDIUM),
         "gemma2_prompt": lambda: _decoder("gemma2", PROMPT, 0),
         "glm_token": lambda: _decoder("glm", 1, PAST),
-        "ijepa_vision": lambda: _image_model("IJepaConfig", "IJepaModel", hidden_size=384,
-                                             num_hidden_layers=8, num_attention_heads=6,
-                                             intermediate_size=1536, image_size=224),
+        "ijepa_vision": lambda: _image_model("IJepaConfig", "IJepaModel", **_VISION),
         "unet_flat": lambda: _unet(
             48, layers_per_block=1, block_out_channels=(64, 128, 192), norm_num_groups=16,
             down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
@@ -507,9 +503,7 @@ def others() -> dict[str, Maker]:
         "megatron_wide_128": lambda: _text("MegatronBertConfig", "MegatronBertModel",
                                            hidden_size=640, num_hidden_layers=6,
                                            num_attention_heads=10, intermediate_size=2560),
-        "vit_msn": lambda: _image_model("ViTMSNConfig", "ViTMSNModel", hidden_size=384,
-                                        num_hidden_layers=8, num_attention_heads=6,
-                                        intermediate_size=1536, image_size=224),
+        "vit_msn": lambda: _image_model("ViTMSNConfig", "ViTMSNModel", **_VISION),
         "stablelm_token": lambda: _decoder("stablelm", 1, PAST),
         "gemma_token": lambda: _decoder("gemma", 1, PAST),
         "sew_d_1s": lambda: _speech("SEWDConfig", "SEWDModel"),

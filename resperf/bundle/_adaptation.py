@@ -213,7 +213,7 @@ def _rest_of(layer: Layer) -> str:
 
 def _rest_of_conv(layer: Conv) -> str:
     """Return the group of a convolution by the kernel that runs it."""
-    window = layer.kernel_height * layer.kernel_width
+    window = layer.taps
     moves_by_one = layer.stride_height == layer.stride_width == 1
     depthwise = window > 1 and 1 < layer.groups == layer.channels_in
     if layer.layout in BLOCKED_LAYOUTS:
@@ -272,11 +272,11 @@ def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dic
     Single ones are off by times their own. At footprints that caches do not hold, the median of
     their ratios counts; at smaller ones no cost is higher.
     """
-    names = [weights_cost(mb) for mb in FOOTPRINTS_MB]
+    names = {weights_cost(mb): mb for mb in FOOTPRINTS_MB}
     far = [
-        weights_cost(mb)
-        for mb in FOOTPRINTS_MB
-        if mb >= _FAR_MB and min(costs.get(weights_cost(mb), 0.0) for costs in (here, there)) > 0
+        name
+        for name, mb in names.items()
+        if mb >= _FAR_MB and min(here.get(name, 0.0), there.get(name, 0.0)) > 0
     ]
     if len(far) < _FEWEST_FAR:
         return {}

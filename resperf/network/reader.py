@@ -437,30 +437,23 @@ class _Reading:
                 for name, value in zip(outputs, values, strict=True)
                 if name
             )
-            return self._constant_step(node, attributes, read, folds)
+            runs = self._marks_weights(node)
+            return _Step(node, attributes, inputs, outputs, read, folds, runs)
         self._check_fit(node, attributes)
         constant = is_constant(node, tensors)
         known = self._outputs(node, attributes, inferred=inferred)
         made = tuple(
             Tensor(name, shape, dtype, is_weight=constant) for name, (dtype, shape) in known.items()
         )
-        if constant and len(known) == sum(map(bool, outputs)):
-            return self._constant_step(node, attributes, read, made)
-        return _Step(node, attributes, inputs, outputs, read, made, runs=True)
+        runs = not constant or len(known) < sum(map(bool, outputs)) or self._marks_weights(node)
+        return _Step(node, attributes, inputs, outputs, read, made, runs)
 
-    def _constant_step(
-        self,
-        node: NodeProto,
-        attributes: Mapping[str, Any],
-        read: tuple[Tensor | None, ...],
-        made: tuple[Tensor, ...],
-    ) -> _Step:
-        seen, runs = self.seen, False
-        if node.op_type == "DequantizeLinear":
-            # That of weights tells a framework that it may compute with integers.
-            data = node.input[0]
-            runs = data not in seen.unfolded.values or data in seen.of_weights
-        return _Step(node, attributes, tuple(node.input), tuple(node.output), read, made, runs)
+    def _marks_weights(self, node: NodeProto) -> bool:
+        """Whether it is a DequantizeLinear of weights: frameworks may compute with integers."""
+        if node.op_type != "DequantizeLinear":
+            return False
+        data = node.input[0]
+        return data not in self.seen.unfolded.values or data in self.seen.of_weights
 
     def _take(self, step: _Step) -> None:
         """Take a node that is read for the first time."""
