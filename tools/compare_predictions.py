@@ -1,97 +1,406 @@
-"""Compare the predictions of two versions of resperf: shipped bundles, networks, batch sizes.
+"""Compare what two versions of resperf answer: totals, bounds, layers, notes, texts.
 
-    python tools/compare_predictions.py --write before.json     # with the old code
-    python tools/compare_predictions.py --against before.json   # with the new code
+    python tools/compare_predictions.py --against HEAD~3       # that revision's, then today's
+    python tools/compare_predictions.py --write before.json.gz
+    python tools/compare_predictions.py --against before.json.gz --tolerance 1e-9
 
-Compares each pair's total and each of its layers. Exits with 1 if more pairs than --allowed differ
-by more than --tolerance.
+The answers to compare with are written by the code of before, never by today's: a revision is
+checked out into a temporary folder, and its own copy of this script runs there. What that file
+holds is asked again; every difference is printed, those that `--expected` explains under its
+reason. Exits with 1 if any other is left.
+
+Asked are
+- every known device in every framework, precision, eager and compiled, inference and training: on
+  four networks at batch 1 if the first is answered, else the refusal is compared
+- every bundle, on its first device, all networks of models/networks and of --networks, batch 1, 8
+- bundles with a stored calibration, by layers and by runs
+- further options of `resperf.predict`, once each
+- the text of the commands in `COMMANDS`
+
+Needs `pip install '.[train]'` and the exports named in `EXPORTS`. 5 to 9 minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import gzip
 import json
+import math
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import resperf
-from resperf.errors import ResperfError
-
 ROOT = Path(__file__).resolve().parents[1]
+EXPORTS = (
+    "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "bert_base_128", "gpt2_64",
+    "llama_token", "opt_token", "sequencer2d_s", "yolos_tiny", "regnetz_b16-fp16",
+    "mobilenetv4_conv_medium-int8-qdq", "resnet26t-int8-qoperator", "mixer_b16_224-int8-dynamic",
+)  # fmt: skip
+"""Transformers, decoders with a cache, an LSTM, a detector, float16 and int8 in three forms: files
+in --networks, as the scripts that export networks write them."""
 BATCHES = (1, 8)
+FIRST, *OTHERS = "lenet5", "resnet18", "mobilenet_v2", "bert_base_128"
+"""Networks on which every setting is asked."""
+PRECISIONS = (None, "fp32", "tf32", "amp", "fp16", "bf16", "int8")
+WAYS: tuple[Mapping[str, Any], ...] = ({}, {"compiled": True}, {"training": True})
+OPTIONS: tuple[Mapping[str, Any], ...] = (
+    {"network": "resnet18", "device": "own.toml", "batch": 1},
+    {"network": "resnet18", "device": "own.toml", "batch": 1, "precision": "fp16"},
+    {"network": "resnet18", "device": "cpu", "batch": 1, "threads": 1},
+    {"network": "resnet18", "device": "cpu", "batch": 1, "strict": True},
+    {"network": "resnet18", "device": "h100", "batch": 1, "strict": "range"},
+    {"network": "resnet18", "device": "a100", "batch": 2, "host_dispatch_us": 9.0},
+    {"network": "googlenet", "device": "cpu", "batch": 2, "block": "pool11:pool169"},
+    {"network": "yolos_tiny", "device": "cpu", "batch": 1, "strict": "range"},
+    {"network": "unet", "device": "rtx5090", "precision": "amp", "batch": 16},
+    {"network": "lenet5", "device": "cpu", "shapes": {"*": [2, 1, 28, 28]}},
+    {"network": "lenet5", "device": "cpu", "batch": 1, "custom_ms": {"my.Op": 0.5}},
+)
+COMMANDS = (
+    "predict resnet50 --device cpu --batch 1",
+    "predict resnet50 --device cpu --batch 1 8 32",
+    "predict lenet5 --device cpu --all",
+    "predict lenet5 --device cpu --json",
+    "predict resnet18 --device rtx4090 --precision amp --batch 256",
+    "predict resnet18 --device rtx3090 --precision amp --train --batch 64",
+    "predict resnet50 --device a100 --train --batch 64 --devices 1 2 4 8",
+    "predict vgg16 --device 1080ti",
+    "predict resnet50 --device h100 --precision fp16",
+    "predict resnet50 --device l4 --precision bf16",
+    "predict lenet5 --device all",
+    "predict resnet18 --device cpu --strict-range",
+    "predict lenet5 --device a100 --host-dispatch-us 20",
+    "predict-layer conv batch=8 channels_in=64 size=56 kernel=3 channels_out=64 padding=same "
+    "--device cpu",
+    "predict-layer matmul batch=1 outer=8 rows=128 depth=64 columns=128 --device h100",
+    "devices",
+    "devices --provenance",
+    "predict nosuch.onnx",
+    "predict resnet18 --device nosuch",
+    "predict resnet18 --device h100 --precision int8",
+    "predict resnet18 --device l40s --precision fp16 --batch 1 8 --json",
+    "predict lenet5 --bundle {folder}/runs-calibrated",
+)
+"""Whose standard output, standard error and exit status are compared."""
+OWN_CARD = """
+[mycard]
+name = "A card of one's own"
+class = "cuda"
+compute_capability = "8.9"
+process_nm = 5
+multiprocessors = 60
+cores_per_multiprocessor = 128
+boost_mhz = 2000
+peak_tflops = { fp32 = 30.72, tf32 = 61.0, fp16 = 122.0, bf16 = 122.0 }
+bandwidth_gb_s = 450
+memory_gib = 16
+cache_mib = 32
+board_w = 140
+bus = "PCIe 4.0 x16"
+bus_gb_s = 31.5
+sources = ["made up"]
+"""
+MEASURED_AT = "2026-01-01T00:00:00+00:00"
+EXPECTED = "TOML with [[difference]]: query and value (patterns), reason"
+Query = Mapping[str, Any]
+"""``network`` and options of `resperf.predict`; ``calibrated`` if a calibration is stored."""
+Answer = dict[str, Any]
+"""The JSON of a prediction, or ``error``, or ``text`` and ``exit`` of a command."""
 
 
-def predicted(bundles: list[Path], networks: list[Path]) -> dict[str, Any]:
-    """Return the JSON form of each prediction, or the error, by bundle, network and batch."""
-    found: dict[str, Any] = {}
-    for bundle in bundles:
-        for network in networks:
+# What is asked, and what this code answers
+
+
+def settings() -> Iterator[Query]:
+    """Yield every setting of every known device, answered or not, on the first network."""
+    import resperf
+
+    for device in resperf.list_devices():
+        for framework in device.frameworks:
+            for precision in PRECISIONS:
+                for how in WAYS:
+                    yield {
+                        "network": FIRST, "batch": 1, "device": device.name,
+                        "framework": framework, "precision": precision, **how,
+                    }  # fmt: skip
+
+
+def networks_of_bundles() -> Iterator[Query]:
+    """Yield every network on every bundle's first device, and with stored calibrations."""
+    import resperf
+
+    reference = sorted(path.stem for path in (ROOT / "models/networks").glob("*.onnx"))
+    first_devices: dict[str, str] = {}
+    for device in resperf.list_devices():
+        for bundle in device.bundles:
+            first_devices.setdefault(bundle, device.name)
+    for network in (*reference, *EXPORTS):
+        for bundle, name in first_devices.items():
+            where = {"network": network, "bundle": bundle, "device": name}
             for batch in BATCHES:
-                label = f"{bundle.name} {network.stem} {batch}"
-                try:
-                    each = resperf.predict(network, bundle=bundle, batch=batch)
-                except ResperfError as error:
-                    found[label] = {"error": str(error)}
-                    continue
-                values = each.to_json()
-                found[label] = {
-                    "total_ms": values["total_ms"],
-                    "layers": {layer["name"]: layer["execution_ms"] for layer in values["layers"]},
-                    "skipped": len(values["skipped"]),
-                }
+                yield {**where, "batch": batch}
+            if name == "cpu":
+                yield {**where, "batch": 1, "calibrated": True}
+        yield {"network": network, "bundle": "runs-calibrated", "batch": 1}
+
+
+def answers(
+    networks: Path, processes: int, known: Iterable[str] | None = None
+) -> dict[str, Answer]:
+    """Answer everything with a home and caches of their own; label -> answer.
+
+    Of `known` labels only those are answered.
+    """
+    wanted = None if known is None else set(known)
+    with tempfile.TemporaryDirectory(prefix="compare-") as scratch:
+        folder = Path(scratch)
+        for name in EXPORTS:
+            shutil.copy(networks / f"{name}.onnx", folder)
+        (folder / "own.toml").write_text(OWN_CARD)
+        os.environ |= {"XDG_CACHE_HOME": f"{folder}/cache", "RESPERF_HOME": f"{folder}/home"}
+        os.environ |= {"COLUMNS": "120", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        calibrate_by_runs(folder)
+        store_calibrations(folder / "calibrated")
+        found: dict[str, Answer] = {}
+
+        def ask(queries: Iterable[Query]) -> None:
+            groups: dict[str, list[Query]] = defaultdict(list)
+            for query in queries:
+                if wanted is None or label(query) in wanted:
+                    groups[f"{query['network']} {query.get('calibrated', '')}"].append(query)
+            # Of one network at a time, so that it is read once.
+            parts = [
+                (folder, group[start : start + 60])
+                for group in sorted(groups.values(), key=len, reverse=True)
+                for start in range(0, len(group), 60)
+            ]
+            for some in pool.map(_answered, parts):
+                found.update(some)
+
+        with ProcessPoolExecutor(processes) as pool:
+            first = list(settings())
+            ask(first)
+            ask({**query, "network": name} for query in first for name in OTHERS
+                if "error" not in found.get(label(query), {"error": ""}))  # fmt: skip
+            ask((*networks_of_bundles(), *OPTIONS))
+            texts = pool.map(_text, [(folder, command) for command in COMMANDS])
+            found |= {f"resperf {text}": each for text, each in zip(COMMANDS, texts, strict=True)}
     return found
 
 
-def differing(before: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:
-    """Say which pairs differ, and by how much."""
-    lines = []
-    for label, old in before.items():
-        new = now.get(label)
-        if new is None or ("error" in old) != ("error" in new):
-            was, is_now = (
-                "absent" if each is None else each.get("error", "a total") for each in (old, new)
+def label(query: Query) -> str:
+    """Name a query by its options."""
+    return " ".join(f"{name}={value}" for name, value in query.items() if value is not None)
+
+
+def _answered(part: tuple[Path, Sequence[Query]]) -> dict[str, Answer]:
+    import resperf
+
+    folder, group = part
+    found: dict[str, Answer] = {}
+    for query in group:
+        options = {name: value for name, value in query.items() if value is not None}
+        home = "calibrated" if options.pop("calibrated", False) else "home"
+        os.environ["RESPERF_HOME"] = f"{folder}/{home}"
+        network = options.pop("network")
+        path = folder / f"{network}.onnx"
+        if options.get("bundle") == "runs-calibrated":
+            options["bundle"] = folder / "runs-calibrated"
+        if options.get("device") == "own.toml":
+            options["device"] = str(folder / "own.toml")
+        try:
+            each = resperf.predict(path if path.exists() else network, **options)
+            found[label(query)] = json.loads(_placed(folder, json.dumps(each.to_json())))
+        except resperf.ResperfError as error:
+            found[label(query)] = {"error": _placed(folder, str(error))}
+    return found
+
+
+def _text(part: tuple[Path, str]) -> Answer:
+    folder, command = part
+    words = command.format(folder=folder).split()
+    run = subprocess.run(
+        [sys.executable, "-m", "resperf", *words], capture_output=True, text=True, check=False,
+        cwd=folder,
+    )  # fmt: skip
+    return {
+        "exit": run.returncode,
+        "text": _placed(folder, run.stdout).splitlines(),
+        "stderr": _placed(folder, run.stderr).splitlines(),
+    }
+
+
+def _placed(folder: Path, text: str) -> str:
+    """Replace what differs from run to run."""
+    return text.replace(str(folder), "{folder}").replace(str(ROOT), "{root}")
+
+
+# Stored calibrations. These two follow the code: they store the same times in its own form.
+
+
+def calibrate_by_runs(folder: Path) -> None:
+    """Calibrate a card's bundle by runs of networks."""
+    times_ms = {"resnet18": 2.1, "resnet50": 4.4, "mobilenet_v2": 3.3, "densenet121": 10.2}
+    rows = "".join(
+        f"{ROOT}/models/networks/{name}.onnx,8,execution_ms,{time_ms},torch,amp\n"
+        for name, time_ms in times_ms.items()
+    )
+    (folder / "runs.csv").write_text(f"network,batch,quantity,value,framework,precision\n{rows}")
+    for command in (
+        "dataset import runs.csv --format list --device rtx4090 -o runs.h5",
+        "calibrate --device rtx4090 --runs runs.h5 -o runs-calibrated",
+    ):
+        made = _text((folder, command))
+        if made["exit"]:
+            raise SystemExit(f"resperf {command}: {made['stderr']}")
+
+
+def store_calibrations(home: Path) -> None:
+    """Store a calibration of each CPU bundle for this machine: made times of its layers."""
+    from resperf.bundle import Bundle, keep_adaptation
+    from resperf.lowering import lower_layers
+    from resperf.platform import this_platform
+    from resperf.workflows.adapt import PROBES, ProbeRun, fitted, times_there
+
+    os.environ["RESPERF_HOME"] = str(home)
+    here = replace(this_platform("cpu"), probes={})
+    for path in sorted((ROOT / "models/bundles").glob("cpu*/bundle.json")):
+        bundle = Bundle.load(path.parent)
+        there_ms, _ = times_there(bundle, lower_layers(PROBES, bundle.setting, bundle.platform))
+        # Some kinds slower than others, and not evenly so.
+        times_ms = {
+            layer: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (place % 5))
+            for place, (layer, ms) in enumerate(there_ms.items())
+        }
+        run = ProbeRun(bundle.setting, here, times_ms, drift=0.03)
+        made = fitted(bundle, run)
+        runs = tuple(replace(each, at=MEASURED_AT) for each in made.runs)
+        keep_adaptation(bundle, replace(made, at=MEASURED_AT, runs=runs))
+
+
+# Comparing
+
+
+def differences(before: Any, now: Any, tolerance: float, path: str = "") -> Iterator[str]:
+    """Yield ``path: old -> new`` for each value that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in [*before, *(name for name in now if name not in before)]:
+            inner = f"{path}.{name}".lstrip(".")
+            yield from differences(
+                before.get(name, _ABSENT), now.get(name, _ABSENT), tolerance, inner
             )
-            lines.append(f"{label}: {was} before, {is_now} now")
-            continue
-        if "error" in old:
-            continue
-        ratio = new["total_ms"] / old["total_ms"] if old["total_ms"] else float("nan")
-        others = [
-            name
-            for name, time_ms in old["layers"].items()
-            if name not in new["layers"]
-            or abs(new["layers"][name] - time_ms) > tolerance * abs(time_ms)
-        ]
-        same = abs(ratio - 1) <= tolerance and old["skipped"] == new["skipped"]
-        if not same or others or len(old["layers"]) != len(new["layers"]):
-            lines.append(f"{label}: total {ratio - 1:+.3%}, {len(others)} of {len(old['layers'])} "
-                         f"layers, skipped {old['skipped']} -> {new['skipped']}")  # fmt: skip
-    return lines
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from differences(old, new, tolerance, f"{path}[{place}]")
+    elif not _same(before, now, tolerance):
+        yield f"{path}: {_short(before)} -> {_short(now)}"
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
+def _same(before: Any, now: Any, tolerance: float) -> bool:
+    numbers = all(
+        isinstance(each, int | float) and not isinstance(each, bool) for each in (before, now)
+    )
+    return before == now or bool(
+        numbers and tolerance and math.isclose(before, now, rel_tol=tolerance, abs_tol=1e-12)
+    )
+
+
+def _short(value: Any) -> str:
+    text = f"{len(value)} entries" if isinstance(value, list) else repr(value)
+    return text if len(text) < 200 else f"{text[:200]}..."
+
+
+def report(
+    before: Mapping[str, Answer], now: Mapping[str, Answer], tolerance: float, expected: Path | None
+) -> int:
+    """Print every difference, the expected ones by reason; return how many are not expected."""
+    rules = tomllib.loads(expected.read_text())["difference"] if expected else []
+    explained: dict[str, set[str]] = defaultdict(set)
+    unexpected: set[str] = set()
+    for name, old in before.items():
+        found = [*differences(old, now.get(name, {"error": "not answered"}), tolerance)]
+        rest = []
+        for line in found:
+            place = line.partition(":")[0]
+            for rule in rules:
+                if fnmatch.fnmatch(name, rule["query"]) and fnmatch.fnmatch(place, rule["value"]):
+                    explained[rule["reason"]].add(name)
+                    break
+            else:
+                rest.append(line)
+        if rest:
+            unexpected.add(name)
+            print(f"{name}: {len(rest)} differences", *rest, sep="\n    ")
+    for reason, names in explained.items():
+        print(f"{len(names)} answers differ as expected: {reason}")
+    refused = sum("error" in each for each in before.values())
+    print(f"{len(before)} answers ({refused} refusals) compared with tolerance {tolerance:g}: "
+          f"{len(unexpected)} differ")  # fmt: skip
+    return len(unexpected)
+
+
+def answers_of(revision: str, networks: Path) -> dict[str, Answer]:
+    """Let the code of a revision answer, by its own copy of this script."""
+    with tempfile.TemporaryDirectory(prefix="revision-") as scratch:
+        tree, target = Path(scratch) / "tree", Path(scratch) / "answers.json.gz"
+        subprocess.run(["git", "worktree", "add", "--detach", tree, revision], cwd=ROOT, check=True)
+        try:
+            script = tree / "tools" / "compare_predictions.py"
+            command = [sys.executable, script, "--write", target, "--networks", networks.resolve()]
+            subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tree)}, check=True)
+            return read(target)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+
+
+def read(file: Path) -> dict[str, Answer]:
+    """Read answers."""
+    found: dict[str, Answer] = json.loads(gzip.decompress(file.read_bytes()))
+    return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--against", type=Path)
-    parser.add_argument("--bundles", type=Path, default=ROOT / "models" / "bundles")
-    parser.add_argument("--networks", type=Path, default=ROOT / "models" / "networks")
-    parser.add_argument("--tolerance", type=float, default=0.001)
-    parser.add_argument("--allowed", type=float, default=0.02, help="share of pairs")
-    given = parser.parse_args()
-    now = predicted(
-        sorted(path.parent for path in given.bundles.glob("*/bundle.json")),
-        sorted(given.networks.glob("*.onnx")),
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write today's answers")
+    parser.add_argument("--against", metavar="REVISION|FILE", help="compare with these")
+    parser.add_argument("--networks", type=Path, default=ROOT / "build" / "compared")
+    parser.add_argument("--tolerance", type=float, default=0.0, help="relative, of each number")
+    parser.add_argument("--expected", type=Path, metavar="FILE", help=EXPECTED)
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    import resperf
+
+    if Path(resperf.__file__).parents[1] != ROOT:
+        parser.error(f"resperf is that of {resperf.__file__}, not of {ROOT}: set PYTHONPATH={ROOT}")
+    before = None
+    if given.against:
+        file = Path(given.against)
+        before = read(file) if file.exists() else answers_of(given.against, given.networks)
+    now = answers(given.networks, given.processes, before)
     if given.write:
-        given.write.write_text(json.dumps(now))
-        print(f"{len(now)} pairs in {given.write}")
-    if not given.against:
-        return 0
-    lines = differing(json.loads(given.against.read_text()), now, given.tolerance)
-    print("\n".join(lines))
-    print(f"{len(lines)} of {len(now)} pairs differ by more than {given.tolerance:.1%}")
-    return int(len(lines) > given.allowed * len(now))
+        given.write.write_bytes(gzip.compress(json.dumps(now).encode(), 3))
+        print(f"{len(now)} answers in {given.write}")
+    return 0 if before is None else int(report(before, now, given.tolerance, given.expected) > 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""Count the functions of resperf that a command enters: how far its reader has to walk.
+
+    python tools/count_functions.py predict resnet50 --device cpu
+    python tools/count_functions.py --names predict lenet5 --device cpu
+
+In a fresh process, with empty caches and no calibration. Lambdas, comprehensions, bodies of modules
+and classes do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MADE_BY_PYTHON = "<"
+"""How names of code begin that nobody named."""
+CLASS_BODY = "__qualname__"
+"""A name that only bodies of classes set."""
+INSIDE = "--inside"
+
+
+def entered(arguments: list[str]) -> set[CodeType]:
+    """Run a command of resperf in this process; return the code of its functions entered."""
+    from resperf.cli.main import main
+
+    codes: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            main(arguments)
+    finally:
+        sys.setprofile(None)
+    package = str(ROOT / "resperf")
+    return {
+        code
+        for code in codes
+        if code.co_filename.startswith(package)
+        and not code.co_name.startswith(MADE_BY_PYTHON)
+        and CLASS_BODY not in code.co_names
+    }
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    if words[:1] != [INSIDE]:
+        with tempfile.TemporaryDirectory() as empty:
+            places = {"XDG_CACHE_HOME": f"{empty}/cache", "RESPERF_HOME": f"{empty}/home"}
+            command = [sys.executable, __file__, INSIDE, *words]
+            environment = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
+            return subprocess.run(command, env=environment, check=False).returncode
+    with_names = words[1:2] == ["--names"]
+    codes = entered(words[2:] if with_names else words[1:])
+    files = Counter(str(Path(code.co_filename).relative_to(ROOT)) for code in codes)
+    for file, count in files.most_common():
+        print(f"{count:5d}  {file}")
+        if with_names:
+            mine = (code for code in codes if code.co_filename.endswith(file))
+            print(*(f"         {name}" for name in sorted(c.co_qualname for c in mine)), sep="\n")
+    print(f"{len(codes)} functions in {len(files)} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
