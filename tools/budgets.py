@@ -39,7 +39,7 @@ BUDGETS = {
     "code lines in tools/": Budget(8_400, 3_500),
     "words in docs/": Budget(66_100, 15_000),
     "lines of README.md": Budget(183, 95),
-    "MB in models/": Budget(50, 26),
+    "MB in models/": Budget(51, 26),
 }
 
 

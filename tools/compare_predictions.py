@@ -63,6 +63,12 @@ OPTIONS: tuple[Mapping[str, Any], ...] = (
     {"network": "googlenet", "device": "cpu", "batch": 2, "block": "pool11:pool169"},
     {"network": "yolos_tiny", "device": "cpu", "batch": 1, "strict": "range"},
     {"network": "unet", "device": "rtx5090", "precision": "amp", "batch": 16},
+    *(
+        {"network": network, "device": "l4", "framework": framework, "batch": 1, **how}
+        for framework in ("onnxruntime", "tensorrt")
+        for network in ("resnet18", "vit_tiny_patch16_224", "regnetz_b16-fp16")
+        for how in ({}, {"precision": "fp16"})
+    ),
     {"network": "lenet5", "device": "cpu", "shapes": {"*": [2, 1, 28, 28]}},
     {"network": "lenet5", "device": "cpu", "batch": 1, "custom_ms": {"my.Op": 0.5}},
 )
