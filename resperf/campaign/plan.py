@@ -141,17 +141,14 @@ class Plan:
         run_ms = 2 * item.run.macs / (campaign.constraints.gflops * 1e6)
         return NETWORK_BUILD_S + max(1.25 * seconds, RUNS_PER_NETWORK * run_ms / MS_PER_S)
 
-    def layer_ms(self, layer: Layer) -> float:
-        """Predict a layer's execution roughly (ms)."""
-        if self.facts is not None:
-            return estimated_layer_ms(layer, self.facts).ms
-        return self.stream.campaign.constraints.predicted_ms(layer)
-
     def _layer_s(self, layer: Layer) -> float:
         protocol = self.stream.campaign.protocol
         build_s = self.target.build_s + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
         quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
-        predicted_ms = self.layer_ms(layer)
+        if self.facts is not None:
+            predicted_ms = estimated_layer_ms(layer, self.facts).ms
+        else:
+            predicted_ms = self.stream.campaign.constraints.predicted_ms(layer)
         slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
         taken_s = build_s + max(quick_s, slow_s)
         if self.monitor.depends_on_place(layer, predicted_ms):

@@ -24,8 +24,6 @@ from resperf.limits import (
 )
 from resperf.timing import SamplingProtocol
 
-_FREE = frozenset({"samples", "networks", "description", "run", "seed", "adaptive"})
-"""Words that may differ between the starts of one campaign."""
 DEPTHWISE = "depthwise"
 """Value of ``groups`` for as many groups as channels."""
 
@@ -368,16 +366,13 @@ class Campaign(Limited):
 
         The number of samples, networks, description, seed, runner and adaptive settings may differ.
         """
+        free = {"samples", "networks", "description", "run", "seed", "adaptive"}
         mine = self.to_json()
         return [
             f"campaign's {word} changed"
-            for word in sorted((set(mine) | set(other)) - _FREE)
+            for word in sorted((set(mine) | set(other)) - free)
             if mine.get(word) != other.get(word)
         ]
-
-    def identity(self) -> dict[str, Any]:
-        """Return what must not differ between the starts of one campaign."""
-        return {word: value for word, value in self.to_json().items() if word not in _FREE}
 
 
 def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
