@@ -308,7 +308,7 @@ class Stream:
         while len(self.layers) < wanted and fruitless < FRUITLESS:
             before = len(self.layers)
             count = min(CHUNK, 50 + 2 * (wanted - before))
-            for layer in lowerer.lower([self._sampler.draw() for _ in range(count)]):
+            for layer in lowerer.lower(self._sampler.draw(count)):
                 self._add(layer)
             fruitless = fruitless + count if len(self.layers) == before else 0
 
@@ -343,7 +343,7 @@ class Stream:
         sampler = self._new_sampler(self.seed + 1_000_003 * batch, power)
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
-            drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
+            drawn = sampler.draw(min(CHUNK, count - start))
             found |= {layer.key: layer for layer in lowerer.lower(drawn)}
         return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
 
@@ -373,7 +373,7 @@ def _unsupported_kinds(
     for kind in campaign.kinds:
         others = frozenset(campaign.kinds) - {kind}
         sampler = Sampler(campaign, seed=seed, skip_kinds=others)
-        drawn = lowerer.lower([sampler.draw() for _ in range(8 * PROBES)])
+        drawn = lowerer.lower(sampler.draw(8 * PROBES))
         cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:PROBES]
         reasons = lowerer.probe(cheap)
         if all(reasons):
