@@ -28,6 +28,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Self
 
 
 class ResperfError(Exception):
@@ -84,6 +85,37 @@ class OutputError(ResperfError):
 
 class MissingExtraError(ResperfError):
     """An optional package is not installed."""
+
+
+class Message(str):
+    """A text for the user, with what it has in common with those of other operators.
+
+    Attributes
+    ----------
+    general : str
+        The text without names of nodes, tensors and layers.
+    unread : str
+        The operator, if the text says that no kind of layer reads it; else empty.
+    """
+
+    general: str
+    unread: str
+
+    def __new__(cls, text: str, general: str = "", unread: str = "") -> Self:
+        """Make a message; without another one, its general text is the text itself."""
+        made = super().__new__(cls, text)
+        made.general, made.unread = general or text, unread
+        return made
+
+    @classmethod
+    def of(cls, said: str | Exception) -> Message:
+        """Return a text, or that of an error, as the message that it was made of."""
+        text = said if isinstance(said, str) else next(iter(said.args), "")
+        return text if isinstance(text, Message) else cls(str(said))
+
+    def about(self, name: str) -> Message:
+        """Return the message with a name before it, which is not part of the general text."""
+        return Message(f"{name}{self}", self.general, self.unread)
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from resperf.backends import backend
-from resperf.errors import ResperfError
+from resperf.errors import Message, ResperfError
 from resperf.lowering import LoweredNetwork, LoweredNode, _ort_batches, _ort_graph, lower
 from resperf.network import Network, read_network
 from resperf.report.tables import table
@@ -52,7 +52,7 @@ def main() -> None:
             rows.append([path.stem, "", "", "", str(error)])
             continue
         unknown = [node for node in asked.nodes if node.role == "unknown"]
-        reasons.update(f"{node.op}: {node.reason.partition(': ')[2]}" for node in unknown)
+        reasons.update(f"{node.op}: {Message.of(node.reason).general}" for node in unknown)
         missing, extra = _layers(asked) - _layers(by_rules), _layers(by_rules) - _layers(asked)
         differs = f"{missing.total()} layers of its own, {extra.total()} of the rules"
         same += not (missing or extra)

@@ -276,8 +276,8 @@ def _group_norm(operator: Operator) -> Function:
     return lambda x, weight, bias: F.group_norm(x, groups, weight.flatten(), bias.flatten(), eps)
 
 
-def _normalised_shape(operator: Operator, default: int = -1) -> tuple[int, ...]:
-    return operator.operand(0).shape[operator.axis(default) :]
+def _normalised_shape(operator: Operator) -> tuple[int, ...]:
+    return operator.operand(0).shape[operator.axis(-1) :]
 
 
 def _epsilon(operator: Operator) -> float:

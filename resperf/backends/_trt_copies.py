@@ -24,8 +24,6 @@ from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
 
 Array = npt.NDArray[Any]
-Weight = Callable[[str, Sequence[int], str, int], TensorProto]
-"""Makes a weight of a name, shape and type for a copy of a number."""
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
@@ -118,30 +116,12 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
-    model, graph = _filled(kernel, copies, int8, _made_up_weight)
-    return CopiesModel(as_bytes(model, "the layer"), graph.host())
-
-
-def copies_proto(kernel: Kernel, copies: int, weight: Weight, *, int8: bool = False) -> ModelProto:
-    """Build a model of copies of a kernel whose weights are made otherwise, and no inputs.
-
-    Parameters
-    ----------
-    kernel, copies, int8
-        As for `copies_model`.
-    weight : callable
-        Makes a copy's weight of a name, shape and type.
-    """
-    return _filled(kernel, copies, int8, weight)[0]
-
-
-def _filled(kernel: Kernel, copies: int, int8: bool, weight: Weight) -> tuple[ModelProto, _Graph]:
-    """Make a model in place: copying it would take as long as its weights are large."""
+    # The model is made in place: copying it would take as long as its weights are large.
     model = ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", OPSET)])
-    graph = _Graph(model.graph, kernel, int8, weight)
+    graph = _Graph(model.graph, kernel, int8)
     for copy in range(copies):
         graph.add(copy)
-    return model, graph
+    return CopiesModel(as_bytes(model, "the layer"), graph.host())
 
 
 def as_bytes(model: ModelProto, name: str) -> bytes:
@@ -161,10 +141,9 @@ def as_bytes(model: ModelProto, name: str) -> bytes:
 class _Graph:
     """Nodes, weights, inputs and outputs of the copies so far."""
 
-    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool, weight: Weight) -> None:
+    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool) -> None:
         graph.name = "copies"
-        self._graph, self._weight = graph, weight
-        self._kernel, self._quantized = kernel, quantized
+        self._graph, self._kernel, self._quantized = graph, kernel, quantized
         types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
         self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
         self._reads = {"x": (kernel.input_shape, types[0])} | {
@@ -213,7 +192,7 @@ class _Graph:
         if self._quantized:
             return {name: made_up(shape, "int8") for name, (shape, _) in self._reads.items()}
         return {
-            name: bits(values) if self._reads[name][1] == "bfloat16" else values
+            name: _bits(values) if self._reads[name][1] == "bfloat16" else values
             for name, values in made.items()
         }
 
@@ -255,7 +234,7 @@ class _Graph:
             # The bias stays float32, and takes no part in the products.
             int8 = self._quantized and len(shape) > 1
             name = f"w{self._copy}_{place}"
-            made = self._weight(name, shape, "int8" if int8 else dtype, self._copy)
+            made = _made_up_weight(name, shape, "int8" if int8 else dtype, self._copy)
             self._graph.initializer.append(made)
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
@@ -393,7 +372,7 @@ def _made_up_weight(name: str, shape: Sequence[int], dtype: str, copy: int) -> T
 
 def tensor(name: str, values: Array, dtype: str) -> TensorProto:
     """Return a constant; its values are converted to the type."""
-    raw = bits(values) if dtype == "bfloat16" else values.astype(dtype, copy=False)
+    raw = _bits(values) if dtype == "bfloat16" else values.astype(dtype, copy=False)
     return TensorProto(
         name=name,
         data_type=data_type_of(dtype),
@@ -402,7 +381,7 @@ def tensor(name: str, values: Array, dtype: str) -> TensorProto:
     )
 
 
-def bits(values: Array) -> Array:
+def _bits(values: Array) -> Array:
     """Return the bits of bfloat16 values: the upper halves of float32 ones."""
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 

@@ -166,9 +166,9 @@ class Builder:
         """Return a node's input as a tensor; None if it is absent."""
         return self.value(node, position) if has_input(node, position) else None
 
-    def axis(self, node: Node, axis: int, position: int = 0) -> int:
-        """Return the position in memory of an axis of a node's input in the file."""
-        rank = self.rank(node, position)
+    def axis(self, node: Node, axis: int) -> int:
+        """Return the position in memory of an axis of a node's first input in the file."""
+        rank = self.rank(node, 0)
         if rank == 4 and self.reads_images(node):
             return STORED_AXES.index(axis % 4)
         return axis % rank

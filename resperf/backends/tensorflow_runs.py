@@ -41,9 +41,9 @@ _ROUND_SECONDS = 0.02
 class Host:
     """Numbers on the host, returned as views where they are float32, since making them is slow."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self._random = np.random.default_rng(seed)
-        self._values: Array = self._random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
+    def __init__(self) -> None:
+        random = np.random.default_rng(0)
+        self._values: Array = random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
 
     def array(
         self, shape: Sequence[int], dtype: str = "float32", *, positive: bool = False
@@ -235,7 +235,6 @@ def layer_run(
     budget_ms: float,
     session_ms: float,
     link_ms: float,
-    weights: list[Any] | None = None,
     device: Device = CPU,
 ) -> Built:
     """Build a layer: a single copy, and as many copies as its time requires.
@@ -250,15 +249,13 @@ def layer_run(
         Limit on the time of one run of the execution phase.
     session_ms, link_ms : float
         Cost of a call, and of the separator of two copies; both are subtracted from execution.
-    weights : list of Tensor, optional
-        Weights of the first copy, dummy values by default.
     device : Device
     """
     image = host.array(operator.input_shape, operator.dtype, positive=operator.positive)
     (x,) = resident([image], device)
     with device.here():
         others = _other_inputs(operator)
-        first = dummy_weights(operator) if weights is None else weights
+        first = dummy_weights(operator)
     alone = traced_copies(operator, x, [first], others, device)
     run_alone = device.finished(lambda: alone(x))
     output = run_alone()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from resperf.campaign.bench import Bench, plan_campaign
-from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
-from resperf.campaign.plan import Plan, Planned, plan
+from resperf.campaign.plan import Plan
 from resperf.campaign.progress import format_duration
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.runner import run_campaign
-from resperf.campaign.sampler import Sampler, draw
 from resperf.campaign.spec import Campaign
 
 __all__ = [
-    "Bench", "Campaign", "CampaignResult", "Plan", "Planned", "Sampler", "draw",
-    "format_duration", "harvest",
-    "measure_layer", "plan", "plan_campaign", "run_campaign",
+    "Bench", "Campaign", "CampaignResult", "Plan", "format_duration", "measure_layer",
+    "plan_campaign", "run_campaign",
 ]  # fmt: skip

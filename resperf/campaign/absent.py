@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from resperf.backends import known_settings
 from resperf.campaign.harvest import harvest
@@ -62,12 +62,6 @@ class AbsentDevice:
         made = Setting(framework=target.framework, **given)
         self.setting = made.with_optimizer(optimizer) if optimizer else made
         self.platform = _platform(target, self.facts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End nothing."""
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers by the target's rules."""

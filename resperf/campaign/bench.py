@@ -76,7 +76,7 @@ class Bench:
 
 
 def plan_campaign(
-    campaign: Campaign, bench: Bench, *, folder: Path | None = None, absent: bool | None = False
+    campaign: Campaign, bench: Bench, *, folder: Path | None = None, absent: bool = False
 ) -> tuple[Plan, Setting, Platform]:
     """Plan a campaign as a start of it would, without measuring.
 
@@ -90,9 +90,9 @@ def plan_campaign(
     folder : Path, optional
         Where networks that builders return as bytes are written; by default a folder that is
         removed before this returns.
-    absent : bool or None
-        Plan by the target's rules alone, for a device or framework that is not here (see
-        `campaign.absent`); None: if the framework cannot be started here.
+    absent : bool
+        If the framework cannot be started here, plan by the target's rules alone (see
+        `campaign.absent`).
 
     Raises
     ------
@@ -123,24 +123,22 @@ def plan_campaign(
 
 @contextmanager
 def _planner(
-    campaign: Campaign, bench: Bench, absent: bool | None
+    campaign: Campaign, bench: Bench, absent: bool
 ) -> Iterator[tuple[WorkerProcess | AbsentDevice, str]]:
     """Start the measuring process, or what stands in for it; with a note that says so."""
-    note = "planned for a device that is not here, by the rules of its target"
-    if not absent:
-        try:
-            process = WorkerProcess(bench.worker_settings(campaign))
-        except ResperfError as error:
-            # This machine's processor is here, so that something else is wrong.
-            is_here = bench.target.device_class == DEFAULT.device_class
-            fixable = is_here and not isinstance(error, MissingExtraError)
-            if absent is not None or fixable or not bench.target.backend:
-                raise
-            note = f"{note}: {error}"
-        else:
-            with process:
-                yield process, ""
-            return
+    try:
+        process = WorkerProcess(bench.worker_settings(campaign))
+    except ResperfError as error:
+        # This machine's processor is here, so that something else is wrong.
+        is_here = bench.target.device_class == DEFAULT.device_class
+        fixable = is_here and not isinstance(error, MissingExtraError)
+        if not absent or fixable or not bench.target.backend:
+            raise
+        note = f"planned for a device that is not here, by the rules of its target: {error}"
+    else:
+        with process:
+            yield process, ""
+        return
     yield AbsentDevice(bench.target, bench.settings, bench.device), note
 
 

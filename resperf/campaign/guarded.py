@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -88,13 +88,7 @@ class _Round:
     """States before or after it that such a network feels."""
 
 
-def guarded_runs(
-    built: Built,
-    monitor: Monitor,
-    *,
-    seconds: float,
-    sleep: Callable[[float], None] = time.sleep,
-) -> GuardedRuns:
+def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRuns:
     """Time a network in rounds, and repeat those during which the machine was off its speed.
 
     Parameters
@@ -106,8 +100,6 @@ def guarded_runs(
     seconds : float
         Time for `ROUNDS` rounds together; slow networks take longer, as a round holds at least
         three runs.
-    sleep : callable
-        Waits for some seconds, `PATIENCE_S` at most together.
     """
     protocol = SamplingProtocol(
         min_samples=3,
@@ -123,7 +115,7 @@ def guarded_runs(
     pauses = round(PATIENCE_S / PAUSE_S)
     for _ in range(ROUNDS + EXTRA_ROUNDS):
         while states & monitor.waits_for and pauses:
-            sleep(PAUSE_S)
+            time.sleep(PAUSE_S)
             pauses -= 1
             states = monitor.active_flags(record=False)
         before_ms, states_before = monitor.history.latest_ms, states

@@ -141,17 +141,14 @@ class Plan:
         run_ms = 2 * item.run.macs / (campaign.constraints.gflops * 1e6)
         return NETWORK_BUILD_S + max(1.25 * seconds, RUNS_PER_NETWORK * run_ms / MS_PER_S)
 
-    def layer_ms(self, layer: Layer) -> float:
-        """Predict a layer's execution roughly (ms)."""
-        if self.facts is not None:
-            return estimated_layer_ms(layer, self.facts).ms
-        return self.stream.campaign.constraints.predicted_ms(layer)
-
     def _layer_s(self, layer: Layer) -> float:
         protocol = self.stream.campaign.protocol
         build_s = self.target.build_s + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
         quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
-        predicted_ms = self.layer_ms(layer)
+        if self.facts is not None:
+            predicted_ms = estimated_layer_ms(layer, self.facts).ms
+        else:
+            predicted_ms = self.stream.campaign.constraints.predicted_ms(layer)
         slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
         taken_s = build_s + max(quick_s, slow_s)
         if self.monitor.depends_on_place(layer, predicted_ms):
@@ -311,7 +308,7 @@ class Stream:
         while len(self.layers) < wanted and fruitless < FRUITLESS:
             before = len(self.layers)
             count = min(CHUNK, 50 + 2 * (wanted - before))
-            for layer in lowerer.lower([self._sampler.draw() for _ in range(count)]):
+            for layer in lowerer.lower(self._sampler.draw(count)):
                 self._add(layer)
             fruitless = fruitless + count if len(self.layers) == before else 0
 
@@ -346,7 +343,7 @@ class Stream:
         sampler = self._new_sampler(self.seed + 1_000_003 * batch, power)
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
-            drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
+            drawn = sampler.draw(min(CHUNK, count - start))
             found |= {layer.key: layer for layer in lowerer.lower(drawn)}
         return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
 
@@ -376,7 +373,7 @@ def _unsupported_kinds(
     for kind in campaign.kinds:
         others = frozenset(campaign.kinds) - {kind}
         sampler = Sampler(campaign, seed=seed, skip_kinds=others)
-        drawn = lowerer.lower([sampler.draw() for _ in range(8 * PROBES)])
+        drawn = lowerer.lower(sampler.draw(8 * PROBES))
         cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:PROBES]
         reasons = lowerer.probe(cheap)
         if all(reasons):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from resperf.campaign.laws import Law
@@ -59,18 +59,17 @@ class Sampler:
         }
         self._harvested = {kind: _originals(harvested, kind) for kind in kinds}
 
-    def __iter__(self) -> Iterator[Layer]:
-        while True:
-            yield self.draw()
-
-    def draw(self) -> Layer:
-        """Draw the next layer.
+    def draw(self, count: int) -> list[Layer]:
+        """Draw the next layers, before lowering and with duplicates.
 
         Raises
         ------
         CampaignError
             If (almost) no layer of the ranges meets the constraints.
         """
+        return [self._draw_one() for _ in range(count)]
+
+    def _draw_one(self) -> Layer:
         kind = _drawn(*self._kinds, self._random)
         own = self._campaign.kinds[kind].from_networks
         share = self._campaign.mixture.from_networks if own is None else own
@@ -217,27 +216,3 @@ def _sizes(layer: Layer, source: random.Random) -> dict[str, int]:
         "height": max(1, round(height * factors[0])),
         "width": max(1, round(width * factors[1])),
     }
-
-
-def draw(
-    campaign: Campaign, *, seed: int, count: int | None = None, harvested: Sequence[Layer] = ()
-) -> list[Layer]:
-    """Draw layers, before lowering and with duplicates.
-
-    Parameters
-    ----------
-    campaign : Campaign
-    seed : int
-        The same campaign, seed and harvest give the same layers on every machine.
-    count : int, optional
-        ``campaign.samples`` by default; a larger count only appends layers.
-    harvested : sequence of Layer
-        Layers of reference networks.
-
-    Raises
-    ------
-    CampaignError
-        If (nearly) no layer of the ranges meets the constraints.
-    """
-    sampler = Sampler(campaign, seed=seed, harvested=harvested)
-    return [sampler.draw() for _ in range(campaign.samples if count is None else count)]

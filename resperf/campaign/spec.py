@@ -24,8 +24,6 @@ from resperf.limits import (
 )
 from resperf.timing import SamplingProtocol
 
-_FREE = frozenset({"samples", "networks", "description", "run", "seed", "adaptive"})
-"""Words that may differ between the starts of one campaign."""
 DEPTHWISE = "depthwise"
 """Value of ``groups`` for as many groups as channels."""
 
@@ -36,14 +34,12 @@ class Case:
 
     Attributes
     ----------
-    name : str
     share : float
         Share of the kind's draws from ranges.
     laws : mapping of str to Law
         The kind's distributions, with those of this case in place of the kind's.
     """
 
-    name: str
     share: float
     laws: Mapping[str, Law]
 
@@ -368,16 +364,13 @@ class Campaign(Limited):
 
         The number of samples, networks, description, seed, runner and adaptive settings may differ.
         """
+        free = {"samples", "networks", "description", "run", "seed", "adaptive"}
         mine = self.to_json()
         return [
             f"campaign's {word} changed"
-            for word in sorted((set(mine) | set(other)) - _FREE)
+            for word in sorted((set(mine) | set(other)) - free)
             if mine.get(word) != other.get(word)
         ]
-
-    def identity(self) -> dict[str, Any]:
-        """Return what must not differ between the starts of one campaign."""
-        return {word: value for word, value in self.to_json().items() if word not in _FREE}
 
 
 def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -407,7 +400,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     rest = 1.0 - sum(case.share for case in cases)
     if rest < 0:
         raise CampaignError(f"{where}: the shares of its cases add up to {1 - rest:g}, above 1")
-    return KindSpec(share, (Case("", rest, base), *cases), from_networks)
+    return KindSpec(share, (Case(rest, base), *cases), from_networks)
 
 
 def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
@@ -415,11 +408,12 @@ def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
     share = written.get("share") if isinstance(written, Mapping) else None
     if not is_positive(share):
         raise CampaignError(f"{where}: a case is a table with a share above 0; got {written!r}")
+    # Its name is for readers of the file.
     words = {k: v for k, v in written.items() if k not in ("name", "share")}
     own = _laws(kind, words, where)
     hidden = {field for word in own for field in kind_of(kind).aliases.get(word, ())}
     inherited = {word: law for word, law in base.items() if word not in hidden}
-    return Case(str(written.get("name", "")), written["share"], {**inherited, **own})
+    return Case(written["share"], {**inherited, **own})
 
 
 def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:

@@ -15,7 +15,6 @@ from resperf.cli._options import (
     DEVICE,
     FRAMEWORK,
     JSON,
-    PATH,
     POSITIVE,
     output,
     paths,
@@ -29,7 +28,7 @@ from resperf.errors import CampaignError, did_you_mean
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
-    from resperf.campaign import Bench, Campaign, CampaignResult, Plan
+    from resperf.campaign import Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Acquisition
     from resperf.campaign.fusion import CheckedFusion
     from resperf.platform import Platform
@@ -43,10 +42,8 @@ Examples:
   resperf bench networks-cpu --framework torch --training sgd
   resperf bench convmeter-torch-scaling --framework torch --training sgd --processes 2 -o two.h5
   resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
-  resperf bench gpu-overnight --runner trtexec -o mine.h5
 """
 INTERRUPTED = 130
-RUNNERS = ("trtexec",)
 
 
 @click.command("bench", epilog=EPILOG)
@@ -110,18 +107,6 @@ RUNNERS = ("trtexec",)
     "(tensorflow only; onnxruntime reports what it fuses).",
 )
 @click.option(
-    "--runner",
-    type=click.Choice(RUNNERS),
-    help="Measure with trtexec on a machine without Python: writes a folder for it beside the "
-    "dataset, then reads its --results.",
-)
-@click.option(
-    "--results",
-    type=PATH,
-    metavar="FOLDER",
-    help="With --runner: what its script measured on the other machine; written to the dataset.",
-)
-@click.option(
     "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
 )
 @JSON
@@ -137,8 +122,6 @@ def command(
     exclude: tuple[Path, ...],
     adaptive: bool,
     check_fusion: bool,
-    runner: str | None,
-    results: Path | None,
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -160,13 +143,7 @@ def command(
         raise click.UsageError(
             "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
         )
-    if results is not None and runner is None:
-        raise click.UsageError("--results needs --runner trtexec")
-    if runner is not None and (adaptive or check_fusion or dry_run):
-        raise click.UsageError("--runner takes no --adaptive, --check-fusion and --dry-run")
-    target = (
-        named_target(device, framework) if runner is None else target_of_runner(device, framework)
-    )
+    target = named_target(device, framework)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
@@ -183,15 +160,8 @@ def command(
         target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
     )
     hours = defined.run.time_limit(hours)
-    if runner is not None:
-        place = output or default_output(defined.name, target, settings)
-        if results is not None:
-            read_trtexec(defined, results, place, bench, as_json=as_json)
-        else:
-            write_trtexec(defined, campaign, place, bench, hours, as_json=as_json)
-        return
     if dry_run:
-        planned, setting, platform = plan_campaign(defined, bench, absent=None)
+        planned, setting, platform = plan_campaign(defined, bench, absent=True)
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
@@ -206,93 +176,6 @@ def command(
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
-
-
-def target_of_runner(device: str | None, framework: str | None) -> Target:
-    """Return the target of trtexec.
-
-    Raises
-    ------
-    CampaignError
-        If another framework or class of devices was asked for.
-    """
-    from resperf.devices import device_class
-    from resperf.targets import target
-
-    row = target("tensorrt")
-    if framework not in (None, row.framework):
-        raise CampaignError(f"trtexec measures {row.framework}, not {framework}")
-    if device is not None and device_class(device) != row.device_class:
-        raise CampaignError(
-            f"trtexec measures on NVIDIA GPUs, not on {device}; use --device cuda:0, or none"
-        )
-    return row
-
-
-def write_trtexec(
-    campaign: Campaign,
-    word: str,
-    output: Path,
-    bench: Bench,
-    hours: float | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Write the folder of a campaign for trtexec, and print what comes next."""
-    from resperf.campaign import plan_campaign
-    from resperf.campaign.trtexec import write_folder
-    from resperf.units import format_bytes
-
-    planned, *_ = plan_campaign(campaign, bench, absent=True)
-    written = write_folder(
-        campaign,
-        planned,
-        output.with_name(f"{output.stem}-trtexec"),
-        seed=planned.stream.seed,
-        settings=bench.settings,
-        hours=hours,
-    )
-    show_notes(planned.notes[1:])
-    words = ["resperf", "bench", word, "--runner", "trtexec", "--results", str(written.folder)]
-    following = shlex.join([*words, "-o", str(output)])
-    if as_json:
-        values = {
-            "folder": str(written.folder),
-            "layers": written.layers,
-            "runs": written.runs,
-            "refused": written.refused,
-            "hours": written.hours,
-            "time_limit_hours": hours,
-            "folder_bytes": written.bytes,
-            "weight_bytes": written.weight_bytes,
-            "next": following,
-        }
-        show_json(values)
-        return
-    click.echo(
-        f"{written.folder}: {written.layers} layers, {written.runs} measurements, "
-        f"{format_bytes(written.bytes)}; its script makes {format_bytes(written.weight_bytes)} of "
-        "weights beside it"
-    )
-    if written.refused:
-        click.echo(f"{written.refused} layers have no operator in TensorRT: rows without a time")
-    limit = "" if hours is None else f"; each start of the script stops after {hours:g} hours"
-    click.echo(f"about {written.hours:.2g} hours{limit}")
-    click.echo(
-        f"next: copy {written.folder} to the GPU machine, run there: sh run.sh (it needs trtexec, "
-        "no Python); copy its folder results back into it; then:"
-    )
-    click.echo(f"  {following}")
-
-
-def read_trtexec(
-    campaign: Campaign, folder: Path, output: Path, bench: Bench, *, as_json: bool
-) -> None:
-    """Read what trtexec measured, and print what comes next."""
-    from resperf.campaign.trtexec import read_results
-
-    result = read_results(campaign, folder, output, seed=bench.seed, settings=bench.settings)
-    show_result(result, as_json=as_json)
 
 
 def _acquisition() -> Acquisition:
@@ -445,8 +328,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
         )
     elif result.reason == "complete" and result.networks == result.rows:
         click.echo(f"next: resperf dataset info {result.path}")
-    elif result.reason in ("complete", "missing"):
-        # What run.sh has not measured yet may follow later; what is there can be learnt from.
+    elif result.reason == "complete":
         click.echo(f"next: resperf train {result.path}")
     else:
         cause = "time limit reached" if result.reason == "hours" else "interrupted"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from resperf.cli._options import JSON, POSITIVE, show_json
+
+if TYPE_CHECKING:
+    from resperf.workflows.measure import MeasuredNetwork
 
 
 @click.command(epilog="Example: resperf demo --minutes 3 --keep demo")
@@ -54,7 +58,7 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
             measured.batch,
             prediction.total_ms,
             measured.total_ms,
-            "; ".join(_remarks(len(prediction.skipped), measured.warnings)),
+            "; ".join(_remarks(len(prediction.skipped), measured)),
         )
         for prediction, measured in result.rows
     ]
@@ -71,9 +75,9 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     print(_next_commands(result.dataset, result.bundle))
 
 
-def _remarks(skipped: int, warnings: tuple[str, ...]) -> list[str]:
+def _remarks(skipped: int, measured: MeasuredNetwork) -> list[str]:
     remarks = [f"without {skipped} operators"] if skipped else []
-    if any(warning.startswith("the machine did not keep") for warning in warnings):
+    if not measured.is_steady:
         remarks.append("the machine's speed changed")
     return remarks
 

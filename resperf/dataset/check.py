@@ -69,9 +69,9 @@ def check_dataset(path: Path) -> list[str]:
 
 def _group_problems(file: h5py.File, name: str) -> list[str]:
     group, columns, info = file[name], columns_of_group(file, name), info_of(file)
-    problems = _layout_problems(group, columns)
-    if any(problem.startswith("column") for problem in problems):
-        return problems  # values in columns of a wrong shape or type cannot be checked
+    problems, is_readable = _layout_problems(group, columns)
+    if not is_readable:
+        return problems
     arrays = read_arrays(group, columns)
     of_subjects = (
         _network_problems(file, arrays)
@@ -122,23 +122,34 @@ def _file_problems(group: h5py.Group) -> list[str]:
     ]
 
 
-def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> list[str]:
-    """Find columns that are missing, unknown, or of a wrong shape, type or unit."""
+def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> tuple[list[str], bool]:
+    """Find columns that are missing, unknown, or of a wrong shape, type or unit.
+
+    Returns
+    -------
+    problems : list of str
+    is_readable : bool
+        Whether the values can be checked: those of a wrong shape or type cannot.
+    """
     problems = [f"unknown column {name}" for name in sorted(set(group) - set(columns))]
+    is_readable = True
     rows = len(group["status"]) if "status" in group else 0
     for name, column in columns.items():
         if name not in group:
             problems.append(f"column {name} is missing")
+            is_readable = False
             continue
         dataset = group[name]
         shape = (rows,) if column.width == 1 else (rows, column.width)
         if dataset.shape != shape:
             problems.append(f"column {name} has shape {dataset.shape}, not {shape}")
+            is_readable = False
         if not _has_type(dataset.dtype, column):
             problems.append(f"column {name} has type {dataset.dtype}, not {column.dtype}")
+            is_readable = False
         if dataset.attrs.get("unit") != column.unit:
             problems.append(f"unit of {name} is {dataset.attrs.get('unit')}, not {column.unit}")
-    return problems
+    return problems, is_readable
 
 
 def _has_type(dtype: np.dtype[Any], column: Column) -> bool:

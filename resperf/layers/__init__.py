@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from resperf.errors import LayerError, did_you_mean
+from resperf.errors import LayerError, Message, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
 from resperf.layers._layouts import BLOCKED_LAYOUTS
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
@@ -114,7 +114,7 @@ def layer_of_operator(operator: Operator) -> Layer:
     """
     if operator.op not in _KIND_OF_OPERATOR or operator.domain not in OPERATOR_DOMAINS:
         name = ".".join(filter(None, (operator.domain, operator.op)))
-        raise LayerError(f"no layer kind for operator {name}")
+        raise LayerError(Message(f"no layer kind for operator {name}", unread=name))
     return _KIND_OF_OPERATOR[operator.op].read(operator)
 
 

@@ -36,7 +36,7 @@ class LoweredNode:
         ``execution``; ``preprocess`` or ``postprocess`` for a re-layout of a network's input or
         output; ``view`` for a node that changes only a shape; ``unknown`` where no layer kind fits.
     reason : str
-        Why there is no layer; empty where there is one.
+        Why there is no layer, a `Message` if that names nodes; empty where there is one.
     sources : tuple of str
         Names of the ONNX nodes that were fused into this one, or removed next to it.
     """

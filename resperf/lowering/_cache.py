@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from resperf import disk_cache
-from resperf.errors import LayerError
+from resperf.errors import LayerError, Message
 from resperf.layers import KINDS, Layer, layer_from_key
 from resperf.lowering._base import LoweredNode
 from resperf.network import Network, structure_digest
@@ -50,15 +50,18 @@ def _node(
     sources = tuple(network.nodes[place].name for place in places)
     if key not in layers:
         layers[key] = layer_from_key(key)
-    return LoweredNode(sources[0] if sources else name, op, layers[key], role, reason, sources)
+    return LoweredNode(
+        sources[0] if sources else name, op, layers[key], role, Message(*reason), sources
+    )
 
 
 def _rows(network: Network, nodes: Sequence[LoweredNode]) -> list[tuple[Any, ...]]:
     position = {node.name: i for i, node in enumerate(network.nodes)}
     return [
         (
-            node.name, node.op, node.layer and node.layer.key, node.role, node.reason,
-            [position[name] for name in node.sources],
+            node.name, node.op, node.layer and node.layer.key, node.role,
+            (reason, reason.general, reason.unread), [position[name] for name in node.sources],
         )
         for node in nodes
+        for reason in [Message.of(node.reason)]
     ]  # fmt: skip

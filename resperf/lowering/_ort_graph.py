@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import UnsupportedError, first_line
+from resperf.errors import Message, UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering import _ort_batches, _ort_rules
 from resperf.lowering._base import (
@@ -36,6 +36,7 @@ from resperf.lowering._read import (
     NCHWC,
     REMOVED_OPS,
     VIEW_OPS,
+    about_node,
     as_binary_nodes,
     is_empty,
     layer_from_node,
@@ -486,7 +487,7 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
     try:
         layer = layer or _layer(network, node, block, is_blocked=is_blocked)
     except UnsupportedError as error:
-        return LoweredNode(node.name, node.op, None, "unknown", str(error))
+        return LoweredNode(node.name, node.op, None, "unknown", Message.of(error))
     return LoweredNode(node.name, node.op, layer, "execution")
 
 
@@ -511,7 +512,7 @@ def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
     """Read a re-layout from or to blocks, from the shape of what it writes."""
     tensor = network.tensors.get(node.outputs[0])
     if tensor is None or len(tensor.shape) != 4:
-        raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
+        raise UnsupportedError(about_node(node, Message("the shape of its image is not known")))
     to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
     shape = channels_first(tensor) if last and not to_blocked else tensor.shape
     plain = "nhwc" if last else "nchw"
@@ -527,7 +528,7 @@ def _with_filters(network: Network, node: Node) -> tuple[Network, Node]:
     if image is not None and len(image.shape) in (3, 5):
         return network, node
     if image is None or result is None or len(result.shape) != 4:
-        raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
+        raise UnsupportedError(about_node(node, Message("its shapes are not those of an image")))
     counted = int(node.attributes.get("group", 1))
     groups = min(counted, image.shape[1])
     weights = network.tensors.get(node.inputs[1])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import UnsupportedError
+from resperf.errors import Message, UnsupportedError
 from resperf.layers import (
     BLOCKED_LAYOUTS,
     FUNCTION_OF,
@@ -647,7 +647,7 @@ class _Lowering:
             try:
                 layer = self._layer(node)
             except UnsupportedError as error:
-                role, reason = "unknown", str(error)
+                role, reason = "unknown", Message.of(error)
         step = _Step(node, layer, role, reason, self._sources(node), node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         if step.is_blocked and layer is not None and not self._reads_plain(layer):

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import TypeVar
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Dense, Layer, Move, Operand, Operator, Reorder, layer_of_operator
 from resperf.network import MALFORMED, Network, Node, Tensor
 
@@ -129,11 +129,10 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     try:
         return layer_of_operator(operator)
     except LayerError as error:
-        raise UnsupportedError(f"{_where(node)}: {error}") from error
+        raise UnsupportedError(about_node(node, Message.of(error))) from error
     except MALFORMED as error:
-        raise UnsupportedError(
-            f"{_where(node)}: its attributes are malformed ({error!r})"
-        ) from error
+        malformed = Message(f"its attributes are malformed ({error!r})")
+        raise UnsupportedError(about_node(node, malformed)) from error
 
 
 def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
@@ -166,7 +165,8 @@ def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:
     """
     layer = layer_from_node(network, node)
     if not isinstance(layer, made):
-        raise UnsupportedError(f"{_where(node)} is of kind {layer.kind}, which has no layer here")
+        other = Message(f"is of kind {layer.kind}, which has no layer here")
+        raise UnsupportedError(about_node(node, other, " "))
     return layer
 
 
@@ -196,14 +196,17 @@ def tensor_of(network: Network, node: Node, position: int) -> Tensor:
         If there is none, or its shape is unknown.
     """
     if not has_input(node, position):
-        raise UnsupportedError(f"{_where(node)} has no input {position}")
+        raise UnsupportedError(about_node(node, Message(f"has no input {position}"), " "))
     try:
         return network.tensors[node.inputs[position]]
     except KeyError as error:
-        raise UnsupportedError(
-            f"{_where(node)}: the shape of its input {node.inputs[position]!r} is not known"
-        ) from error
+        unknown = Message(
+            f"the shape of its input {node.inputs[position]!r} is not known",
+            "the shape of its input is not known",
+        )
+        raise UnsupportedError(about_node(node, unknown)) from error
 
 
-def _where(node: Node) -> str:
-    return f"{node.op} {node.name!r}"
+def about_node(node: Node, message: Message, between: str = ": ") -> Message:
+    """Name the node that a message is about."""
+    return message.about(f"{node.op} {node.name!r}{between}")

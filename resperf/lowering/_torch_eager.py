@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
 from resperf.layers.attention import Attention
 from resperf.lowering._base import qualified_by_domain
+from resperf.lowering._read import about_node
 from resperf.lowering._torch_strides import Strided, contiguous, like
 from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.network.canonical import PASSING
@@ -140,10 +141,11 @@ class _Eager:
                 self._note_views(node)
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[known:]
-                self._unknown(node, str(error))
+                self._unknown(node, Message.of(error))
             except MALFORMED as error:
                 del self.kernels[known:]
-                self._unknown(node, f"its shapes or attributes are malformed ({error!r})")
+                malformed = Message(f"its shapes or attributes are malformed ({error!r})")
+                self._unknown(node, malformed)
         return self.kernels
 
     def _note_views(self, node: Node) -> None:
@@ -152,8 +154,8 @@ class _Eager:
             first = self.memory.get(node.inputs[0], node.inputs[0])
             self.memory.update(dict.fromkeys(node.outputs, first))
 
-    def _unknown(self, node: Node, reason: str) -> None:
-        reason = f"{node.op} {node.name!r}: {reason}"
+    def _unknown(self, node: Node, why: Message) -> None:
+        reason = about_node(node, why)
         nothing = Operator(node.op, node.attributes, (), (), node.domain)
         self.kernels.append(TorchKernel(node.name, "", nothing, source=node.name, reason=reason))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import (
     FUNCTION_OF,
     Activation,
@@ -45,6 +45,7 @@ from resperf.lowering._base import (
 from resperf.lowering._read import (
     REMOVED_OPS,
     VIEW_OPS,
+    about_node,
     as_binary_nodes,
     is_empty,
     layer_from_node,
@@ -399,14 +400,14 @@ class _Rules:
             try:
                 return [rule(self, node)]
             except (UnsupportedError, LayerError) as error:
-                reason = str(error)
+                reason = Message.of(error)
         try:
             first, *others = as_binary_nodes(self.network, node)
             found = [self._plain(first)]
             # Only the first part has the node as its source.
             return [*found, *(replace(self._plain(each), sources=()) for each in others)]
         except (UnsupportedError, LayerError) as error:
-            return [_unknown(node, reason if rule is not None else str(error))]
+            return [_unknown(node, reason if rule is not None else Message.of(error))]
         except MALFORMED as error:
             return [_unknown(node, f"its attributes are malformed ({error!r})")]
 
@@ -511,7 +512,7 @@ def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
     if axes is None and len(node.inputs) > 1 and node.inputs[1]:
         value = tensor_of(network, node, 1).value
         if value is None:
-            raise UnsupportedError(f"{node.op} {node.name!r}: its axes are not constant")
+            raise UnsupportedError(about_node(node, Message("its axes are not constant")))
         axes = value.tolist()
     return None if axes is None else tuple(int(axis) for axis in axes)
 

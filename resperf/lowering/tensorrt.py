@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
 from resperf.layers.cast import Cast
 from resperf.lowering._base import (
@@ -146,7 +146,7 @@ def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
     try:
         layer = _layer(graph, node)
     except (LayerError, UnsupportedError) as error:
-        return [LoweredNode(node.name, label, None, "unknown", str(error), sources)]
+        return [LoweredNode(node.name, label, None, "unknown", Message.of(error), sources)]
     return [LoweredNode(node.name, label, layer, role, sources=sources)]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Activation, Layer
 from resperf.layers._base import FieldValue
 from resperf.layers._window import WindowLayer
@@ -172,7 +172,7 @@ def _lowered(
         try:
             layers.append(_laid_out(kernel.layer(), setting))
         except (LayerError, UnsupportedError) as error:
-            reasons.append(str(error))
+            reasons.append(Message.of(error))
     if not layers:
         return LoweredNode(name, op or "unknown", None, "unknown", reasons[0], sources)
     layer = max(layers, key=lambda each: each.moved_bytes)

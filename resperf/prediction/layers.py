@@ -126,6 +126,7 @@ def layer_prediction(
         sources=sources,
         phase=phase,
         estimated=estimated,
+        from_limits=time.estimated,
         inferred=not estimated and bundle.infers(kind, getattr(layer, "dtype", "float32")),
         lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts, passes),
     )

@@ -10,7 +10,7 @@ from typing import Literal
 from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.devices import estimated_ms
-from resperf.errors import UnsupportedError
+from resperf.errors import Message, UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
@@ -332,9 +332,9 @@ def _prediction(
     outside = [f"{layer.name}: {layer.reason}" for layer in layers if not layer.in_range]
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     _refuse_incomplete(strict, network.name, bundle, skipped, outside)
-    asked = lowered.method.startswith(f"{bundle.framework} ")
     log_width, common_width = _widths(bundle, lowered, layers)
-    empty = _empty(network, bundle, threads, versions=not asked)
+    # A framework that was asked lowers as its version here does, and notes what differs.
+    empty = _empty(network, bundle, threads, versions=lowered.method == "rules")
     return replace(
         empty,
         warnings=(
@@ -495,6 +495,7 @@ def _without_layer(
         moved_bytes=int(work.moved_bytes),
         sources=node.sources,
         estimated=True,
+        from_limits=True,
         lower_bound_ms=least_ms if is_card else math.nan,
         low_ms=factor * sheet.low_ms,
         high_ms=factor * sheet.high_ms,
@@ -579,7 +580,8 @@ def _layer_warnings(layers: Sequence[LayerPrediction]) -> Iterator[str]:
     }
     for what, named in found.items():
         if named:
-            yield f"{len(named)} of {len(layers)} layers are {what}, first {named[0]}"
+            counted = f"{len(named)} of {len(layers)} layers are {what}"
+            yield Message(f"{counted}, first {named[0]}", counted)
 
 
 def _refuse_incomplete(

@@ -93,6 +93,9 @@ class LayerPrediction(Record):
         Whether the predictor learnt from other devices only.
     given : bool
         Whether the user stated the time, of a custom operator.
+    from_limits : bool
+        Whether the time is estimated from the device's limits alone, since no predictor is of its
+        kind; no part of documents and tables.
     lower_bound_ms : float
         Least possible time on the device (`resperf.devices.lower_bound_ms`); NaN if the device's
         peak is not known.
@@ -116,6 +119,7 @@ class LayerPrediction(Record):
     moved_bytes: int = 0
     inferred: bool = False
     given: bool = False
+    from_limits: bool = False
 
     @property
     def below_bound(self) -> bool | None:
@@ -127,6 +131,7 @@ class LayerPrediction(Record):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         found = {**super().to_json(), "below_bound": self.below_bound}
+        del found["from_limits"]
         if self.phase == quantity(WHOLE_CALL).stem:
             found |= {"execution_ms": None, WHOLE_CALL: found["execution_ms"]}
         return found
@@ -141,7 +146,7 @@ class Skipped(Record):
     name, op : str
         The operator's name and type.
     reason : str
-        Why it has no time.
+        Why it has no time; a `Message`, if other operators may have the same reason.
     macs, moved_bytes : float
         Its multiply-accumulates, and the bytes that it reads and writes, from the graph; 0 for
         entries that are not operators, NaN if not known.
@@ -388,6 +393,7 @@ class Prediction:
         """
         pandas = require("pandas", "pandas")
         names = [each.name for each in dataclasses.fields(LayerPrediction)]
+        names.remove("from_limits")
         rows = [[getattr(layer, name) for name in names] for layer in self.layers]
         table: DataFrame = pandas.DataFrame(rows, columns=names)
         return table

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
-from resperf.errors import UnsupportedError
+from resperf.errors import Message, UnsupportedError
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
 from resperf.settings import Setting
@@ -185,7 +185,8 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
             RunTensor(s, kernel.output_dtype) for s in operator.outputs if s is not None
         )
         if not outputs:
-            left_out.append(f"{kernel.op} {kernel.name!r}: the shape of its output is not known")
+            unknown = Message("the shape of its output is not known")
+            left_out.append(unknown.about(f"{kernel.op} {kernel.name!r}: "))
             continue
         strides = operator.attributes.get("strides", (1,))
         found.append(

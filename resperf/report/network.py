@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resperf.errors import printable
+from resperf.errors import Message, printable
 from resperf.measurement import layer_and_optimizer, written_kind
 from resperf.prediction import (
     WHOLE_NETWORK,
@@ -36,10 +35,6 @@ UNKNOWN_BATCH = "as read"
 UNKNOWN_TIME = f"{'unknown':>9}"
 INCOMPLETE = "INCOMPLETE"
 """Begins every total that does not cover the whole network."""
-_NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
-_INPUT_NAME = re.compile(r"its input '[^']*'")
-_UNREAD = re.compile(r"no layer kind for operator (\S+)$")
-_FIRST_LAYER = re.compile(r"(layers are [^,]*), first .*")
 ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
 
@@ -291,8 +286,7 @@ def _operators(count: int) -> str:
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:
     """Return remarks on a predicted time, its range included; empty strings where none apply."""
-    unknown = layer.estimated and layer.reason.startswith("no predictor")
-    reason = layer.reason if unknown else f"out of range: {layer.reason}"
+    reason = layer.reason if layer.from_limits else f"out of range: {layer.reason}"
     return ["" if layer.in_range else reason, *_marks(layer)]
 
 
@@ -367,8 +361,9 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     """List skipped operators, one line per operator type and reason."""
     where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
     groups: dict[tuple[str, str], list[str]] = {}
-    for each in result.skipped:
-        groups.setdefault((each.op, _without_names(each.reason)), []).append(each.name)
+    reasons = [Message.of(each.reason) for each in result.skipped]
+    for each, reason in zip(result.skipped, reasons, strict=True):
+        groups.setdefault((each.op, reason.general), []).append(each.name)
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))
     lines = [
         f"{len(names)} x {op}: {reason} ({_named(names, len(names) if every else SHOWN_SOURCES)})"
@@ -377,19 +372,12 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     more = "" if every else "; --all names every one"
     if len(largest) > len(lines):
         lines.append(f"and {len(largest) - len(lines)} more reasons")
-    unread = dict.fromkeys(
-        match[1] for each in result.skipped if (match := _UNREAD.search(each.reason))
-    )
+    unread = next((reason.unread for reason in reasons if reason.unread), "")
     if unread and isinstance(result, Prediction) and result.rule != WHOLE_NETWORK:
-        lines.append(f"a time of your own counts them: --custom {next(iter(unread))}=0.5ms")
+        lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")
     return "\n".join(
         [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
     )
-
-
-def _without_names(reason: str) -> str:
-    """Remove names of nodes and tensors from a reason, so that equal reasons group together."""
-    return _INPUT_NAME.sub("its input", _NODE_NAME.sub("", reason))
 
 
 def _distinct_names(predictions: Sequence[Prediction]) -> list[str]:
@@ -453,7 +441,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         lacking += [(place, f": {line}") for line in incomplete_lines(each, listed=False)]
         notes += [(place, f": {note}") for note in each.notes]
         # Each device would name another layer and reason; the table has the number.
-        warnings += [(place, ": " + _FIRST_LAYER.sub(r"\1", line)) for line in each.warnings]
+        warnings += [(place, f": {Message.of(line).general}") for line in each.warnings]
     failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
     parts += [
         "\n".join(f"not predicted for {line}" for line in _said(failed)),

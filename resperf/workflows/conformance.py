@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import median
 
 from resperf.backends import Backend, Built, Phase
-from resperf.campaign import Campaign, draw
+from resperf.campaign import Campaign
 from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.sampler import Sampler
 from resperf.devices import device_class
 from resperf.errors import LayerError, MeasurementError, UnsupportedError, first_line, require
 from resperf.layers import KINDS, Activation, Conv, Layer, layer_from_key
@@ -231,7 +232,7 @@ def small_layers(kind: str, count: int = DRAWS) -> list[Layer]:
     campaign = Campaign.from_mapping(
         {"name": "conformance", "kinds": {kind: {}}, "constraints": _CONSTRAINTS}
     )
-    return draw(campaign, seed=3, count=count)
+    return Sampler(campaign, seed=3).draw(count)
 
 
 def _of_kind(backend: Backend, kind: str) -> Iterator[Finding]:

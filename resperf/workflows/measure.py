@@ -95,6 +95,11 @@ class MeasuredNetwork:
     row: Measurement | None = None
 
     @property
+    def is_steady(self) -> bool:
+        """Whether the machine had its usual speed in enough rounds."""
+        return self.steady_rounds >= ROUNDS
+
+    @property
     def total_ms(self) -> float:
         """Sum of the three phases' medians, in milliseconds."""
         return self.phases.total_ms

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_kernels import operator_of
-from resperf.backends.tensorflow_layers import weights_from_onnx
+from resperf.backends.tensorflow_layers import Operator, weights_from_onnx
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
     WEIGHTS_BYTES,
@@ -336,17 +336,24 @@ def test_costs_are_measured_once(tensorflow: TensorFlowBackend) -> None:
     assert min(handover.values()) >= 0
 
 
-def test_closing_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> None:
+def test_closing_a_layer_frees_its_weights(
+    tensorflow: TensorFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = []
+
+    def made(operator: Operator) -> list[tf.Tensor]:
+        weights = dummy_weights(operator)
+        alive.append(weakref.ref(weights[0]))
+        return weights
+
+    monkeypatch.setattr(tensorflow_runs, "dummy_weights", made)
     operator = operator_of(Dense(batch=1, features_in=300, features_out=2))
-    weights = dummy_weights(operator)
-    run = layer_run(operator, tensorflow._host, budget_ms=1.0, session_ms=0.0, link_ms=0.0,
-                    weights=weights)  # fmt: skip
-    alive = weakref.ref(weights[0])
-    weights = []
-    assert alive() is not None
+    run = layer_run(operator, tensorflow._host, budget_ms=1.0, session_ms=0.0, link_ms=0.0)
+    assert alive
+    assert all(each() is not None for each in alive)
     with run:
         pass
-    assert alive() is None
+    assert all(each() is None for each in alive)
 
 
 def test_the_setting_holds_every_option(tensorflow: TensorFlowBackend) -> None:

@@ -20,7 +20,7 @@ from resperf.backends.tensorflow_device import Device, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, queued_chain
-from resperf.campaign.sampler import draw
+from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Layer, Norm, Pool, Softmax
@@ -275,7 +275,7 @@ def test_layers_of_other_kinds_have_three_phases(tensorflow: TensorFlowBackend, 
     campaign = Campaign.from_mapping({
         "name": "test", "kinds": {kind: {}}, "constraints": {"largest_tensor_bytes": 20_000},
     })  # fmt: skip
-    (layer,) = tensorflow.lower(draw(campaign, seed=1, count=1))
+    (layer,) = tensorflow.lower(Sampler(campaign, seed=1).draw(1))
     with tensorflow.layer(layer, budget_ms=0.5) as built:
         for phase in built.phases.values():
             assert phase.sampler() > 0

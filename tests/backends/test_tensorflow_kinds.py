@@ -15,7 +15,7 @@ from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_kernels import _alone
 from resperf.backends.tensorflow_layers import OPERATORS
 from resperf.backends.tensorflow_operators import build
-from resperf.campaign.sampler import draw
+from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import UnsupportedError
 from resperf.layers import KINDS, Kernel, Layer
@@ -32,7 +32,7 @@ def drawn(kind: str, count: int = DRAWS) -> list[Layer]:
         "name": "test", "kinds": {kind: {}},
         "constraints": {"largest_tensor_bytes": 60_000, "largest_macs": 300_000},
     })  # fmt: skip
-    return draw(campaign, seed=5, count=count)
+    return Sampler(campaign, seed=5).draw(count)
 
 
 def onnx_result(kernel: Kernel) -> tuple[dict[str, Any], dict[str, Any], Any]:

@@ -23,7 +23,7 @@ from resperf.backends import Built, backend
 from resperf.backends._trt_copies import copies_model, kernel_of
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import measure_layer
-from resperf.campaign.sampler import draw
+from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.dataset import Dataset, DatasetInfo, noise_floor, read_info, read_table, write_dataset
 from resperf.errors import MeasurementError, MissingExtraError, ResperfError, UnsupportedError
@@ -274,7 +274,7 @@ def drawn(kind: str, count: int) -> list[Layer]:
         "name": "test", "kinds": {kind: {}},
         "constraints": {"largest_tensor_bytes": 40_000, "largest_macs": 300_000},
     })  # fmt: skip
-    return draw(campaign, seed=5, count=count)
+    return Sampler(campaign, seed=5).draw(count)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

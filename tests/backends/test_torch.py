@@ -23,7 +23,7 @@ from resperf.backends._torch_devices import Cpu, EventTimer, Filler, as_resperf_
 from resperf.backends._torch_functions import prepared
 from resperf.backends._torch_layers import layer_of_torch
 from resperf.backends._torch_network import TorchNetwork, host_inputs
-from resperf.campaign.sampler import draw
+from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import KINDS, Conv, Dense, Kernel, Layer, Pool, layer_from_key
@@ -55,7 +55,7 @@ def drawn(kind: str, count: int = 8) -> list[Layer]:
         "name": "test", "kinds": {kind: {}},
         "constraints": {"largest_tensor_bytes": 100_000, "largest_macs": 1_000_000},
     })  # fmt: skip
-    return draw(campaign, seed=5, count=count)
+    return Sampler(campaign, seed=5).draw(count)
 
 
 def result_of(found: Any) -> Any:

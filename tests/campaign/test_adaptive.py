@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Bench, Campaign, plan, run_campaign, runner
+from resperf.campaign import Bench, Campaign, run_campaign, runner
 from resperf.campaign.adaptive import Batches, allocated, choose_by_score, first_batch
+from resperf.campaign.plan import plan
 from resperf.dataset import read_dataset
 from resperf.errors import CampaignError
 from resperf.layers import Activation, Layer

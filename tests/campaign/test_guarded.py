@@ -150,16 +150,18 @@ def test_rounds_that_took_longer_than_others_are_measured_again_whatever_the_pro
     assert (timed.rounds, timed.steady_rounds) == (5, 3)
 
 
-def test_a_measurement_waits_for_cores_that_are_far_apart():
+def test_a_measurement_waits_for_cores_that_are_far_apart(monkeypatch):
     machine, waited = watched_by("caches", 5), []
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, sleep=waited.append)
+    monkeypatch.setattr("time.sleep", waited.append)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert (timed.rounds, timed.steady_rounds) == (3, 3)
     assert waited == [PAUSE_S] * 5
 
 
-def test_a_measurement_does_not_wait_for_ever():
+def test_a_measurement_does_not_wait_for_ever(monkeypatch):
     machine, waited = watched_by("caches", 1000), []
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, sleep=waited.append)
+    monkeypatch.setattr("time.sleep", waited.append)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert (timed.rounds, timed.steady_rounds) == (8, 0)
     assert sum(waited) == pytest.approx(PATIENCE_S)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from resperf.backends import backend
-from resperf.campaign import Bench, Campaign, harvest, plan_campaign
-from resperf.campaign.harvest import shipped_networks
+from resperf.campaign import Bench, Campaign, plan_campaign
+from resperf.campaign.harvest import harvest, shipped_networks
 from resperf.errors import CampaignError
 from resperf.layers import Conv, Dense
 

@@ -7,8 +7,8 @@ import pytest
 
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
-from resperf.campaign import Campaign, plan
-from resperf.campaign.plan import Plan, Planned, Stream
+from resperf.campaign import Campaign
+from resperf.campaign.plan import Plan, Planned, Stream, plan
 from resperf.errors import CampaignError
 from resperf.layers import Dense, Layer, Pool, key_at_any_batch
 from resperf.splits import split_of_keys

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, Sampler, draw
+from resperf.campaign import Campaign
+from resperf.campaign.sampler import Sampler
 from resperf.cli.bench import campaign_folders
 from resperf.errors import CampaignError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
@@ -45,7 +46,7 @@ def conv_campaign(**changes: Any) -> Campaign:
 def test_every_drawn_layer_meets_the_constraints(path: Path) -> None:
     campaign = Campaign.from_toml(path)
     limits = campaign.constraints
-    for layer in draw(campaign, seed=5, count=400, harvested=HARVESTED):
+    for layer in Sampler(campaign, seed=5, harvested=HARVESTED).draw(400):
         assert layer.kind in campaign.kinds
         assert layer.input_bytes <= limits.largest_tensor_bytes
         assert layer.output_bytes <= limits.largest_tensor_bytes
@@ -60,7 +61,7 @@ def test_1x1_depthwise_convolutions_come_from_networks_only() -> None:
         conv={"groups": ["depthwise"], "channels_out": [8], "kernel": [1, 3]},
         mixture={"from_networks": 0.5, "exact": 0.0},
     )
-    layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])
+    layers = Sampler(campaign, seed=1, harvested=[DEPTHWISE]).draw(200)
     assert {layer.fields()["kernel_height"] for layer in layers} == {3}
     # A network contains one that was lowered from a normalisation.
     norm = DEPTHWISE.replace(
@@ -70,7 +71,7 @@ def test_1x1_depthwise_convolutions_come_from_networks_only() -> None:
         pad_bottom=0,
         pad_right=0,
     )
-    layers = draw(campaign, seed=1, count=200, harvested=[norm])
+    layers = Sampler(campaign, seed=1, harvested=[norm]).draw(200)
     assert {layer.fields()["kernel_height"] for layer in layers} == {1, 3}
 
 
@@ -80,7 +81,7 @@ def test_activations_of_networks_are_varied_in_size() -> None:
         "kinds": {"activation": {"batch": [1, 8], "values": [10], "activation": ["relu"]}},
     })  # fmt: skip
     original = Activation(batch=1, values=1000, activation="sigmoid")
-    layers = draw(campaign, seed=1, count=100, harvested=[original])
+    layers = Sampler(campaign, seed=1, harvested=[original]).draw(100)
     assert {layer.kind for layer in layers} == {"activation"}
     assert len({layer.fields()["values"] for layer in layers}) > 10
     assert {layer.fields()["activation"] for layer in layers} == {"sigmoid", "relu"}
@@ -88,15 +89,15 @@ def test_activations_of_networks_are_varied_in_size() -> None:
 
 def test_the_same_seed_gives_the_same_layers() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "demo"))
-    first = draw(campaign, seed=5, count=50, harvested=HARVESTED)
-    assert draw(campaign, seed=5, count=80, harvested=HARVESTED)[:50] == first
-    assert draw(campaign, seed=6, count=50, harvested=HARVESTED) != first
+    first = Sampler(campaign, seed=5, harvested=HARVESTED).draw(50)
+    assert Sampler(campaign, seed=5, harvested=HARVESTED).draw(80)[:50] == first
+    assert Sampler(campaign, seed=6, harvested=HARVESTED).draw(50) != first
 
 
 def test_draws_never_change_their_meaning() -> None:
     # Stored campaigns resume by these draws: a change of the sampler fails here first.
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
-    dense = [layer for layer in draw(campaign, seed=3, count=20) if layer.kind == "dense"]
+    dense = [layer for layer in Sampler(campaign, seed=3).draw(20) if layer.kind == "dense"]
     assert dense[0].key == (
         "dense:batch=45,features_in=2670,features_out=3620,bias=1,activation=relu,dtype=float32"
     )
@@ -121,7 +122,7 @@ HELD_BY_NETWORKS: dict[str, list[dict[str, Any]]] = {
 def test_the_campaign_of_all_operators_draws_what_large_networks_hold(kind: str) -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "cpu-90min"))
     sampler = Sampler(campaign, seed=1, skip_kinds=frozenset(campaign.kinds) - {kind})
-    layers = [sampler.draw().fields() for _ in range(600)]
+    layers = [layer.fields() for layer in sampler.draw(600)]
     for wanted in HELD_BY_NETWORKS[kind]:
         found = [all(layer[name] in values for name, values in wanted.items()) for layer in layers]
         assert sum(found) >= 2, wanted
@@ -129,20 +130,20 @@ def test_the_campaign_of_all_operators_draws_what_large_networks_hold(kind: str)
 
 def test_kinds_come_in_their_shares() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "quick"))
-    counts = Counter(layer.kind for layer in draw(campaign, seed=1, count=2000))
+    counts = Counter(layer.kind for layer in Sampler(campaign, seed=1).draw(2000))
     assert counts["conv"] / 2000 == pytest.approx(0.5, abs=0.04)
     assert counts["pool"] / 2000 == pytest.approx(0.25, abs=0.04)
 
 
 def test_any_prefix_is_a_fair_sample() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "quick"))
-    counts = Counter(layer.kind for layer in draw(campaign, seed=1, count=200))
+    counts = Counter(layer.kind for layer in Sampler(campaign, seed=1).draw(200))
     assert counts["conv"] / 200 == pytest.approx(0.5, abs=0.12)
 
 
 def test_images_are_square_as_often_as_specified() -> None:
     law = {"law": "uniform", "low": 5, "high": 500, "same_share": 0.8}
-    layers = draw(conv_campaign(conv={"size": law}), seed=1, count=1000)
+    layers = Sampler(conv_campaign(conv={"size": law}), seed=1).draw(1000)
     square = sum(layer.height == layer.width for layer in layers)  # type: ignore[attr-defined]
     assert square / 1000 == pytest.approx(0.8, abs=0.04)
 
@@ -150,7 +151,7 @@ def test_images_are_square_as_often_as_specified() -> None:
 def test_groups_fit_the_channels() -> None:
     groups = {"law": "choices", "values": ["depthwise", 4], "weights": [1, 1]}
     seen = set()
-    for layer in draw(conv_campaign(conv={"groups": groups}), seed=1, count=50):
+    for layer in Sampler(conv_campaign(conv={"groups": groups}), seed=1).draw(50):
         assert isinstance(layer, Conv)
         if layer.groups != 4:
             assert layer.groups == layer.channels_in == layer.channels_out
@@ -165,13 +166,13 @@ def test_groups_fit_the_channels() -> None:
 )
 def test_padding_by_name(padding: str, pads: set[tuple[int, int]]) -> None:
     campaign = conv_campaign(conv={"kernel": 4, "stride": 2, "padding": padding})
-    layers = draw(campaign, seed=1, count=40)
+    layers = Sampler(campaign, seed=1).draw(40)
     assert {(layer.pad_top, layer.pad_bottom) for layer in layers} == pads  # type: ignore[attr-defined]
 
 
 def test_explicit_padding_is_free_on_every_side() -> None:
     campaign = conv_campaign(conv={"kernel": 3, "padding": "explicit"})
-    layers = draw(campaign, seed=1, count=200)
+    layers = Sampler(campaign, seed=1).draw(200)
     pads = {(v.pad_top, v.pad_left, v.pad_bottom, v.pad_right) for v in layers}  # type: ignore[attr-defined]
     assert len(pads) > 50
     assert max(max(p) for p in pads) == 2
@@ -184,7 +185,7 @@ def test_global_pooling_has_a_window_as_large_as_the_image() -> None:
         "ceil_mode": True,
     }  # fmt: skip
     campaign = Campaign.from_mapping({"name": "test", "kinds": {"pool": table}})
-    for layer in draw(campaign, seed=1, count=50):
+    for layer in Sampler(campaign, seed=1).draw(50):
         assert layer.output_shape[2:] == (1, 1)
         assert isinstance(layer, Pool)
         assert (layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right) == (0, 0, 0, 0)
@@ -193,7 +194,7 @@ def test_global_pooling_has_a_window_as_large_as_the_image() -> None:
 
 def test_pooling_windows_overlap_the_image() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "cpu-overnight"))
-    pools = [x for x in draw(campaign, seed=2, count=1500) if isinstance(x, Pool)]
+    pools = [x for x in Sampler(campaign, seed=2).draw(1500) if isinstance(x, Pool)]
     assert pools
     for layer in pools:
         assert max(layer.pad_top, layer.pad_bottom) < layer.kernel_height
@@ -204,7 +205,7 @@ def test_exact_layers_of_networks_change_only_their_batch() -> None:
     campaign = conv_campaign(
         conv={"batch": [1, 2, 4]}, mixture={"from_networks": 1.0, "exact": 1.0}
     )
-    layers = draw(campaign, seed=1, count=60, harvested=HARVESTED)
+    layers = Sampler(campaign, seed=1, harvested=HARVESTED).draw(60)
     plain = [layer.replace(layout="nchw") for layer in (STEM, DEPTHWISE)]
     expected = {layer.replace(batch=b) for layer in plain for b in (1, 2, 4)}
     assert set(layers) == expected
@@ -219,14 +220,14 @@ def test_the_number_of_rows_per_image_does_not_change() -> None:
             "kinds": {"dense": {"batch": [1, 2, 4], "from_networks": 1.0}},
         }
     )
-    layers = draw(campaign, seed=1, count=40, harvested=[tokens.replace(batch=8 * 197), tokens])
+    layers = Sampler(campaign, seed=1, harvested=[tokens.replace(batch=8 * 197), tokens]).draw(40)
     assert {layer.batch for layer in layers} == {197, 2 * 197, 4 * 197}
     assert {layer.replace(batch=197) for layer in layers} == {tokens}
 
 
 def test_perturbed_depthwise_layers_stay_depthwise() -> None:
     campaign = conv_campaign(mixture={"from_networks": 1.0, "exact": 0.0})
-    layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])
+    layers = Sampler(campaign, seed=1, harvested=[DEPTHWISE]).draw(200)
     widths = set()
     for layer in layers:
         assert isinstance(layer, Conv)
@@ -239,7 +240,7 @@ def test_the_mixture_has_its_share() -> None:
     campaign = conv_campaign(
         conv={"kernel": [1, 3], "activation": "tanh"}, mixture={"from_networks": 0.4, "exact": 1.0}
     )
-    layers = draw(campaign, seed=1, count=1000, harvested=HARVESTED)
+    layers = Sampler(campaign, seed=1, harvested=HARVESTED).draw(1000)
     from_networks = sum(layer.activation != "tanh" for layer in layers)  # type: ignore[attr-defined]
     assert from_networks / 1000 == pytest.approx(0.4, abs=0.05)
 
@@ -259,12 +260,12 @@ def test_a_changed_window_has_the_same_style_of_padding() -> None:
 def test_impossible_constraints_are_named() -> None:
     campaign = conv_campaign(constraints={"largest_macs": 1})
     with pytest.raises(CampaignError, match=r"kinds\.conv.*exceeded the constraints"):
-        Sampler(campaign, seed=1).draw()
+        Sampler(campaign, seed=1).draw(1)
 
 
 def test_ranges_replace_networks_that_exceed_the_constraints() -> None:
     campaign = conv_campaign(
         mixture={"from_networks": 1.0, "exact": 1.0}, constraints={"largest_tensor_bytes": 100_000}
     )
-    (layer,) = draw(campaign, seed=1, count=1, harvested=[STEM])
+    (layer,) = Sampler(campaign, seed=1, harvested=[STEM]).draw(1)
     assert layer.input_bytes <= 100_000

@@ -6,6 +6,7 @@ import pytest
 
 from resperf.campaign import Bench, Campaign, plan_campaign
 from resperf.dataset import read_dataset
+from resperf.errors import CampaignError
 from resperf.targets import Target, target
 
 TOML = """
@@ -243,11 +244,21 @@ def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> N
     assert 0 < values["too_large"] <= 12
 
 
-def test_a_plan_without_the_device_is_that_with_it(campaign: Path) -> None:
+def test_a_plan_without_the_device_is_that_with_it(
+    campaign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CampaignError("nobody is here")
+
     spec = Campaign.from_toml(campaign)
     bench = Bench(target("synthetic"))
-    here, *_ = plan_campaign(spec, bench)
+    here, *_ = plan_campaign(spec, bench, absent=True)
+    monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", fail)
     absent, setting, _ = plan_campaign(spec, bench, absent=True)
     assert absent.items == here.items
     assert setting.framework == "synthetic"
-    assert absent.notes == ("planned for a device that is not here, by the rules of its target",)
+    assert absent.notes == (
+        "planned for a device that is not here, by the rules of its target: nobody is here",
+    )
+    with pytest.raises(CampaignError, match="nobody is here"):
+        plan_campaign(spec, bench)

@@ -10,7 +10,7 @@ import pytest
 
 from resperf.backends import backend
 from resperf.backends._ort_kernels import CONV_ACTIVATIONS, GEMM_ACTIVATIONS, kernel_of
-from resperf.campaign.sampler import draw
+from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import LayerError
 from resperf.features import columns_of, feature_matrix, quantities
@@ -50,7 +50,7 @@ def drawn(kind: str, count: int = DRAWS) -> list[Layer]:
         "name": "test", "kinds": {kind: {}},
         "constraints": {"largest_tensor_bytes": SMALL_BYTES, "largest_macs": 3_000_000},
     })  # fmt: skip
-    return draw(campaign, seed=3, count=count)
+    return Sampler(campaign, seed=3).draw(count)
 
 
 def kernel(layer: Layer) -> Kernel:
@@ -208,7 +208,7 @@ def test_layers_of_networks_can_be_scaled(kind: str) -> None:
         {"name": "test", "kinds": {kind: {}}, "mixture": {"from_networks": 1.0, "exact": 0.0}}
     )
     original = max(drawn(kind, 60), key=lambda layer: layer.moved_bytes)
-    layers = draw(campaign, seed=1, count=40, harvested=[original])
+    layers = Sampler(campaign, seed=1, harvested=[original]).draw(40)
     for name in original.SCALED:
         found = {layer.fields()[name] for layer in layers}
         assert len(found) > 3 or found == {1}, name

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
-from resperf.errors import UnsupportedError
+from resperf.errors import Message, UnsupportedError
 from resperf.layers import (
     Activation,
     Conv,
@@ -1725,6 +1725,26 @@ def test_a_custom_operator_with_declared_shapes_cuts_off_nothing(
         assert [each.fields()["activation"] for each in layers] == ["none", "relu"]
     # Nothing is fused across it, and its ends are in plain layout.
     assert contents(asked) == contents(by_rules)
+
+
+def test_a_cached_reason_has_its_parts(
+    target: Target, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        conv_node("first", "x", "a"),
+        helper.make_node("Det", ["a"], ["b"], "det"),
+        helper.make_node("Relu", ["b"], ["y"], "act"),
+    ]
+    path = saved(tmp_path / "g.onnx", nodes, (2, 32, 8, 8), {"w": np.ones((32, 32, 3, 3), "f4")})
+    network = read_network(path, batch=2)
+    asked = lower(network, *target, method="framework")
+    monkeypatch.setattr("resperf.lowering._ort_graph.ask", None)
+    again = lower(replace(network), *target, method="framework")
+    assert len(list(cache.iterdir())) == 1
+    for lowered in (asked, again):
+        [reason] = [Message.of(n.reason) for n in lowered.nodes if n.role == "unknown"]
+        assert reason == "Det 'det': no layer kind for operator Det"
+        assert (reason.general, reason.unread) == ("no layer kind for operator Det", "Det")
 
 
 def test_a_cast_behind_a_custom_operator_is_a_layer(target: Target, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from resperf.errors import UnsupportedError
+from resperf.errors import Message, UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Pool, PoolNd
 from resperf.lowering._read import layer_from_node, layer_of
 from resperf.network import Network, Node, Tensor
@@ -155,8 +155,17 @@ def test_operators_without_a_layer_are_refused(made: Any, case: Any, words: str)
 def test_an_unknown_shape_is_named() -> None:
     network, node = network_of("Conv", (1, 3, 8, 8), (8, 3, 3, 3), weights=1)
     broken = Network("net", (node,), {}, network.inputs, network.outputs, {}, 1)
-    with pytest.raises(UnsupportedError, match="'t0' is not known"):
+    with pytest.raises(UnsupportedError, match="'t0' is not known") as refused:
         layer_from_node(broken, node)
+    assert Message.of(refused.value).general == "the shape of its input is not known"
+
+
+def test_an_operator_that_no_kind_reads_is_named() -> None:
+    with pytest.raises(UnsupportedError, match="Sparkle 'node': no layer kind") as refused:
+        layer_from_node(*network_of("Sparkle", (1, 3)))
+    message = Message.of(refused.value)
+    assert message.general == "no layer kind for operator Sparkle"
+    assert message.unread == "Sparkle"
 
 
 def test_positions_of_maxima_are_another_kind() -> None:

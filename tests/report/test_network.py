@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resperf.errors import Message
 from resperf.layers import Conv
 from resperf.prediction import Failure, LayerPrediction, PhaseTimes, Prediction, Skipped
 from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
@@ -61,12 +62,17 @@ def test_what_is_left_out_is_said_before_the_total_and_listed():
 
 
 def test_skipped_operators_are_grouped_by_what_they_lack():
-    shapes = [Skipped(f"c{i}", "Conv", f"Conv 'c{i}': its shapes are unusual") for i in range(48)]
+    unusual = Message("its shapes are unusual")
+    shapes = [Skipped(f"c{i}", "Conv", unusual.about(f"Conv 'c{i}': ")) for i in range(48)]
+    general = "the shape of its input is not known"
     following = [
-        Skipped(f"d{i}", "Conv", f"Conv 'd{i}': the shape of its input 't{i}' is not known")
+        Skipped(
+            f"d{i}", "Conv", Message(f"Conv 'd{i}': the shape of its input 't{i}' ...", general)
+        )
         for i in range(2)
     ]
-    dtypes = [Skipped("m", "MatMul", "MatMul 'm': dense: dtype='float64' must be float32")]
+    wrong = Message("dense: dtype='float64' must be float32")
+    dtypes = [Skipped("m", "MatMul", wrong.about("MatMul 'm': "))]
     text = network_text(prediction(skipped=(*following, *shapes, *dtypes)))
     assert text.splitlines()[-4:] == [
         "not in the total: 51 operators; --all names every one",
@@ -105,9 +111,14 @@ def test_a_network_of_which_nothing_is_known_has_an_unknown_share():
 
 
 def test_warnings_and_layers_out_of_range_are_shown():
-    far = LayerPrediction("c", "conv", 1.0, False, reason="height=900 above 512")
-    text = network_text(prediction(layers=(far,), warnings=("be careful",)))
-    assert "out of range: height=900 above 512" in text
+    far = LayerPrediction("c", "conv", 1.0, False, reason="height=900 above 512", estimated=True)
+    alone = LayerPrediction(
+        "p", "pool", 1.0, False, reason="no predictor for pool", estimated=True, from_limits=True
+    )
+    text = network_text(prediction(layers=(far, alone), warnings=("be careful",)))
+    assert "out of range: height=900 above 512; estimated" in text
+    assert "  no predictor for pool; estimated" in text
+    assert "from_limits" not in alone.to_json()
     assert text.endswith("warning: be careful")
 
 
@@ -178,9 +189,12 @@ def test_bundles_of_one_device_are_told_apart_by_the_shortest_name_that_does():
 
 
 def test_what_is_said_of_several_devices_alike_is_said_once():
-    layers = "layers are outside the trained range, first conv1"
+    counted = "2 of 12 layers are outside the trained range"
     results = [
-        prediction(device=f"card{i}", warnings=("hot", f"2 of 12 {layers} (kernel={i})"))
+        prediction(
+            device=f"card{i}",
+            warnings=("hot", Message(f"{counted}, first conv1 (kernel={i})", counted)),
+        )
         for i in range(6)
     ]
     other = prediction(device="card0", framework="torch", warnings=("hot",), notes=("n",))

@@ -94,6 +94,7 @@ def test_few_runs_are_said_to_be_few():
     many = measured(SyntheticBackend(), layers=False)
     assert many.runs > 20
     assert not any(warning.startswith("only") for warning in many.warnings)
+    assert many.is_steady
 
 
 def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_little():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from resperf.backends.monitors._base import REFERENCE, REFERENCE_COST, Monitor, Reading
+from resperf.backends.monitors._base import REFERENCE_COST, Monitor, Reading
 from resperf.targets import Target
 
-__all__ = ["REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor"]
+__all__ = ["REFERENCE_COST", "Monitor", "Reading", "load_monitor"]
 
 
 def load_monitor(target: Target, device: str = "") -> Monitor:

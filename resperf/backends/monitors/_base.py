@@ -28,11 +28,6 @@ from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
 from resperf.timing import Clock, Probe, ReferenceHistory, Sampler
 
-REFERENCE = Conv(
-    batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
-    pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
-)  # fmt: skip
-"""Takes about a millisecond on two cores: long enough to time, short enough to time often."""
 RUNS_PER_READING = 15
 REFERENCE_COST = "reference_ms"
 """Name of the reference layer's median time in a dataset's machine costs."""
@@ -95,7 +90,11 @@ class Monitor:
         Why the framework cannot run the reference.
     """
 
-    reference: Layer | None = REFERENCE
+    # About a millisecond on two cores: long enough to time, short enough to time often.
+    reference: Layer | None = Conv(
+        batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3,
+        kernel_width=3, pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
+    )  # fmt: skip
     device_states: tuple[str, ...] = ()
     usual_costs: tuple[str, ...] = ()
     waits_for: frozenset[str] = frozenset()

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from resperf.errors import require
+
 BUSY_CORES = 0.25
 """Cores that other processes may use before a measurement counts as disturbed."""
 SLOW_CLOCK = 0.9
@@ -35,21 +37,11 @@ class Load:
 
 
 class LoadMeter:
-    """Reads the load of the cores that this process may use, through psutil.
+    """Reads the load of the cores that this process may use, through psutil."""
 
-    Parameters
-    ----------
-    source : module, optional
-        Replaces psutil in tests.
-    """
-
-    def __init__(self, source: Any = None) -> None:
-        if source is None:
-            from resperf.errors import require
-
-            source = require("psutil", "bench")
-        self._source = source
-        self._process = source.Process()
+    def __init__(self) -> None:
+        self._source: Any = require("psutil", "bench")
+        self._process = self._source.Process()
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = affinity(0) if affinity else set(range(os.cpu_count() or 1))
         self._highest_mhz = 0.0

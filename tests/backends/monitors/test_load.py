@@ -38,7 +38,8 @@ def load_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Load]:
     """Measure an interval of some seconds, in which so many core seconds are used."""
     now_s, source = [10.0], FakePsutil()
     monkeypatch.setattr(_load.time, "monotonic", lambda: now_s[0])
-    meter = LoadMeter(source)
+    monkeypatch.setattr(_load, "require", lambda *_: source)
+    meter = LoadMeter()
 
     def measure(wall_s: float, *, all_s: float = 0.0, own_s: float = 0.0, mhz: float = 3e3) -> Load:
         meter.start()
