@@ -130,6 +130,7 @@ def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
             name: {}
             for name in (
                 "costs",
+                "copies",
                 "predictors",
                 "transfers",
                 "ranges",
