@@ -135,6 +135,7 @@ def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
                 "transfers",
                 "ranges",
                 "errors",
+                "intervals",
                 "golden",
                 "training",
             )
