@@ -98,12 +98,6 @@ class Samples(Record):
         """The samples' one value, by the estimator."""
         return _ESTIMATES[self.estimator](self.values)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote, also in versions in which all samples were in ms."""
-        found = values["samples_ms"] if "samples_ms" in values else values["values"]
-        return super().from_json({**values, "values": found})
-
 
 @dataclass(frozen=True)
 class NetworkRef(Record):
@@ -149,7 +143,7 @@ def layer_kind(name: str) -> str:
 def quantity_of(name: str, quantity: str) -> str:
     """Return the quantity of layers of `written_kind` that a file calls `quantity`.
 
-    Older files, and published ones, call the time of a training step its execution.
+    Published files call the time of a training step its execution.
     """
     return STEP if name != layer_kind(name) and quantity == EXECUTION else quantity
 
@@ -317,7 +311,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], setting: Setting, platform: Platform) -> Self:
-        """Read what `to_json` wrote, also in versions that had only phases.
+        """Read what `to_json` wrote.
 
         Raises
         ------
@@ -327,8 +321,6 @@ class Measurement:
         if "network" in values:
             subject: Subject = NetworkRef.from_json(values["network"])
         else:
-            subject, optimizer = written_layer(values["kind"], values["fields"])
-            setting = setting.with_optimizer(optimizer) if optimizer else setting
-        phases = {f"{phase}_ms": each for phase, each in values.get("phases", {}).items()}
-        given = read_fields(cls, {"samples": phases, **values})
+            subject = kind_of(values["kind"]).from_fields(values["fields"])
+        given = read_fields(cls, values)
         return cls(**{**given, "subject": subject, "setting": setting, "platform": platform})

@@ -264,18 +264,6 @@ def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) ->
     return " and ".join(words) or "none"
 
 
-def from_fingerprint(values: Mapping[str, Any]) -> tuple[Setting, Platform]:
-    """Split a fingerprint of a bundle, journal or dataset into setting and platform.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a field is missing or damaged.
-    """
-    setting = {**values, "options": dict(values.get("settings", {}))}
-    return Setting.from_json(setting), Platform.from_json(values)
-
-
 @cache
 def _here() -> CpuFacts:
     return cpu_facts()

@@ -54,9 +54,6 @@ def test_samples_say_how_many_copies_a_run_held_and_what_it_was_divided_by() -> 
     samples = Samples((2.0,), 1, 1, StopReason.BUDGET, copies=4, divisor=4.0, offset=0.5)
     written = json.loads(json.dumps(samples.to_json()))
     assert Samples.from_json(written) == samples
-    earlier = {k: v for k, v in written.items() if k not in ("copies", "divisor", "offset")}
-    read = Samples.from_json(earlier)
-    assert (read.copies, read.divisor, read.offset) == (None, 1.0, 0.0)
 
 
 def test_a_network_is_a_subject_too() -> None:
@@ -83,22 +80,6 @@ def test_a_derived_quantity_is_the_sum_of_its_parts_unless_it_was_measured() -> 
     samples["latency_ms"] = Samples((9.0,), 1, 0, StopReason.BUDGET)
     assert run.value("latency_ms") == 9.0
     assert math.isnan(run.value("step_ms"))
-
-
-def test_rows_of_journals_that_knew_phases_alone_are_read() -> None:
-    samples = {"samples_ms": [1.0, 2.0], "taken": 2, "warmups": 1, "stop_reason": "budget",
-               "drift": True}  # fmt: skip
-    row = {
-        "kind": "dense", "fields": LAYER.fields(), "phases": {"execution": samples},
-        "status": "ok", "isolated_ms": None, "session_ms": 0.5, "started_at": 3.0,
-        "duration_s": 1.0, "overhead_s": 0.1, "reference_ratio": None, "flags": [], "repeat": 2,
-        "detail": "",
-    }  # fmt: skip
-    read = Measurement.from_json(row, SETTING, PLATFORM)
-    assert read.samples == {
-        "execution_ms": Samples((1.0, 2.0), 2, 1, StopReason.BUDGET, drift=True)
-    }
-    assert (read.layer, read.repeat, read.setting) == (LAYER, 2, SETTING)
 
 
 def test_estimators_make_one_value_of_samples() -> None:
@@ -132,10 +113,3 @@ def test_a_training_step_is_a_layer_under_a_setting_with_a_key_of_its_own() -> N
     for key, optimizer in ((step.key.replace("adam", "lion"), "lion"), ("dense_step:batch=1", "")):
         with pytest.raises(LayerError, match=f"optimizer='{optimizer}' must be one of sgd"):
             layer_and_optimizer(key)
-
-
-def test_rows_of_journals_that_knew_steps_as_kinds_are_read() -> None:
-    row = Measurement(LAYER, Status.UNSUPPORTED, setting=SETTING, platform=PLATFORM).to_json()
-    old = {**row, "kind": "dense_step", "fields": {**LAYER.fields(), "optimizer": "adam"}}
-    read = Measurement.from_json(old, SETTING, PLATFORM)
-    assert (read.layer, read.setting) == (LAYER, SETTING.with_optimizer("adam"))

@@ -11,7 +11,6 @@ from resperf.platform import (
     Accelerator,
     Platform,
     distance,
-    from_fingerprint,
     instruction_set,
     this_platform,
     usable_cores,
@@ -132,18 +131,6 @@ def test_facts_of_accelerators_that_old_files_do_not_know_are_no_difference() ->
     ]
     two = replace(XEON, accelerators=(known, known))
     assert mine.differences(two)[0].startswith("accelerators: H100 driver=550 uuid_hash=ab")
-
-
-def test_a_fingerprint_is_split_into_setting_and_platform() -> None:
-    old = {
-        "device": "cpu", "processor": "P", "instruction_set": "avx2", "cores": 2, "threads": 1,
-        "memory_bytes": 5, "system": "Linux", "framework": "f", "framework_version": "1",
-        "provider": "p", "settings": {"spinning": "on"},
-    }  # fmt: skip
-    assert from_fingerprint(old) == (
-        Setting("f", "1", "p", threads=1, options={"spinning": "on"}),
-        Platform("cpu", "P", instruction_set="avx2", cores=2, memory_bytes=5, system="Linux"),
-    )
 
 
 def test_distance_counts_cores_before_names_and_names_before_generations() -> None:

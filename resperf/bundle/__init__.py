@@ -17,7 +17,7 @@ from resperf.bundle._adaptation import (
 from resperf.bundle._adapted import adaptation_file, keep_adaptation, kept_adaptation, mark_of
 from resperf.bundle._bundle import Bundle, Times
 from resperf.bundle._correction import Calibration, Correction, group_of
-from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
+from resperf.bundle._manifest import COPIES_ASSUMED, MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
 from resperf.bundle._search import (
@@ -34,7 +34,6 @@ from resperf.bundle._search import (
     of_device,
     user_folder,
 )
-from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.bundle._write import (
     GoldenLayer,
     golden_layers,

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -46,18 +46,6 @@ GROUPS = (
     WIDE_DEPTHWISE, PRODUCTS, ACTIVATIONS, ROWS, FUNCTIONS, INT8, INT8_SUMS, INT8_CONV_SUMS,
     INT8_DEPTHWISE, COPIES, SINGLE_VALUES, REORDERS, MEMORY, CACHES, NODE,
 )  # fmt: skip
-_EARLIER: Mapping[str, str] = {
-    **dict.fromkeys((CONVOLUTIONS, PRODUCTS), "compute"),
-    **dict.fromkeys((ACTIVATIONS, ROWS), FUNCTIONS),
-    **dict.fromkeys((INT8_SUMS, INT8_CONV_SUMS, INT8_DEPTHWISE), INT8),
-    COPIES: CACHES,
-    **dict.fromkeys(
-        (BLOCKED, DEPTHWISE, WIDE_DEPTHWISE, THIN, PLAIN_GROUPED, UNFOLDING), CONVOLUTIONS
-    ),
-    BLOCKED_GROUPED: BLOCKED,
-    **dict.fromkeys((SINGLE_VALUES, REORDERS), COPIES),
-}
-"""Group -> the one that adaptations told it by which were made before it was a group."""
 _OF_KINDS: Mapping[str, str] = {
     "activation": ACTIVATIONS, "softmax": ROWS, "norm": ROWS, "reduce": ROWS,
 }  # fmt: skip
@@ -236,13 +224,6 @@ def _moved_bytes(layer: Layer) -> tuple[float, float]:
     return cached, weights + others - cached
 
 
-def _told_by(group: str, known: Mapping[str, float]) -> str:
-    """Return the group itself if it is known, else the one that told it when it was none yet."""
-    while group not in known and group in _EARLIER:
-        group = _EARLIER[group]
-    return group
-
-
 @dataclass(frozen=True)
 class ProbeTimes(Record):
     """What one run of `resperf adapt` measured, for later ones to be joined with.
@@ -351,22 +332,6 @@ class Adaptation(Record):
         known = (*self.doubts.values(), *self.spreads.values(), *self._factors, self.drift)
         if not all(0 <= value < math.inf for value in known):
             raise ValueError("the adaptation is damaged")
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote, in this version or before groups were told apart as now."""
-        made = super().from_json(values)
-        names = {each: _told_by(each, made.doubts) for each in GROUPS}
-        factors, doubts, spreads = (
-            {group: values[name] for group, name in names.items() if name in values}
-            for values in (made.correction.factors, made.doubts, made.spreads)
-        )
-        return replace(
-            made,
-            correction=replace(made.correction, factors=factors),
-            doubts=doubts,
-            spreads=spreads,
-        )
 
     @property
     def _factors(self) -> Array:

@@ -18,7 +18,6 @@ from resperf.bundle._correction import Calibration, Correction
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import in_known_blocks, outside
-from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
@@ -57,7 +56,7 @@ class Times:
     reason : tuple of str
         Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
     low_ms, high_ms : array of float64 (layers,)
-        90% interval of measured times; NaN if the bundle has none. Wider out of range.
+        90% interval of measured times; NaN if unknown, as for copies. Wider out of range.
     """
 
     ms: Array
@@ -115,7 +114,7 @@ class Bundle:
     part : mapping
         The manifest's part for this setting and platform.
     manifest : mapping
-        Everything that ``bundle.json`` holds, in the form of the newest schema.
+        Everything that ``bundle.json`` holds.
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any], place: int = 0) -> None:
@@ -136,10 +135,8 @@ class Bundle:
         )
         self.setting, self.platform = self.settings[0], self.platforms[0]
         self.costs: Mapping[str, float] = part["costs"]
-        copies = part.get("copies", COPIES_ASSUMED)
         self.stored_copies = {
-            kind: StoredCopies.from_json(values)
-            for kind, values in ({} if copies == COPIES_ASSUMED else copies).items()
+            kind: StoredCopies.from_json(values) for kind, values in part["copies"].items()
         }
         self.errors: Mapping[str, Any] = part["errors"]
         self.estimates: Mapping[str, Any] = part.get("estimates", {})
@@ -675,17 +672,16 @@ class Bundle:
     def _bounded(
         self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]
     ) -> Estimate:
-        """Add the bundle's bounds, if it has any, where the predictor has none of its own."""
+        """Add the bundle's bounds where the predictor has none of its own."""
         values = predicted.values
         low, high = widened(values, predicted.low, predicted.high, in_range)
-        if "intervals" in self.part:
-            intervals = self._intervals.get((kind, quantity))
-            bounds = assumed if intervals is None else intervals.bounds
-            others = bounds(values, in_range)
-            low, high = (
-                np.where(np.isnan(own), other, own)
-                for own, other in zip((low, high), others, strict=True)
-            )
+        intervals = self._intervals.get((kind, quantity))
+        bounds = assumed if intervals is None else intervals.bounds
+        others = bounds(values, in_range)
+        low, high = (
+            np.where(np.isnan(own), other, own)
+            for own, other in zip((low, high), others, strict=True)
+        )
         return Estimate(values, low, high)
 
     def transfer_ms(

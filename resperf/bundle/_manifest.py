@@ -12,7 +12,6 @@ from types import UnionType
 from typing import Any
 
 from resperf.bundle._provenance import UNKNOWN
-from resperf.bundle._upgrade import upgraded, with_quantities_of_steps
 from resperf.errors import BundleError, ResperfError
 from resperf.features import FEATURE_SET_VERSION
 from resperf.quantities import Level
@@ -20,10 +19,9 @@ from resperf.quantities import Level
 MANIFEST = "bundle.json"
 NETWORK = Level.NETWORK.value
 """Used in place of a layer kind if the subjects are networks."""
-SCHEMA_VERSION = 4
-"""1: layers only. 2: with in-network correction. 3: with transferred calibration.
-4: layers and networks, any quantity, several settings and platforms, provenance. Parts may have
-entries that earlier versions of this schema ignore: ``probes``, ``machines``."""
+SCHEMA_VERSION = 1
+COPIES_ASSUMED: Mapping[str, Any] = {}
+"""Copies of a bundle that does not store how many copies of a layer were measured together."""
 
 _TOP: Mapping[str, type] = {
     "created": str,
@@ -40,10 +38,12 @@ _PART: Mapping[str, type] = {
     "settings": list,
     "platforms": list,
     "costs": dict,
+    "copies": dict,
     "predictors": dict,
     "transfers": dict,
     "ranges": dict,
     "errors": dict,
+    "intervals": dict,
     "golden": dict,
     "training": dict,
 }
@@ -57,7 +57,7 @@ _PROVENANCE: Mapping[str, type | UnionType] = {
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a bundle's manifest in schema 4 and check its structure, but no other file.
+    """Read a bundle's manifest and check its structure, but no other file.
 
     Raises
     ------
@@ -66,17 +66,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     manifest = _parsed(folder)
     version = manifest.get("schema_version")
-    if version not in range(1, SCHEMA_VERSION + 1):
+    if version != SCHEMA_VERSION:
         raise BundleError(
-            f"{folder} has bundle schema {version!r}, this resperf reads 1 to {SCHEMA_VERSION}; "
+            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION}; "
             "train it again or update resperf"
         )
-    if manifest["schema_version"] < SCHEMA_VERSION:
-        with damage_named(folder):
-            manifest = upgraded(manifest)
     _refuse(folder, _structural_damage(manifest))
-    with damage_named(folder):
-        return with_quantities_of_steps(manifest)
+    return manifest
 
 
 @contextmanager

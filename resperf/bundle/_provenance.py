@@ -48,24 +48,6 @@ def provenance(
     }
 
 
-def unknown_provenance(dataset: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a bundle of schema 1 to 3, as far as it is known."""
-    seeds = {name: training[key] for name, key in _SEEDS.items() if key in training}
-    return {
-        "datasets": [{**dataset, "merged": UNKNOWN}],
-        "seeds": seeds,
-        "excluded": UNKNOWN,
-        "packages": UNKNOWN,
-        "resperf": training.get("resperf", UNKNOWN),
-        "commit": UNKNOWN,
-        "changes": UNKNOWN,
-        "rebuildable": {"answer": UNKNOWN, "why": "the bundle was made before this was recorded"},
-    }
-
-
-_SEEDS = {"training": "seed", "split": "split_seed"}
-
-
 def changed(before: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Return the provenance after a later change, with its date and the reason."""
     earlier = before["changes"]

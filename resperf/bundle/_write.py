@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
+from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION
 from resperf.bundle._provenance import merged as merged_provenance
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of_keys, feature_matrix
@@ -22,7 +22,6 @@ from resperf.measurement import layer_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import LayerPredictor, Predictor
-from resperf.quantities import Level
 from resperf.settings import Setting
 
 GOLDEN_LAYERS = 10
@@ -109,10 +108,8 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.iterdir())
     }
-    kinds = {kind for part in values["parts"] for kind in part["predictors"]}
     manifest = {
         **values,
-        "levels": sorted({Level.NETWORK if kind == NETWORK else Level.LAYER for kind in kinds}),
         "schema_version": SCHEMA_VERSION,
         "feature_set_version": FEATURE_SET_VERSION,
         "files": files,

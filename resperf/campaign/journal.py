@@ -21,19 +21,18 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
 from resperf.files import lock, sync_folder
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
-from resperf.platform import Platform, from_fingerprint
+from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
-VERSION = 2
-"""1: setting and platform are one object, the fingerprint; samples are of phases alone."""
+VERSION = 1
 USUAL_SHARE = 0.6
 """A state that more of the rows than this were measured in is how the machine usually is."""
 _FEWEST_FLAGGED = 100
@@ -54,14 +53,6 @@ class Header(Record):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"journal": VERSION, **super().to_json()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote, also in version 1."""
-        if "fingerprint" in values:
-            where = (each.to_json() for each in from_fingerprint(values["fingerprint"]))
-            values = {**values, **dict(zip(("setting", "platform"), where, strict=True))}
-        return super().from_json(values)
 
 
 @dataclass
@@ -112,7 +103,8 @@ def read_journal(path: Path) -> Records:
     Raises
     ------
     CampaignError
-        If the file is not a journal, or a finished line of it is damaged.
+        If the file is not a journal, or one of another version, or a finished line of it is
+        damaged.
     """
     records = Records()
     # Line by line: the file of a long campaign is several times larger than what is used of it.
@@ -121,22 +113,26 @@ def read_journal(path: Path) -> Records:
             if not line.endswith(b"\n"):
                 break
             try:
-                _take(records, json.loads(line))
+                values = json.loads(line)
+                version = values["journal"] if records.header is None else VERSION
+                if version == VERSION:
+                    _take(records, values)
             except (ValueError, KeyError, TypeError, AttributeError, ResperfError) as error:
                 raise CampaignError(
                     f"journal {path}: line {number} is damaged ({type(error).__name__}: {error}); "
                     "remove that line, or move the file away to start afresh"
                 ) from error
+            if version != VERSION:
+                raise CampaignError(
+                    f"journal {path} has version {version!r}, this resperf reads {VERSION}; finish "
+                    "its campaign with the resperf that wrote it, or move it away to start afresh"
+                )
     return records
 
 
 def _take(records: Records, values: Mapping[str, Any]) -> None:
     """Add one line's content."""
     if records.header is None:
-        if values["journal"] not in range(1, VERSION + 1):
-            raise ValueError(
-                f"journal version {values['journal']!r}, this resperf reads 1 to {VERSION}"
-            )
         records.header = Header.from_json(values)
     elif "row" in values:
         where = records.where or (records.header.setting, records.header.platform)

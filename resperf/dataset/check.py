@@ -55,7 +55,7 @@ def check_dataset(path: Path) -> list[str]:
     Raises
     ------
     DatasetError
-        If the file cannot be read at all: missing, truncated, not a dataset, of a newer schema.
+        If the file cannot be read at all: missing, truncated, not a dataset, of another schema.
     """
     with open_dataset(path) as file:
         problems = [] if len(file) else ["the file has no rows"]
@@ -97,7 +97,6 @@ def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[st
     return [
         line
         for name, count in counts.items()
-        if name in arrays
         for line in _found((arrays[name] < 0) | (arrays[name] >= count), f"no such {name}")
     ]
 
@@ -279,9 +278,8 @@ def _layer_problems(group: str, arrays: Mapping[str, Array]) -> list[str]:
 
 def _duplicates(arrays: Mapping[str, Array]) -> list[str]:
     _, layer = np.unique(arrays["key"], return_inverse=True)
-    # Repeats are numbered on each platform; files before schema 3 have one.
-    platform = arrays.get("platform", np.zeros_like(layer))
-    pairs = np.stack([layer, platform, arrays["repeat"]], axis=1)
+    # Repeats are numbered on each platform.
+    pairs = np.stack([layer, arrays["platform"], arrays["repeat"]], axis=1)
     _, first = np.unique(pairs, axis=0, return_index=True)
     again = np.ones(len(pairs), dtype=bool)
     again[first] = False

@@ -28,7 +28,6 @@ from resperf.measurement import (
     Status,
     StopReason,
     Subject,
-    quantity_of,
     written_layer,
 )
 from resperf.platform import Platform
@@ -190,8 +189,6 @@ def from_columns(
 ) -> list[Measurement]:
     """Return measurements of one kind, or of networks, from columns; inverse of `to_columns`.
 
-    Files before schema 3 have training steps under the file's setting, as ``execution_ms``.
-
     Parameters
     ----------
     group : str or None
@@ -200,7 +197,7 @@ def from_columns(
     quantities : mapping of str to sequence of Estimator
         One per row.
     settings, platforms : sequence
-        Referenced by rows; rows without references have the first ones.
+        Referenced by rows.
 
     Raises
     ------
@@ -213,52 +210,46 @@ def from_columns(
         name: decode(array) if array.dtype.kind == TEXT else array.tolist()
         for name, array in arrays.items()
     }
-    count = len(lists["status"])
-    first = [0] * count
-    by_reference = zip(lists.get("setting", first), lists.get("platform", first), strict=True)
+    by_reference = zip(lists["setting"], lists["platform"], strict=True)
     left_out = ("key", "status", "flags", "setting", "platform")
     plain = [name for name in ROW_COLUMNS if name in lists and name not in left_out]
-    sampled = {
-        quantity_of(group or "", name): _samples_of(name, each, lists)
-        for name, each in quantities.items()
-    }
+    sampled = {name: _samples_of(name, each, lists) for name, each in quantities.items()}
     return [
         Measurement(
             subject=subject,
             status=Status(lists["status"][row]),
             flags=tuple(filter(None, lists["flags"][row].split(","))),
             samples={name: rows[row] for name, rows in sampled.items() if rows[row].values},
-            setting=settings[setting].with_optimizer(optimizer) if optimizer else settings[setting],
+            setting=settings[setting],
             platform=platforms[platform],
             **{name: lists[name][row] for name in plain},
         )
-        for row, ((subject, optimizer), (setting, platform)) in enumerate(
+        for row, (subject, (setting, platform)) in enumerate(
             zip(_subjects(group, lists), by_reference, strict=True)
         )
     ]
 
 
-def _subjects(group: str | None, lists: Mapping[str, list[Any]]) -> Iterator[tuple[Subject, str]]:
-    """Yield the subject of each row, and the optimizer of a training step."""
+def _subjects(group: str | None, lists: Mapping[str, list[Any]]) -> Iterator[Subject]:
+    """Yield the subject of each row."""
     if group is None:
         columns = [lists[name] for name in ("name", "digest", "description") if name in lists]
         for row in zip(*columns, strict=True):
-            yield NetworkRef(*row), ""
+            yield NetworkRef(*row)
         return
     names = tuple(field_columns(group))
     for values in zip(*(lists[name] for name in names), strict=True):
-        yield written_layer(group, dict(zip(names, values, strict=True)))
+        layer, _ = written_layer(group, dict(zip(names, values, strict=True)))
+        yield layer
 
 
 def _samples_of(
     name: str, estimators: Sequence[Estimator], lists: Mapping[str, list[Any]]
 ) -> list[Samples]:
     """Return one quantity of every row, without samples if it was not measured."""
-    count = len(lists["status"])
-    absent = {"copies": [0] * count, "divisor": [1.0] * count, "offset": [0.0] * count}
     rows = zip(
         *(
-            lists.get(column_name(quantity(name), label)) or absent[label]
+            lists[column_name(quantity(name), label)]
             for label in SAMPLE_COLUMNS
             if label != "value"
         ),

@@ -40,20 +40,14 @@ from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.files import write_whole
 from resperf.layers import KINDS, kind_of
-from resperf.measurement import Measurement, NetworkRef, layer_kind, quantity_of, written_kind
-from resperf.platform import Platform, from_fingerprint
-from resperf.quantities import PHASES, QUANTITIES, Estimator, quantity
+from resperf.measurement import Measurement, NetworkRef, layer_kind, written_kind
+from resperf.platform import Platform
+from resperf.quantities import QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
 
 FORMAT = "resperf dataset"
 _INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source", "fusions")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
-_OTHERS: Mapping[int, frozenset[str]] = {
-    1: frozenset({"fingerprint"}),
-    2: frozenset({"fingerprint", "phases", "source"}),
-    3: frozenset({"settings", "platforms", "quantities", "source"}),
-}
-"""Schema version -> its JSON attributes beside those that every file has."""
 _TABLE_COLUMNS = frozenset(
     {
         "key",
@@ -184,7 +178,7 @@ def _attributes(
     info: DatasetInfo, settings: Sequence[Setting], platforms: Sequence[Platform]
 ) -> dict[str, Any]:
     values = {
-        **{name: getattr(info, name) for name in _INFO if name != "fusions" or info.fusions},
+        **{name: getattr(info, name) for name in _INFO},
         "settings": [each.to_json() for each in settings],
         "platforms": [each.to_json() for each in platforms],
     }
@@ -245,7 +239,7 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
     Raises
     ------
     DatasetError
-        If it is missing, not a dataset, of a newer schema, or damaged.
+        If it is missing, not a dataset, of another schema, or damaged.
     """
     _check_readable(path)
     try:
@@ -295,12 +289,10 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         raise DatasetError(
             f"{path} is an HDF5 file but not a resperf dataset; give one that resperf bench wrote"
         )
-    if int(version) < 1:
-        raise ValueError(f"schema version {version}")
-    if int(version) > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise DatasetError(
-            f"{path} has schema version {version}, this resperf reads up to {SCHEMA_VERSION}; "
-            "upgrade resperf"
+            f"{path} has schema version {version}, this resperf reads {SCHEMA_VERSION}; use the "
+            "resperf that wrote it, or move it away and measure or import it again"
         )
     unknown = sorted({layer_kind(name) for name in file} - {*KINDS, NETWORKS, *FILES})
     if unknown:
@@ -310,11 +302,6 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         )
 
 
-def version_of(file: h5py.File) -> int:
-    """Return the schema version of an open dataset file."""
-    return int(file.attrs["schema_version"])
-
-
 def groups_of(file: h5py.File) -> list[str]:
     """Return the kinds of layers of which an open dataset file has rows, and of networks."""
     return sorted(set(file) - set(FILES), key=lambda name: (name == NETWORKS, name))
@@ -322,57 +309,41 @@ def groups_of(file: h5py.File) -> list[str]:
 
 def info_of(file: h5py.File) -> DatasetInfo:
     """Read the identity of an open dataset file."""
-    values = _json_attributes(file)
     (setting, *_), (platform, *_) = references_of(file)
+    values = {name: json.loads(file.attrs[name]) for name in _INFO}
     lists = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
     return DatasetInfo(
         setting=setting,
         platform=platform,
         seed=int(file.attrs["seed"]),
         created=str(file.attrs["created"]),
-        **{name: (values | lists)[name] for name in _INFO},
+        **values | lists,
     )
-
-
-def _json_attributes(file: h5py.File) -> dict[str, Any]:
-    """Read the attributes that are JSON, also of older schema versions."""
-    attributes = dict(file.attrs)
-    needed = {"campaign", "versions", "machine_costs", "merged"} | _OTHERS[version_of(file)]
-    names = needed | ({"fusions"} & attributes.keys())
-    values = {name: json.loads(attributes[name]) for name in names}
-    quantities = [f"{phase}_ms" for phase in values.get("phases", ())] or list(PHASES)
-    return {"quantities": quantities, "source": {}, "fusions": [], **values}
 
 
 def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
     """Read the settings and platforms of an open dataset file; the first ones are its own."""
-    values = _json_attributes(file)
-    if "fingerprint" in values:
-        setting, platform = from_fingerprint(values["fingerprint"])
-        return [setting], [platform]
     return (
-        [Setting.from_json(each) for each in values["settings"]],
-        [Platform.from_json(each) for each in values["platforms"]],
+        [Setting.from_json(each) for each in json.loads(file.attrs["settings"])],
+        [Platform.from_json(each) for each in json.loads(file.attrs["platforms"])],
     )
 
 
 def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
-    """Return the columns that a group of rows should have in the file's schema."""
+    """Return the columns that a group of rows should have."""
     quantities = quantities_of_group(file, name)
     per_row = (estimator_column(quantity(each)) for each in quantities)
     optional = {
         label: each for one in per_row for label, each in one.items() if label in file[name]
     }
     if name == NETWORKS:
-        described = DESCRIPTIONS in file
-        return network_columns(quantities, version_of(file), described=described) | optional
-    return kind_columns(name, quantities, version_of(file)) | optional
+        return network_columns(quantities, described=DESCRIPTIONS in file) | optional
+    return kind_columns(name, quantities) | optional
 
 
 def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
     """Return the quantities of a group of rows."""
-    own = file[name].attrs.get("quantities")
-    return tuple(_json_attributes(file)["quantities"] if own is None else json.loads(own))
+    return tuple(json.loads(file[name].attrs.get("quantities", file.attrs["quantities"])))
 
 
 def estimators_in(group: h5py.Group, name: str) -> list[Estimator]:
@@ -380,8 +351,7 @@ def estimators_in(group: h5py.Group, name: str) -> list[Estimator]:
     (column,) = estimator_column(quantity(name))
     if column in group:
         return [Estimator(each) for each in decode(group[column][()])]
-    usual = Estimator(group[name].attrs.get("estimator", Estimator.MEDIAN))
-    return [usual] * len(group[name])
+    return [Estimator(group[name].attrs["estimator"])] * len(group[name])
 
 
 def read_info(path: Path) -> DatasetInfo:
@@ -390,7 +360,7 @@ def read_info(path: Path) -> DatasetInfo:
     Raises
     ------
     DatasetError
-        If the file is missing, damaged, not a dataset, or of a newer schema.
+        If the file is missing, damaged, not a dataset, or of another schema.
     """
     with open_dataset(path) as file:
         return info_of(file)
@@ -421,7 +391,7 @@ def read_dataset(path: Path) -> Dataset:
     Raises
     ------
     DatasetError
-        If the file is missing, damaged, not a dataset, of a newer schema, or has an invalid layer.
+        If the file is missing, damaged, not a dataset, of another schema, or has an invalid layer.
     """
     with open_dataset(path) as file:
         names = [name for name in file if name not in FILES]
@@ -490,7 +460,7 @@ def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
     Raises
     ------
     DatasetError
-        If the file is missing, damaged, not a dataset, or of a newer schema.
+        If the file is missing, damaged, not a dataset, or of another schema.
     """
     with open_dataset(path) as file:
         names = [name for name in groups_of(file) if networks or name != NETWORKS]
@@ -523,16 +493,13 @@ def _table_of(
         values["isolated_ms"] = np.full(len(keys), np.nan)
     else:
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
-    for label in ("setting", "platform"):
-        values.setdefault(label, np.zeros(len(values["key"]), dtype=int))
     quantities = quantities_of_group(file, name)
-    times_ms = {quantity_of(name, each): group[each][()] for each in quantities}
-    copies = {quantity_of(name, each): column_name(quantity(each), "copies") for each in quantities}
+    times_ms = {each: group[each][()] for each in quantities}
     return KindTable(
         kind=layer_kind(name),
         columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
-        copies={each: group[label][()] for each, label in copies.items() if label in columns},
+        copies={each: group[column_name(quantity(each), "copies")][()] for each in quantities},
         settings=settings,
         platforms=platforms,
         **{**values, "repeat": values["repeat"].astype(np.int64)},

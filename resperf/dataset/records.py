@@ -108,10 +108,9 @@ class KindTable:
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
     setting, platform : array of int (n,)
-        Place in the file's settings and platforms; all 0 in files before schema 3.
+        Place in the file's settings and platforms.
     copies : mapping of str to array of int (n,)
-        Quantity to how many copies of the layer a run held, 0 if unknown; empty in files before
-        schema 3.
+        Quantity to how many copies of the layer a run held, 0 if unknown.
     settings : tuple of Setting
     platforms : tuple of Platform
         Those of the file, which `setting` and `platform` count from 0.

@@ -1,6 +1,6 @@
 """Layout of the HDF5 file: columns of each group, their units and types.
 
-Changing it raises `SCHEMA_VERSION`, extends the reader and adds a golden file to the tests.
+Changing a released one raises `SCHEMA_VERSION`, extends the reader and adds a golden file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from resperf.measurement import layer_kind
 from resperf.quantities import PHASES, Quantity, quantity
 from resperf.settings import OPTIMIZER
 
-SCHEMA_VERSION = 3
-"""1: three phases in every file. 2: a file says which phases its rows have, and its source. 3: rows
-of networks with their graphs; settings and platforms by reference; copies, divisor and offset."""
+SCHEMA_VERSION = 1
 TEXT = "S"
 """Type of a text column: UTF-8, fixed length, padded with NUL (MATLAB and pandas open both)."""
 MAX_TEXT_BYTES = 512
@@ -34,15 +32,12 @@ class Column:
         ``"<i8"``, ``"<i4"``, ``"|u1"`` (yes/no), ``"<f8"``, ``"<f4"`` or `TEXT`.
     width : int
         Values per row; 1 makes a 1-D dataset, more make a 2-D one.
-    since : int
-        First schema version that has it.
     """
 
     unit: str
     description: str
     dtype: str
     width: int = 1
-    since: int = 1
 
 
 ROW_COLUMNS: Mapping[str, Column] = {
@@ -57,8 +52,8 @@ ROW_COLUMNS: Mapping[str, Column] = {
     "isolated_ms": Column("ms", "median wall time of one run of the layer alone", "<f8"),
     "session_ms": Column("ms", "cost of a session call without any layer", "<f8"),
     "reference_ratio": Column("1", "time of the reference layer over its usual time", "<f8"),
-    "setting": Column("1", "place in the file's settings", "<i4", since=3),
-    "platform": Column("1", "place in the file's platforms", "<i4", since=3),
+    "setting": Column("1", "place in the file's settings", "<i4"),
+    "platform": Column("1", "place in the file's platforms", "<i4"),
 }
 
 MAX_STORED_SAMPLES = 64
@@ -86,9 +81,9 @@ SAMPLE_COLUMNS: Mapping[str, Column] = {
     "warmups": Column("1", "runs of {stem} before the first sample", "<i8"),
     "stop_reason": Column("name", "why sampling of {stem} stopped: precise or budget", TEXT),
     "drift": Column("bool", "samples of {stem} moved steadily", "|u1"),
-    "copies": Column("1", "copies that a run of {stem} held, 0 where unknown", "<i4", since=3),
-    "divisor": Column("1", "what a run's value less the offset was divided by", "<f8", since=3),
-    "offset": Column("{unit}", "what was subtracted from a run's value", "<f8", since=3),
+    "copies": Column("1", "copies that a run of {stem} held, 0 where unknown", "<i4"),
+    "divisor": Column("1", "what a run's value less the offset was divided by", "<f8"),
+    "offset": Column("{unit}", "what was subtracted from a run's value", "<f8"),
 }
 """Columns of each quantity; `column_name` gives their names."""
 
@@ -132,7 +127,7 @@ def estimator_column(quantity: Quantity) -> dict[str, Column]:
     return {column_name(quantity, "estimator"): replace(_ESTIMATOR, description=described)}
 
 
-def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:
+def _sample_columns(names: Sequence[str]) -> dict[str, Column]:
     return {
         column_name(each, label): replace(
             column,
@@ -141,13 +136,10 @@ def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:
         )
         for each in map(quantity, names)
         for label, column in SAMPLE_COLUMNS.items()
-        if column.since <= version
     }
 
 
-def kind_columns(
-    group: str, quantities: Sequence[str] = PHASES, version: int = SCHEMA_VERSION
-) -> dict[str, Column]:
+def kind_columns(group: str, quantities: Sequence[str] = PHASES) -> dict[str, Column]:
     """Return all columns of a group of layers, by name.
 
     Parameters
@@ -156,8 +148,6 @@ def kind_columns(
         As `resperf.measurement.written_kind` returns it.
     quantities : sequence of str
         Those of the group.
-    version : int
-        The file's schema version.
 
     Raises
     ------
@@ -166,17 +156,14 @@ def kind_columns(
     ResperfError
         If there is no such quantity.
     """
-    rows = {name: column for name, column in ROW_COLUMNS.items() if column.since <= version}
-    return {**field_columns(group), **rows, **_sample_columns(quantities, version)}
+    return {**field_columns(group), **ROW_COLUMNS, **_sample_columns(quantities)}
 
 
-def network_columns(
-    quantities: Sequence[str], version: int = SCHEMA_VERSION, *, described: bool = False
-) -> dict[str, Column]:
+def network_columns(quantities: Sequence[str], *, described: bool = False) -> dict[str, Column]:
     """Return all columns of the group of network rows, by name; arguments as in `kind_columns`.
 
     With `described`, the file has descriptions of networks, and rows refer to them.
     """
     rows = {name: column for name, column in ROW_COLUMNS.items() if name not in _OF_LAYERS}
     names = {**_NETWORK_NAMES, **(_DESCRIBED if described else {})}
-    return {**names, **rows, **_sample_columns(quantities, version)}
+    return {**names, **rows, **_sample_columns(quantities)}

@@ -15,11 +15,10 @@ from resperf.dataset.hdf5 import (
     info_of,
     open_dataset,
     tables_of,
-    version_of,
 )
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
-from resperf.dataset.schema import NETWORKS
+from resperf.dataset.schema import NETWORKS, SCHEMA_VERSION
 from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
@@ -126,12 +125,12 @@ def summarize(path: Path) -> Summary:
     Raises
     ------
     DatasetError
-        If the file is missing, damaged, not a dataset, or of a newer schema.
+        If the file is missing, damaged, not a dataset, or of another schema.
     """
     with open_dataset(path) as file:
         info = info_of(file)
         tables = list(tables_of(file, groups_of(file)).values())
-        version, digest = version_of(file), str(file.attrs["checksum"])
+        digest = str(file.attrs["checksum"])
     settings: Counter[Setting] = Counter()
     platforms: Counter[Platform] = Counter()
     for table in tables:
@@ -143,7 +142,7 @@ def summarize(path: Path) -> Summary:
     return Summary(
         path=path,
         size_bytes=path.stat().st_size,
-        schema_version=version,
+        schema_version=SCHEMA_VERSION,
         checksum=digest,
         info=info,
         first_started_at=float(np.fmin.reduce(started)),

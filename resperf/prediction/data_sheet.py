@@ -130,10 +130,12 @@ def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
             name: {}
             for name in (
                 "costs",
+                "copies",
                 "predictors",
                 "transfers",
                 "ranges",
                 "errors",
+                "intervals",
                 "golden",
                 "training",
             )

@@ -46,8 +46,6 @@ METHODS: dict[str, str] = {
 """Method -> module:class. Help texts list the methods in this order."""
 
 DEFAULT_METHOD = "ensemble"
-_FORMER_NAMES = {"linear": "gianniti"}
-"""Names in bundles of earlier versions -> methods."""
 
 
 def predictor_class(method: str) -> type[Predictor]:
@@ -58,10 +56,9 @@ def predictor_class(method: str) -> type[Predictor]:
     TrainingError
         If there is no such method.
     """
-    name = _FORMER_NAMES.get(method, method)
-    if name not in METHODS:
+    if method not in METHODS:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
-    module_name, class_name = METHODS[name].split(":")
+    module_name, class_name = METHODS[method].split(":")
     return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
 
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns, take
-from resperf.measurement import layer_kind, quantity_of
-from resperf.quantities import EXECUTION, Level, quantity
+from resperf.quantities import Level, quantity
 from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
@@ -444,10 +443,8 @@ class Predictor(ABC):
         BundleError
             If values are missing or do not fit.
         """
-        name = str(stored(values, "kind"))
-        self = cls(layer_kind(name))
-        # Bundles before schema 4 do not store the quantity.
-        self.quantity_ = quantity_of(name, str(values.get("quantity", EXECUTION)))
+        self = cls(str(stored(values, "kind")))
+        self.quantity_ = str(stored(values, "quantity"))
         self._load(values, folder)
         return self
 

@@ -20,8 +20,8 @@ from resperf.predictors.terms import (
     physical_terms,
     terms_of,
 )
+from resperf.quantities import EXECUTION
 from resperf.settings import OPTIMIZER
-from resperf.targets import UNKNOWN
 
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
@@ -123,7 +123,8 @@ class Baseline(LayerPredictor):
     Attributes
     ----------
     device_class_ : str
-        Class of the devices that it was learnt for; `resperf.targets.UNKNOWN` in older bundles.
+        Class of the devices that it was learnt for; `resperf.targets.UNKNOWN` if not known or
+        several.
     terms_ : tuple of str
         Names of the terms with a coefficient above zero.
     coefficients_ : array (terms,)
@@ -142,8 +143,10 @@ class Baseline(LayerPredictor):
         """Return a baseline with given coefficients, of which ``constant`` is the smallest time."""
         stored_values = {
             "kind": kind,
+            "quantity": EXECUTION,
             "device_class": device_class,
             "terms": coefficients,
+            "factors": {},
             "floor_ms": coefficients["constant"],
         }
         return cls.load(stored_values, Path())
@@ -201,16 +204,16 @@ class Baseline(LayerPredictor):
         return {
             "device_class": self.device_class_,
             "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
-            **({"factors": self.factors_} if self.factors_ else {}),
+            "factors": self.factors_,
             "floor_ms": self.floor_ms_,
         }
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
         """Read names, coefficients and factors."""
-        self.device_class_ = str(values.get("device_class", UNKNOWN))
+        self.device_class_ = str(stored(values, "device_class"))
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)
-        # Kinds without such a field, and older bundles, have no factors.
-        self.factors_ = {str(name): float(each) for name, each in values.get("factors", {}).items()}
+        factors = stored(values, "factors")
+        self.factors_ = {str(name): float(each) for name, each in factors.items()}
         self.floor_ms_ = float(stored(values, "floor_ms"))

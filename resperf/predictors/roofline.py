@@ -561,7 +561,7 @@ class Roofline(Boosted):
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read coefficients, factors, and the trees."""
         self.features_ = tuple(stored(values, "features"))
-        self.factors_ = dict(values.get("factors", {}))
+        self.factors_ = dict(stored(values, "factors"))
         sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
         self.priors_ = {sort: _from_json(each) for sort, each in sorts.items()}
         self.left_out_ = _read_intervals("intervals", sorts)
@@ -610,8 +610,8 @@ def _to_json(costs: Costs) -> dict[str, Any]:
 def _from_json(values: Mapping[str, Any]) -> Costs:
     return Costs(
         stored(values, "terms"), float(stored(values, "dispatch_ms")), int(stored(values, "rows")),
-        bool(stored(values, "trees")), bool(values.get("dispatched", False)),
-        int(values.get("aligned", 0)), dict(values.get("fixed", {})),
+        bool(stored(values, "trees")), bool(stored(values, "dispatched")),
+        int(stored(values, "aligned")), dict(stored(values, "fixed")),
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from resperf.bundle import (
-    COPIES_ASSUMED,
     Bundle,
     GoldenLayer,
     golden_layers,
@@ -218,7 +217,7 @@ def _learn_layers(
     entries = {
         "transfers": {name: each.to_json() for name, each in transfers.items()},
         "ranges": ranges,
-        "copies": stored_copies(train) or COPIES_ASSUMED,
+        "copies": stored_copies(train),
         "golden": {"layers": golden, "networks": []},
     }
     part = learning.part(entries)

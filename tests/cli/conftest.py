@@ -21,7 +21,7 @@ from resperf.platform import this_platform
 from resperf.quantities import PHASES
 from resperf.training import train
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-v4" / "bundle.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle" / "bundle.json"
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 ROWS = 60
 MY_CARD = {

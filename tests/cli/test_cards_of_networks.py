@@ -111,7 +111,8 @@ def stored(tmp_path_factory) -> Path:
                     "predictors": {
                         "network": {"execution_ms": values, "step_ms": of_steps_values}
                     },
-                    "transfers": {}, "ranges": {}, "errors": {}, "golden": {}, "training": {},
+                    "copies": {}, "transfers": {}, "ranges": {}, "errors": {}, "intervals": {},
+                    "golden": {}, "training": {},
                 }
             ],
             "provenance": provenance([], seeds={"training": 0}, excluded={}),

@@ -22,16 +22,16 @@ EditedFactory = Callable[..., AbstractContextManager[h5py.File]]
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    return Path(__file__).parents[1] / "golden" / "dataset-v1.h5"
+    return Path(__file__).parents[1] / "golden" / "dataset.h5"
 
 
 @pytest.fixture
 def edited(golden: Path, tmp_path: Path) -> EditedFactory:
-    """Open a copy of a golden file at ``a.h5``, without its seal as other tools would write it."""
+    """Open a copy of the golden file at ``a.h5``, without its seal: as other tools write it."""
 
-    def opened(version: int = 1) -> AbstractContextManager[h5py.File]:
+    def opened() -> AbstractContextManager[h5py.File]:
         path = tmp_path / "a.h5"
-        path.write_bytes(golden.with_name(f"dataset-v{version}.h5").read_bytes()[512:])
+        path.write_bytes(golden.read_bytes()[512:])
         return h5py.File(path, "r+")
 
     return opened

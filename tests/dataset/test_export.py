@@ -15,7 +15,8 @@ from resperf.errors import DatasetError, MissingExtraError, OutputError
 def test_several_kinds_become_several_files(tmp_path: Path, golden: Path) -> None:
     written = export_dataset(golden, tmp_path / "out.csv")
     assert [path.name for path in written] == [
-        "out.conv.csv", "out.dense.csv", "out.pool.csv", "out.reorder.csv",
+        "out.conv.csv", "out.dense.csv", "out.dense_step.csv", "out.networks.csv", "out.pool.csv",
+        "out.reorder.csv",
     ]  # fmt: skip
     with written[1].open(newline="", encoding="utf-8") as file:
         first, failed = csv.DictReader(file)
@@ -61,7 +62,9 @@ def test_what_cannot_be_exported_is_named(
 ) -> None:
     with pytest.raises(DatasetError, match=r"must end in \.csv or \.parquet"):
         export_dataset(golden, tmp_path / "out.xlsx")
-    with pytest.raises(DatasetError, match="no layers of kind 'lstm'; it has conv, dense, pool"):
+    with pytest.raises(
+        DatasetError, match="no layers of kind 'lstm'; it has conv, dense, dense_step"
+    ):
         export_dataset(golden, tmp_path / "out.csv", kind="lstm")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[parquet\]'"):

@@ -23,7 +23,7 @@ def _lines(title: str) -> str:
 @pytest.fixture
 def in_folder(tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datasets").mkdir()
-    shutil.copy(golden.with_name("dataset-v3.h5"), tmp_path / "datasets" / "demo.h5")
+    shutil.copy(golden, tmp_path / "datasets" / "demo.h5")
     monkeypatch.chdir(tmp_path)
 
 

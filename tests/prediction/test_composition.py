@@ -41,7 +41,7 @@ def test_the_table_says_how_quantities_compose(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_sum_of_layers_is_a_predictor_of_networks() -> None:
-    folder = Path(__file__).parents[1] / "golden" / "bundle-v1"
+    folder = Path(__file__).parents[1] / "golden" / "bundle"
     summed, bundle = SumOfLayers.load({}, folder), Bundle.load(folder)
     networks = [read_network(LENET, batch=batch) for batch in (1, 4)]
     predicted = summed.predict(networks, bundle.setting, bundle.platform)

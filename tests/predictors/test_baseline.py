@@ -132,13 +132,6 @@ def test_a_baseline_is_learnt_with_the_terms_of_its_class_of_devices(
     np.testing.assert_array_equal(loaded.values(DENSE), fitted.values(DENSE))
 
 
-def test_bundles_of_before_there_were_classes_are_read() -> None:
-    terms = {"constant": 0.01, "depth": 1.0, "constant threads": 0.2}
-    loaded = Baseline.load({"kind": "dense", "terms": terms, "floor_ms": 0.001}, Path())
-    assert loaded.device_class_ == UNKNOWN
-    assert (loaded.values(DENSE) > 0.01).all()
-
-
 def test_another_package_brings_the_terms_of_its_class(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -233,9 +226,6 @@ def test_a_function_of_few_rows_takes_as_many_times_as_long_as_they_say(tmp_path
     stored = fitted.export(tmp_path, "elementwise")
     loaded = Baseline.load(stored, tmp_path)
     np.testing.assert_array_equal(loaded.values(columns), fitted.values(columns))
-    # Older bundles have no factors.
-    del stored["factors"]
-    assert Baseline.load(stored, tmp_path).factors_ == {}
 
 
 def test_terms_that_only_sound_constant_are_not() -> None:

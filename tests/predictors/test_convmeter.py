@@ -303,10 +303,6 @@ def test_vgg16_has_the_totals_of_giannitis_table_2():
     assert values == pytest.approx(1.52e7, rel=0.005)
 
 
-def test_the_former_name_of_giannitis_method_is_understood():
-    assert predictor_class("linear") is predictor_class("gianniti")
-
-
 @pytest.mark.parametrize(
     ("macs", "convolutional"),
     [

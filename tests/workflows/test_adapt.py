@@ -557,47 +557,6 @@ def test_the_state_of_a_host_is_a_doubt_that_all_layers_share(bundle, by_hand):
     assert widths == pytest.approx([STATE_WIDTH, math.hypot(STATE_WIDTH, 0.1)])
 
 
-OF_CONVOLUTIONS = (
-    "convolutions", "thin_convolutions", "plain_grouped", "unfolding", "blocked_convolutions",
-    "blocked_grouped", "depthwise", "wide_depthwise",
-)  # fmt: skip
-
-
-def test_an_adaptation_of_fewer_groups_is_read_as_it_was_meant(by_hand):
-    old = by_hand(
-        {"compute": 3.0, "int8": 0.5, "memory": 2.0, "caches": 4.0},
-        {"compute": 0.1, "functions": 0.2, "int8": 0.4, "caches": 0.3},
-    )
-    values = json.loads(json.dumps(old.to_json()))
-    del values["spreads"], values["drift"]
-    read = Adaptation.from_json(values)
-    assert (read.spreads, read.drift) == ({}, 0.0)
-    factors = {group: read.correction.factor(group) for group in GROUPS}
-    assert factors == {
-        **dict.fromkeys(GROUPS, 1.0), **dict.fromkeys(OF_CONVOLUTIONS, 3.0),
-        "products": 3.0, "memory": 2.0, "int8": 0.5, "int8_sums": 0.5, "int8_conv_sums": 0.5,
-        "int8_depthwise": 0.5,
-        "copies": 4.0, "single_values": 4.0, "reorders": 4.0, "caches": 4.0,
-    }  # fmt: skip
-    assert read.doubts == {
-        **dict.fromkeys(OF_CONVOLUTIONS, 0.1), "products": 0.1,
-        "activations": 0.2, "rows": 0.2, "functions": 0.2, "int8": 0.4, "int8_sums": 0.4,
-        "int8_conv_sums": 0.4, "int8_depthwise": 0.4, "copies": 0.3, "single_values": 0.3,
-        "reorders": 0.3, "caches": 0.3,
-    }  # fmt: skip
-
-
-def test_what_told_convolutions_and_copies_tells_their_sorts(by_hand):
-    told = {"convolutions": 3.0, "products": 2.0, "copies": 4.0, "caches": 5.0}
-    old = by_hand(told, dict.fromkeys(told, 0.1), spreads=dict.fromkeys(told, 0.2))
-    read = Adaptation.from_json(json.loads(json.dumps(old.to_json())))
-    factors = {group: read.correction.factor(group) for group in GROUPS}
-    sorts = (*OF_CONVOLUTIONS, "single_values", "reorders")
-    assert [factors[each] for each in sorts] == [3] * len(OF_CONVOLUTIONS) + [4, 4]
-    assert (factors["products"], factors["caches"]) == (2.0, 5.0)
-    assert read.spreads == dict.fromkeys((*told, *sorts), 0.2)
-
-
 def test_a_bundle_is_adapted_once(bundle, by_hand):
     """What is kept for its platform, such as lowered networks, is found again."""
     made = by_hand({"node": 2.0}, {"node": 0.3})

@@ -1,6 +1,6 @@
-"""Made tests/golden/bundle-v4. Run it again for another set of features, or a new schema version.
+"""Made tests/golden/bundle. Run it again for another set of features, or another layout.
 
-Usage: python tests/golden/make_bundle_v4.py DATASET.h5 FOLDER, the dataset being what the fixture
+Usage: python tests/golden/make_bundle.py DATASET.h5 FOLDER, the dataset being what the fixture
 ``toy_dataset`` of tests/conftest.py writes. It has two parts: layers of one device, and one kind
 of layer of another device.
 """
@@ -22,7 +22,7 @@ if __name__ == "__main__":
         layers = train(dataset, Path(work) / "layers", method="boosted", trees=5)
         others = frozenset(map(str, (key for kind in ("conv", "pool")
                                      for key in read_table(dataset)[kind].key)))  # fmt: skip
-        other = train(dataset, Path(work) / "other", method="linear", device="fast",
+        other = train(dataset, Path(work) / "other", method="gianniti", device="fast",
                       exclude_keys=others)  # fmt: skip
         platform = dataclasses.replace(other.platform, processor="Q", cores=4)
         changed = other.changed("made of another machine, for the tests", platforms=[platform])

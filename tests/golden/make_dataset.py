@@ -1,6 +1,8 @@
-"""Write dataset-v3.h5: rows of layers with copies, rows of a network under two settings.
+"""Write dataset.h5: rows of layers, of training steps and of networks with and without a graph.
 
-Run once, when schema version 3 was made.
+    python tests/golden/make_dataset.py
+
+Run it again for another layout.
 """
 
 from __future__ import annotations
@@ -8,8 +10,16 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from resperf.dataset import Dataset, DatasetInfo, write_dataset
-from resperf.layers import Conv, Dense, Layer
+from resperf.dataset import (
+    Dataset,
+    DatasetInfo,
+    ListedOperator,
+    ListedTensor,
+    NetworkDescription,
+    description_digest,
+    write_dataset,
+)
+from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest
 from resperf.platform import Accelerator, Platform
@@ -22,6 +32,19 @@ GRAPH = (
 )
 """Bytes that a graph is stored as; a dataset does not look into them."""
 NETWORK = NetworkRef("net", graph_digest(GRAPH))
+LINEAR = ListedOperator(
+    "Linear",
+    (ListedTensor((2, 8), "float16"), ListedTensor((4, 8), "float16", True)),
+    (ListedTensor((2, 4), "float16"),),
+    {"name": "head"},
+    24,
+    {"forward_ms": 0.25},
+)
+DESCRIPTION = NetworkDescription(
+    "net-8", "net", "nets", sequence=8, batch=2, parameters=36, operators=(LINEAR,)
+)
+CONTENT = DESCRIPTION.to_bytes()
+NAMED = NetworkRef("net-8", "", description_digest(CONTENT))
 INFO = DatasetInfo(
     setting=Setting("synthetic", "1.0", "none", threads=2, options={"spinning": "off"}),
     platform=Platform(
@@ -31,7 +54,7 @@ INFO = DatasetInfo(
     ),
     campaign={"name": "golden", "kinds": {"conv": {"batch": [1, 8]}}},
     seed=7,
-    versions={"resperf": "0.2.0", "python": "3.11.9", "numpy": "2.4.6"},
+    versions={"resperf": "0.1.0", "python": "3.11.9", "numpy": "2.4.6"},
     created="2026-11-23T03:04:05+00:00",
     machine_costs={"session_ms": 0.0125, "view_ms": 0.002},
 )  # fmt: skip
@@ -48,6 +71,8 @@ CONV = Conv(
     activation="relu",
 )  # fmt: skip
 DENSE = Dense(batch=1, features_in=9, features_out=4, bias=False)
+POOL = Pool(batch=1, channels_in=8, height=4, width=4, kernel_height=2, kernel_width=2)
+REORDER = Reorder(batch=1, channels_in=16, height=4, width=4)
 
 
 def _ok(layer: Layer, at: float, *execution_ms: float) -> Measurement:
@@ -88,23 +113,43 @@ def _network(at: float, setting: Setting, platform: Platform, **values: float) -
     )  # fmt: skip
 
 
+def _described(at: float, batch: int, **changes: object) -> Measurement:
+    best = Samples((1.5 * batch,), 25, 0, StopReason.BUDGET, estimator=Estimator.MEAN_OF_BEST_FIVE)
+    row = Measurement(
+        NAMED, Status.OK, {"execution_ms": best},
+        setting=dataclasses.replace(INFO.setting, batch=batch, options={"session": "train"}),
+        platform=INFO.platform, started_at=1_795_323_045.0 + at, reference_ratio=1.0,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)  # type: ignore[arg-type]
+
+
 def rows() -> list[Measurement]:
-    """Layers with a repeat and a failure; a network under two settings on two platforms."""
+    """Layers with repeats, flags and a failure; a training step; two networks, one described."""
+    step = {"step_ms": Samples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET)}
     return [
         _ok(CONV, 0, 1.0, 2.5, 4.0),
+        _ok(POOL, 1, 0.5),
         _ok(DENSE, 2, 0.0625, 0.1875),
         dataclasses.replace(_ok(CONV, 3, 3.0, 3.5, 4.0), repeat=1),
+        dataclasses.replace(_ok(POOL, 4, 1.5), repeat=1, flags=("busy", "drift")),
+        _ok(REORDER, 5, 0.03125),
         dataclasses.replace(
-            _ok(DENSE, 4, 1.0), subject=DENSE.replace(features_in=4096), samples={},
+            _ok(DENSE, 6, 1.0), subject=DENSE.replace(features_in=4096), samples={},
             status=Status.OUT_OF_MEMORY, detail="killed: 64 MiB übersteigt das Limit",
         ),
-        _network(5, dataclasses.replace(INFO.setting, batch=1), INFO.platform, latency_ms=2.5),
-        _network(6, TRAINING, GPU, step_ms=7.5, peak_memory_bytes=float(3 << 20)),
+        dataclasses.replace(
+            _ok(DENSE, 7, 1.0), samples=step, setting=INFO.setting.with_optimizer("adam")
+        ),
+        _network(8, dataclasses.replace(INFO.setting, batch=1), INFO.platform, latency_ms=2.5),
+        _network(9, TRAINING, GPU, step_ms=7.5, peak_memory_bytes=float(3 << 20)),
+        _described(10, 1),
+        _described(11, 2, flags=("throttled",), detail="at 20% of the peak"),
+        _described(12, 4, status=Status.CRASHED, samples={}, detail="no step time"),
     ]  # fmt: skip
 
 
 if __name__ == "__main__":
     write_dataset(
-        Path(__file__).with_name("dataset-v3.h5"),
-        Dataset(INFO, tuple(rows()), {NETWORK.digest: GRAPH}),
+        Path(__file__).with_name("dataset.h5"),
+        Dataset(INFO, tuple(rows()), {NETWORK.digest: GRAPH}, {NAMED.description: CONTENT}),
     )
