@@ -24,16 +24,16 @@ import numpy.typing as npt
 
 from resperf.devices import canonical_device, device_class
 from resperf.devices.estimate import LAUNCH_MS
-from resperf.errors import require
 from resperf.features import Array, Columns, take
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
 from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors.baseline import REWEIGHTINGS
+from resperf.predictors.baseline import ROBUST
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
+from resperf.predictors.linear import fit_coefficients
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
 from resperf.predictors.terms.card import LAUNCH, Card, card_terms, is_aligned, product_of
@@ -57,7 +57,6 @@ _ROUNDS = 3
 _FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
 """Rows, and share of the rows of the session with most of them, that must show a session's dispatch
 for it to count in that of unknown hosts."""
-_SMALLEST_ERROR = 0.02
 _SMALLEST_RATIO = 1e-6
 _SHORTEST_MS = 1e-6
 _AT_DISPATCH = 1.25
@@ -743,22 +742,13 @@ def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
 
 
 def _fit_near(relative: Array, weights: Array, centre: Array, strength: float) -> Array:
-    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as `fit_terms`, near a centre.
+    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as a baseline, near a centre.
 
     The centre counts as `strength` rows in each of which one term differs by its mean share.
     """
     if not len(relative):
         return centre
-    nnls = require("scipy.optimize", "train").nnls
-    scales = np.maximum(relative.mean(axis=0), 1e-12)
-    held = np.sqrt(strength) * np.diag(scales)
-    weights = weights / weights.mean()
-    factors = np.ones(len(relative))
-    found = centre
-    for _ in range(1 + REWEIGHTINGS):
-        w = np.sqrt(weights) * factors
-        w = w / np.sqrt(np.mean(w**2))
-        matrix = np.vstack([relative * w[:, None], held]) / scales
-        found = nnls(matrix, np.concatenate([w, held @ centre]), maxiter=10_000)[0] / scales
-        factors = 1 / np.sqrt(np.maximum(np.abs(relative @ found - 1), _SMALLEST_ERROR))
-    return found
+    return fit_coefficients(
+        relative, np.ones(len(relative)), robust=ROBUST, weights=weights,
+        strengths=np.sqrt(strength) * np.maximum(relative.mean(axis=0), 1e-12), centre=centre,
+    )  # fmt: skip

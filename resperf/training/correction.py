@@ -12,13 +12,16 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
+from resperf.features import Array
 from resperf.predictors.intervals import SHARE, conformal_bound
+from resperf.predictors.linear import Mask, left_out
 
 TOTAL_NOISE = 0.03
 """Relative noise of a measured total."""
@@ -165,13 +168,14 @@ def fit_correction(
     if not priors.common:
         refuse_few(names)
     others, solution = _solve(placed, kinds, costs, priors)
-    left_out = np.zeros(len(placed))
-    for fold in np.array_split(names, min(len(names), _MOST_FOLDS)):
-        rest = [each for each in placed if each.network not in fold]
-        _, without = _solve(rest, kinds, costs, priors)
-        for place, each in enumerate(placed):
-            if each.network in fold:
-                left_out[place] = _total_ms(each, kinds, without)
+    parts = np.array_split(names, min(len(names), _MOST_FOLDS))
+    fold_of = {name: str(number) for number, part in enumerate(parts) for name in part}
+
+    def total_without(rest: Mask, own: Mask) -> Array:
+        _, without = _solve([*compress(placed, rest)], kinds, costs, priors)
+        return np.array([_total_ms(each, kinds, without) for each in compress(placed, own)])
+
+    left_out_ms = left_out([fold_of[each.network] for each in placed], total_without)
     measured = np.array([each.measured_ms for each in placed])
     before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
     after = np.array([_total_ms(each, kinds, solution) for each in placed])
@@ -181,8 +185,8 @@ def fit_correction(
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
         node_ms=float(solution[-2]),
         handover_ms_per_mb=float(solution[-1]),
-        log_width=_log_width(placed, np.abs(np.log(measured / left_out)), priors.log_width),
-        evidence=_evidence(placed, before, after, left_out),
+        log_width=_log_width(placed, np.abs(np.log(measured / left_out_ms)), priors.log_width),
+        evidence=_evidence(placed, before, after, left_out_ms),
         others=others,
     )
 
@@ -218,20 +222,22 @@ def total_ms(placed: Placed, learnt: Correction) -> float:
     return _total_ms(placed, kinds, values)
 
 
-def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) -> dict[str, Any]:
+def _evidence(
+    placed: Sequence[Placed], before: Any, after: Any, left_out_ms: Any
+) -> dict[str, Any]:
     measured = np.array([each.measured_ms for each in placed])
     return {
         "networks": [
             {
                 "network": each.network, "batch": each.batch, "measured_ms": each.measured_ms,
                 "alone_ms": float(before[place]), "fitted_ms": float(after[place]),
-                "left_out_ms": float(left_out[place]),
+                "left_out_ms": float(left_out_ms[place]),
             }
             for place, each in enumerate(placed)
         ],
         "mape": {
             name: float(np.mean(np.abs(values / measured - 1)))
-            for name, values in (("alone", before), ("fitted", after), ("left_out", left_out))
+            for name, values in (("alone", before), ("fitted", after), ("left_out", left_out_ms))
         },
     }  # fmt: skip
 
