@@ -20,7 +20,12 @@ import numpy as np
 from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors.intervals import SHARE, conformal_bound
+from resperf.predictors.intervals import (
+    PRIOR_NETWORKS,
+    conformal_bound,
+    half_width,
+    joined_spread,
+)
 from resperf.predictors.linear import Mask, left_out
 
 TOTAL_NOISE = 0.03
@@ -55,8 +60,6 @@ LARGEST_FACTOR = 20.0
 """Largest ratio of speeds between two machines."""
 FEWEST_FOR_WIDTH = 10
 """Fewest networks for a 90% interval of totals from them alone."""
-PRIOR_NETWORKS = 2
-"""What an interval that was known before counts in that of fewer networks."""
 
 
 @dataclass(frozen=True)
@@ -282,12 +285,8 @@ def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
         return conformal_bound(ratios, [1 / runs[each.network] for each in placed])
     if math.isinf(known):
         return math.inf
-    stats = require("scipy.stats", "train")
-    outer = (1 + SHARE) / 2
-    squares = PRIOR_NETWORKS * (known / stats.norm.ppf(outer)) ** 2
-    squares += sum(each**2 for each in worst.values())
-    count = PRIOR_NETWORKS + len(worst)
-    width = float(stats.t.ppf(outer, count) * math.sqrt(squares / count))
+    squares = sum(each**2 for each in worst.values())
+    width = half_width(*joined_spread(squares, len(worst), known / half_width(1.0)))
     # No wider than before, unless the networks say that it was too narrow.
     return max(min(width, known), *worst.values())
 
