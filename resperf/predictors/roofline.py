@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import canonical_device, device_class
+from resperf.devices import FP32, canonical_device, device_class
 from resperf.devices.estimate import LAUNCH_MS
 from resperf.features import Array, Columns, take
 from resperf.layers import kind_of
@@ -37,7 +37,7 @@ from resperf.predictors.linear import fit_coefficients
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
 from resperf.predictors.terms.card import LAUNCH, Card, card_terms, is_aligned, product_of
-from resperf.settings import CONTAINS, MEASURED_BY, SESSION
+from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -69,7 +69,6 @@ _UNLIKE_FUNCTIONS = frozenset({"norm"})
 _WORK = ("flops", "moved_bytes")
 _WINDOW = ("kernel_height", "kernel_width", "stride_height", "stride_width", "groups")
 """Quantities that bound what was learnt: of all kinds, and of those with windows."""
-_NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Session:
     name : str
         The source's session: its host and driver have a launch and a speed of their own.
     number : str
-        Type of values, a name of `resperf.devices.facts.PEAKS`.
+        Type of values, a name of `resperf.devices.facts.Peaks`.
     """
 
     device: str
@@ -166,8 +165,9 @@ class Costs:
 
 
 def _number_of(dtype: str, setting: Setting | None) -> str:
-    precision = "" if setting is None else setting.precision
-    return _NUMBERS.get(dtype, "tf32" if precision == "tf32" else "fp32")
+    if dtype in PEAKS_OF and dtype != "float32":
+        return PEAKS_OF[dtype][0]
+    return "tf32" if setting is not None and setting.precision == "tf32" else FP32
 
 
 def _each(given: Sequence[Any], row: int) -> Any:
