@@ -14,9 +14,7 @@ from resperf.features import Array
 from resperf.predictors._base import Estimate, stored
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.settings import Setting
-from resperf.splits import folds_of
-
-Mask = npt.NDArray[np.bool_]
+from resperf.splits import Mask, folds_of
 
 FOLDS = 20
 """Most parts of the networks that are left out one after the other for the intervals."""

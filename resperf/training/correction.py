@@ -26,7 +26,8 @@ from resperf.predictors.intervals import (
     half_width,
     joined_spread,
 )
-from resperf.predictors.linear import Mask, left_out
+from resperf.predictors.linear import left_out
+from resperf.splits import Mask
 
 TOTAL_NOISE = 0.03
 """Relative noise of a measured total."""
