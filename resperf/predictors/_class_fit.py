@@ -34,7 +34,7 @@ _EXPECTED = {"bytes": 1.0, "flops": 1.0, "kernels": 0.5}
 these, are zero."""
 TRAINING_FACTOR = 3.0
 """A training step computes a forward pass, and twice as much backwards."""
-ROBUST = Robust(rounds=2, least_error=0.03, power=1.0)
+ROBUST = Robust(rounds=2, least_error=0.03, by_squares=False)
 """Relative errors count by their absolute value."""
 _UNRESOLVED = 1e-3
 """Singular value over the largest one, below which a combination of terms is not determined."""

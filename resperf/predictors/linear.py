@@ -37,19 +37,20 @@ class Robust:
         Fits after the first one.
     least_error : float
         Smaller errors count as this one.
-    power : float
-        Weights are divided by their mean of this power, so that rows weigh about as much against a
-        centre as without weights: 2 for their squares, 1 for themselves.
+    by_squares : bool
+        Whether weights are divided by the root of their mean square, not by their mean, so that
+        rows weigh about as much against a centre as without weights.
     """
 
     rounds: int
     least_error: float
-    power: float = 2.0
+    by_squares: bool = True
 
     def weights(self, errors: Array, of_rows: Array | float = 1.0) -> Array:
         """Return what rows with such errors are multiplied by, beside weights of their own."""
-        found = of_rows * np.maximum(np.abs(errors), self.least_error) ** -0.5
-        return np.asarray(found / np.mean(found**self.power) ** (1 / self.power))
+        found = of_rows / np.sqrt(np.maximum(np.abs(errors), self.least_error))
+        usual = np.sqrt(np.mean(found**2)) if self.by_squares else np.mean(found)
+        return np.asarray(found / usual)
 
 
 _SQUARES = Robust(rounds=0, least_error=1.0)
@@ -66,6 +67,7 @@ def fit_coefficients(
     strengths: Array | None = None,
     centre: Array | None = None,
     largest: Array | None = None,
+    scales: Array | None = None,
 ) -> Array:
     """Fit coefficients that make ``terms @ coefficients`` close to values.
 
@@ -87,6 +89,9 @@ def fit_coefficients(
     largest : array (terms,), optional
         Upper bounds of non-negative coefficients. Those above are fixed at their bounds, and the
         others fitted again; a term with the bound 0 is left out.
+    scales : array (terms,), optional
+        What columns are divided by while they are fitted; their lengths by default. Of terms that
+        the rows do not tell apart, it decides which gets a coefficient.
 
     Returns
     -------
@@ -95,21 +100,26 @@ def fit_coefficients(
     matrix, aim = terms, values
     if relative:
         matrix, aim = terms / values[:, None], np.ones(len(values))
-    of_rows = 1.0 if weights is None else np.sqrt(weights)
+    of_rows = 1.0 if weights is None else np.sqrt(weights / weights.mean())
     drawn = np.zeros((0, terms.shape[1])) if strengths is None else np.diag(strengths)
     drawn_to = np.zeros(len(drawn)) if centre is None else drawn @ centre
-    coefficients, errors = np.zeros(terms.shape[1]), np.zeros(len(aim))
+    # Equal errors, by which rows weigh the same at first.
+    coefficients, errors = np.zeros(terms.shape[1]), np.ones(len(aim))
     for _ in range(1 + robust.rounds):
         factors = robust.weights(errors, of_rows)
         rows = np.vstack([matrix * factors[:, None], drawn])
-        coefficients = _solve(rows, np.append(aim * factors, drawn_to), non_negative, largest)
+        coefficients = _solve(
+            rows, np.append(aim * factors, drawn_to), non_negative, largest, scales
+        )
         errors = matrix @ coefficients - aim
     return coefficients
 
 
-def _solve(matrix: Array, aim: Array, non_negative: bool, largest: Array | None) -> Array:
+def _solve(
+    matrix: Array, aim: Array, non_negative: bool, largest: Array | None, scales: Array | None
+) -> Array:
     # Columns of similar scale prevent the solver from zeroing small but real terms.
-    lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
+    lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300) if scales is None else scales
     scaled = matrix / lengths
     if not non_negative:
         return np.asarray(np.linalg.lstsq(scaled, aim, rcond=None)[0] / lengths)

@@ -748,7 +748,8 @@ def _fit_near(relative: Array, weights: Array, centre: Array, strength: float) -
     """
     if not len(relative):
         return centre
+    shares = np.maximum(relative.mean(axis=0), 1e-12)
     return fit_coefficients(
         relative, np.ones(len(relative)), robust=ROBUST, weights=weights,
-        strengths=np.sqrt(strength) * np.maximum(relative.mean(axis=0), 1e-12), centre=centre,
+        strengths=np.sqrt(strength) * shares, centre=centre, scales=shares,
     )  # fmt: skip

@@ -53,7 +53,7 @@ def test_an_outlier_does_not_move_a_robust_fit() -> None:
 def test_weights_of_errors_have_a_mean_of_one() -> None:
     """Before that they are 2 and 1: 1 / sqrt(1/4), which is the least error, and 1 / sqrt(1)."""
     errors = np.array([0.01, -1.0])
-    assert Robust(1, 0.25, power=1.0).weights(errors) == pytest.approx([4 / 3, 2 / 3])
+    assert Robust(1, 0.25, by_squares=False).weights(errors) == pytest.approx([4 / 3, 2 / 3])
     assert Robust(1, 0.25).weights(errors) == pytest.approx(np.array([2.0, 1.0]) / 2.5**0.5)
 
 
@@ -75,6 +75,14 @@ def test_a_coefficient_above_its_bound_is_fixed_and_the_others_fitted_again() ->
     terms, values = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([3.0, 5.0])
     for largest, expected in ((np.inf, [3.0, 2.0]), (2.0, [2.0, 3.0]), (0.0, [0.0, 5.0])):
         found = fit_coefficients(terms, values, relative=False, largest=np.array([largest, np.inf]))
+        assert found == pytest.approx(expected)
+
+
+def test_of_terms_that_are_not_told_apart_the_longer_one_gets_the_coefficient() -> None:
+    """The second column is twice the first, and a half of it where it is divided by four."""
+    terms, values = np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([4.0, 4.0])
+    for scales, expected in (([1.0, 1.0], [0.0, 2.0]), ([1.0, 4.0], [4.0, 0.0])):
+        found = fit_coefficients(terms, values, relative=False, scales=np.array(scales))
         assert found == pytest.approx(expected)
 
 
