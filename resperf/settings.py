@@ -34,6 +34,17 @@ PLAIN_PRECISIONS = (UNKNOWN, "fp32")
 """Precisions of which nobody asks for: the subject's own types, and float32."""
 PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "int8")
 """Values of `Setting.precision`; which of them a target has, its row and its backend say."""
+HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision -> type of all floating-point values."""
+PEAK_NEEDED: Mapping[str, str] = {"amp": "fp16", **{name: name for name in HALF_TYPES}}
+"""Precision -> peak (`resperf.devices.facts.Peaks`) that a device must have for it."""
+PEAKS_OF: Mapping[str, tuple[str, ...]] = {
+    "float32": ("fp32_matrix", "tf32"),
+    **{dtype: (name,) for name, dtype in HALF_TYPES.items()},
+    **dict.fromkeys(("int8", "uint8"), ("int8", "fp16", "bf16", "tf32", "fp32_matrix")),
+}
+"""Type of values -> peaks at which devices may multiply them: the first is that which frameworks
+use without being asked to, and takes the place of fp32 where a device has it."""
 LAYOUTS = ("nchw", "nhwc")
 """Values of `Setting.layout`."""
 COMPILED = ("eager", "graph", "dynamo", "inductor", "xla")

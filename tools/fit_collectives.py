@@ -21,7 +21,7 @@ import numpy as np
 
 from resperf.files import write_whole
 from resperf.predictors.intervals import SHARE
-from resperf.predictors.least_squares import solve_squares
+from resperf.predictors.linear import fit_coefficients
 from resperf.report.markdown import markdown_table, percent
 
 ROOT = Path(__file__).parents[1]
@@ -52,9 +52,7 @@ def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
     sizes, times_ms = rows.T
     matrix = np.column_stack([np.ones(len(sizes)), sizes])
     held = np.arange(len(sizes)) % 2 == 1
-    latency_ms, ms_per_byte = solve_squares(
-        matrix[~held], times_ms[~held], relative=True, non_negative=True
-    )
+    latency_ms, ms_per_byte = fit_coefficients(matrix[~held], times_ms[~held])
     ratios = (times_ms / (latency_ms + ms_per_byte * sizes))[held]
     off = np.abs(1 / ratios - 1)
     large = sizes[held] >= LARGE_BYTES

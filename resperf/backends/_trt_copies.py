@@ -22,12 +22,12 @@ from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Activation, Kernel, Layer, spread_indices
 from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
+from resperf.settings import HALF_TYPES
 
 Array = npt.NDArray[Any]
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
-HALVES = ("float16", "bfloat16")
 OWN_TYPES = frozenset({"cast", "quantize"})
 """Kinds whose kernels say all their types themselves."""
 INT8_OPERATORS = frozenset(
@@ -89,7 +89,7 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
             f"TensorRT has no int8 kernel for {layer.kind} ({kernel.op}, {dtype}): inside networks "
             "with QuantizeLinear it runs in another type; measure it with precision fp32 or fp16"
         )
-    if dtype not in HALVES or layer.kind in OWN_TYPES:
+    if dtype not in HALF_TYPES.values() or layer.kind in OWN_TYPES:
         return kernel
     half = {"float32": dtype}
     return replace(
@@ -364,7 +364,7 @@ _STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
 
 def _made_up_weight(name: str, shape: Sequence[int], dtype: str, copy: int) -> TensorProto:
     """Return a weight with values of a copy's own."""
-    values = made_up(shape, "float32" if dtype in HALVES else dtype, zero_points=True)
+    values = made_up(shape, "float32" if dtype in HALF_TYPES.values() else dtype, zero_points=True)
     if values.ndim and values.size:
         values.flat[0] = 1 + copy
     return tensor(name, values, dtype)

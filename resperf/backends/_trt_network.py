@@ -14,8 +14,8 @@ from resperf.backends._trt_copies import Array, as_bytes, tensor
 from resperf.errors import UnsupportedError
 from resperf.network.protos import data_type_of, dtype_name
 from resperf.network.weights import materialise
+from resperf.settings import HALF_TYPES
 
-_HALVES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FLOAT32_INPUTS: Mapping[str, tuple[int, ...]] = {"Resize": (2,), "Upsample": (1,)}
 """Operator -> inputs that are float32 whatever its tensors are: scales."""
@@ -60,9 +60,9 @@ def network_model(
     for proto in model.graph.initializer:
         if proto.name in weights:
             proto.CopyFrom(numpy_helper.from_array(np.asarray(weights.pop(proto.name)), proto.name))
-    if precision in _HALVES:
-        _halve(model.graph, _HALVES[precision])
-        _convert_ends(model.graph, data_type_of(_HALVES[precision]))
+    if precision in HALF_TYPES:
+        _halve(model.graph, HALF_TYPES[precision])
+        _convert_ends(model.graph, data_type_of(HALF_TYPES[precision]))
     names = {proto.name for proto in model.graph.initializer}
     host = {each.name: _filled(each) for each in model.graph.input if each.name not in names}
     return as_bytes(model, path.name), host

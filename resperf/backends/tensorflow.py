@@ -35,10 +35,9 @@ from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, ref
 from resperf.backends.tensorflow_training import OPTIMIZERS
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
-from resperf.lowering._base import HALF_TYPES
 from resperf.lowering.tensorflow import LAYOUT, lower_layers
 from resperf.platform import Platform, this_platform
-from resperf.settings import Setting
+from resperf.settings import HALF_TYPES, Setting
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
 

@@ -125,12 +125,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
-_UNITS_OF: Mapping[str, tuple[str, ...]] = {
-    "float32": ("fp32_matrix", "tf32"), "float16": ("fp16",), "bfloat16": ("bf16",),
-}  # fmt: skip
-"""Type of a layer's values -> peaks at which it may be computed; other types: all."""
-
-
 def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
     """Return a lower bound of a layer's time on a device, in milliseconds.
 
@@ -143,8 +137,6 @@ def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
     taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
     strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
     skipped_bytes = layer.input_bytes * max(0.0, 1 - taps / strides)
-    moved_bytes = max(0.0, layer.moved_bytes - skipped_bytes - facts.cache_bytes)
-    memory_ms = moved_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
-    units = _UNITS_OF.get(getattr(layer, "dtype", "float32"), tuple(facts.peaks_flops_per_s))
-    peak = max(facts.peaks_flops_per_s.get(each, 0.0) for each in ("fp32", *units))
+    memory_ms = facts.least_moving_ms(layer.moved_bytes - skipped_bytes)
+    peak = facts.largest_peak_of(getattr(layer, "dtype", "float32"))
     return max(memory_ms, 2 * passes * layer.macs / taps / peak * MS_PER_S)

@@ -10,10 +10,9 @@ normalisations, softmax and element-wise ones (NeuSight, rows above four times t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from resperf.devices.facts import FP32, DeviceFacts
+from resperf.devices.facts import DeviceFacts
 from resperf.layers import Layer
 from resperf.targets import DEFAULT
 from resperf.units import MS_PER_S
@@ -38,11 +37,6 @@ axes): many run on one core, value by value. Medians of eleven such kinds of lay
 are 1.6 to 16 times the time of the same bytes or operations at their fastest."""
 LAUNCH_MS = 0.005
 """From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
-_PEAKS_OF: Mapping[str, tuple[str, ...]] = {
-    "float32": ("fp32_matrix",), "float16": ("fp16",), "bfloat16": ("bf16",), "int8": ("int8",),
-    "uint8": ("int8",),
-}  # fmt: skip
-"""Type of a layer's values -> the peak that frameworks use for it without being asked to."""
 
 
 class DataSheetTime(NamedTuple):
@@ -66,12 +60,9 @@ def estimated_ms(
     dtype : str
         Type of its values, which decides the peak.
     """
-    peaks = facts.peaks_flops_per_s
-    names = (*_PEAKS_OF.get(dtype, ()), FP32)
-    peak = next(peaks[name] for name in names if name in peaks)
     longer = PROCESSORS if facts.device_class == DEFAULT.device_class else CARDS
-    compute_ms = longer.compute * flops / peak * MS_PER_S
-    memory_ms = longer.memory * moved_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
+    compute_ms = longer.compute * flops / facts.peak_of(dtype) * MS_PER_S
+    memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
     known = not math.isnan(compute_ms + memory_ms)
     ms = LAUNCH_MS + max(compute_ms, memory_ms) if known else math.nan

@@ -12,6 +12,8 @@ from typing import Any
 from resperf import targets
 from resperf.errors import ResperfError
 from resperf.limits import Limit, Limited, limited, read_toml
+from resperf.settings import PEAKS_OF
+from resperf.units import MS_PER_S
 
 FP32 = "fp32"
 _OF_ACCELERATORS = ("multiprocessors", "boost_mhz", "board_w", "process_nm")
@@ -152,6 +154,24 @@ class DeviceFacts:
     def peak_flops_per_s(self) -> float:
         """Peak in float32, without tensor or matrix cores."""
         return self.peaks_flops_per_s[FP32]
+
+    def peak_of(self, dtype: str) -> float:
+        """Return the peak that frameworks use for a type of values without being asked to."""
+        usual = PEAKS_OF.get(dtype, (FP32,))[0]
+        return self.peaks_flops_per_s.get(usual, self.peak_flops_per_s)
+
+    def largest_peak_of(self, dtype: str) -> float:
+        """Return the largest peak at which a type of values may be computed."""
+        names = (FP32, *PEAKS_OF.get(dtype, self.peaks_flops_per_s))
+        return max(self.peaks_flops_per_s.get(name, 0.0) for name in names)
+
+    def moving_ms(self, moved_bytes: float) -> float:
+        """Return the time of reading and writing bytes in the device's own memory."""
+        return moved_bytes / self.bandwidth_bytes_per_s * MS_PER_S
+
+    def least_moving_ms(self, moved_bytes: float) -> float:
+        """Return that of the bytes that its last-level cache cannot hold."""
+        return self.moving_ms(max(0.0, moved_bytes - self.cache_bytes))
 
 
 def read_device(path: Path) -> DeviceFacts:

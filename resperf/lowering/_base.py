@@ -11,12 +11,11 @@ from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
+from resperf.settings import HALF_TYPES
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 """Operators that run subgraphs."""
 SINGLE = "float32"
-HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
-"""Precision of a setting -> type of all values."""
 Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
 
 

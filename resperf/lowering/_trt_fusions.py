@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from resperf.layers import Activation, Elementwise
-from resperf.lowering._base import HALF_TYPES
 from resperf.lowering._read import VIEW_OPS
 from resperf.network import Network, Node, Rewritten, Tensor
 from resperf.network.canonical import PASSING
 from resperf.network.rewriting import Rewriting, unchanged_if_malformed
+from resperf.settings import HALF_TYPES
 
 CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
 """Operators of the fused graph, beside ONNX's."""

@@ -31,7 +31,6 @@ from resperf.layers import (
 from resperf.layers.reduce import Reduce
 from resperf.layers.resize import Resize
 from resperf.lowering._base import (
-    HALF_TYPES,
     SINGLE,
     LoweredNetwork,
     LoweredNode,
@@ -55,7 +54,7 @@ from resperf.lowering._read import (
 from resperf.lowering.fusions import FusionRule
 from resperf.network import MALFORMED, Network, Node
 from resperf.platform import Platform
-from resperf.settings import Setting
+from resperf.settings import HALF_TYPES, Setting
 
 LAYOUT = "nhwc"
 OWN_DOMAINS = frozenset({"", "com.microsoft"})

@@ -20,7 +20,6 @@ from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
 from resperf.layers.cast import Cast
 from resperf.lowering._base import (
-    HALF_TYPES,
     SINGLE,
     LoweredNetwork,
     LoweredNode,
@@ -38,7 +37,7 @@ from resperf.network import Network, Node, Tensor
 from resperf.network.canonical import canonical
 from resperf.network.protos import data_type_of
 from resperf.platform import Platform
-from resperf.settings import Setting
+from resperf.settings import HALF_TYPES, Setting
 
 REFORMAT = "Reformat"
 """Operator of a lowered node that changes the type of a tensor."""

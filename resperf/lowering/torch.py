@@ -16,7 +16,6 @@ from resperf.layers import Activation, Layer
 from resperf.layers._base import FieldValue
 from resperf.layers._window import WindowLayer
 from resperf.lowering._base import (
-    HALF_TYPES,
     LoweredNetwork,
     LoweredNode,
     answer,
@@ -31,7 +30,7 @@ from resperf.lowering._torch_eager import TorchKernel, eager_kernels
 from resperf.network import Network, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
-from resperf.settings import Setting
+from resperf.settings import HALF_TYPES, Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
 _SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {

@@ -12,6 +12,7 @@ from resperf.network._base import Tensor
 from resperf.network.constants import evaluate
 from resperf.network.graph import captured
 from resperf.network.protos import data_type_of
+from resperf.settings import HALF_TYPES
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -21,7 +22,7 @@ RANDOM_OPS = frozenset(
      "RandomUniformLike"}
 )  # fmt: skip
 
-HALF_PRECISION = frozenset({"float16", "bfloat16"})
+HALF_PRECISION = frozenset(HALF_TYPES.values())
 _QUANTISING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _HALF_KERNELS = frozenset(
     {"Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather",

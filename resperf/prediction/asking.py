@@ -20,13 +20,9 @@ from resperf.bundle import (
 from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
 from resperf.errors import DeviceError, UnsupportedError
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import PLAIN_PRECISIONS, Mode, Setting, same_way
+from resperf.settings import HALF_TYPES, PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_way
 from resperf.targets import DEFAULT, Target, targets
 
-_DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16"}
-"""Precision -> type of the values of its layers, if that is not float32."""
-_PEAK_OF = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16"}
-"""Precision -> the peak that a device has if its units know that type."""
 _COMPILED = "dynamo"
 _TABLE = ".toml"
 _USUAL_LAYOUTS = ("", "nchw")
@@ -403,7 +399,7 @@ def _on(device: str, parts: list[Bundle]) -> list[Bundle]:
 
 def _knows_device(part: Bundle) -> bool:
     """Say whether a part has rows of its device in its setting's precision."""
-    return part.knows_device(_DTYPE_OF.get(part.setting.precision, "float32"))
+    return part.knows_device(HALF_TYPES.get(part.setting.precision, "float32"))
 
 
 def _unseen(
@@ -540,12 +536,12 @@ def _estimated(row: Target) -> tuple[str, ...]:
 
     They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
     """
-    return tuple(each for each in row.precisions if each in (PLAIN_PRECISIONS[1], *_PEAK_OF))
+    return tuple(each for each in row.precisions if each in (PLAIN_PRECISIONS[1], *PEAK_NEEDED))
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
     """Return the type of values that a precision needs and a device's units lack, else nothing."""
-    peak = _PEAK_OF.get(precision or "", "")
+    peak = PEAK_NEEDED.get(precision or "", "")
     return "" if facts is None or peak in facts.peaks_flops_per_s else peak
 
 

@@ -39,7 +39,7 @@ from resperf.prediction.whole_network import answered, of_whole_network
 from resperf.quantities import PHASES, QUANTITIES, Level
 from resperf.settings import Setting
 from resperf.targets import DEFAULT
-from resperf.units import MS_PER_S, US_PER_MS
+from resperf.units import US_PER_MS
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -482,9 +482,7 @@ def _without_layer(
     if math.isnan(work.macs + work.moved_bytes) or (facts := limits()) is None:
         return None
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
-    not_cached_bytes = max(0.0, work.moved_bytes - facts.cache_bytes)
     is_card = facts.device_class != DEFAULT.device_class
-    least_ms = not_cached_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
     return LayerPrediction(
         name=node.name,
         kind=node.op,
@@ -496,7 +494,7 @@ def _without_layer(
         sources=node.sources,
         estimated=True,
         from_limits=True,
-        lower_bound_ms=least_ms if is_card else math.nan,
+        lower_bound_ms=facts.least_moving_ms(work.moved_bytes) if is_card else math.nan,
         low_ms=factor * sheet.low_ms,
         high_ms=factor * sheet.high_ms,
     )

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resperf.errors import require
 from resperf.features import Array
+from resperf.predictors.linear import Robust, fit_coefficients, left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import folds_of
 
@@ -34,9 +34,8 @@ _EXPECTED = {"bytes": 1.0, "flops": 1.0, "kernels": 0.5}
 these, are zero."""
 TRAINING_FACTOR = 3.0
 """A training step computes a forward pass, and twice as much backwards."""
-_LEAST_ERROR = 0.03
-"""Relative errors below this count equally in reweighting."""
-_REWEIGHTED = 3
+ROBUST = Robust(rounds=2, least_error=0.03, by_squares=False)
+"""Relative errors count by their absolute value."""
 _UNRESOLVED = 1e-3
 """Singular value over the largest one, below which a combination of terms is not determined."""
 _TAKES_PART = 0.3
@@ -118,24 +117,21 @@ class Relative:
 
     def solve(self, shrinkage: Shrinkage) -> Array:
         """Return the coefficients: first of pools of classes, then of each class."""
-        return _reweighted(self.matrix, self._drawn_to(shrinkage), shrinkage.to_pool)
+        return _fit_near(self.matrix, self._drawn_to(shrinkage), shrinkage.to_pool)
 
     def _drawn_to(self, shrinkage: Shrinkage) -> Array:
         """Return what the coefficients of classes are drawn to: those of their pools."""
         if self.pools is None:
             return self.expected
         expected = self.pools.T @ self.expected / self.pools.sum(axis=0)
-        pooled = _reweighted(self.matrix @ self.pools, expected, shrinkage.to_sheet)
+        pooled = _fit_near(self.matrix @ self.pools, expected, shrinkage.to_sheet)
         return np.asarray(self.pools @ pooled)
 
     def left_out(self, groups: Sequence[str], shrinkage: Shrinkage) -> Array:
         """Return the prediction over the measured time of each network, its group left out."""
-        names = np.array(groups)
-        found = np.zeros(len(names))
-        for name in np.unique(names):
-            own = names == name
-            found[own] = self.matrix[own] @ self.some(~own).solve(shrinkage)
-        return found
+        return left_out(
+            groups, lambda rest, own: self.matrix[own] @ self.some(rest).solve(shrinkage)
+        )
 
     def each_left_out(
         self, groups: Sequence[str], folds: Sequence[str], shrinkages: Mapping[str, Shrinkage]
@@ -158,18 +154,15 @@ class Relative:
             shrinkage = shrinkages[part]
             rest = self.some(parts != part)
             drawn_to = rest._drawn_to(shrinkage)
-            weights = _weights(self.matrix @ _reweighted(rest.matrix, drawn_to, shrinkage.to_pool))
+            ratios = self.matrix @ _fit_near(rest.matrix, drawn_to, shrinkage.to_pool)
+            weights = ROBUST.weights(ratios - 1)
             weighted = self.matrix * weights[:, None]
-            gram, right = weighted.T @ weighted, weighted.T @ weights
             for name in np.unique(names[parts == part]):
                 own = names == name
-                mine = weighted[own]
-                coefficients = _non_negative(
-                    gram - mine.T @ mine,
-                    right - mine.T @ weights[own],
-                    drawn_to,
-                    shrinkage.to_pool,
-                )
+                coefficients = fit_coefficients(
+                    weighted[~own], weights[~own], relative=False, centre=drawn_to,
+                    strengths=np.full(len(drawn_to), shrinkage.to_pool),
+                )  # fmt: skip
                 found[own] = self.matrix[own] @ coefficients
         return found
 
@@ -210,32 +203,12 @@ class Relative:
         return np.array(found)
 
 
-def _reweighted(matrix: Array, expected: Array, shrinkage: float) -> Array:
-    """Minimise the absolute relative errors of networks."""
-    weights = np.ones(len(matrix))
-    for _ in range(_REWEIGHTED):
-        weighted = matrix * weights[:, None]
-        coefficients = _non_negative(
-            weighted.T @ weighted, weighted.T @ weights, expected, shrinkage
-        )
-        weights = _weights(matrix @ coefficients)
-    return coefficients
-
-
-def _weights(ratios: Array) -> Array:
-    """Return weights by which squares count as absolute values."""
-    weights = np.maximum(np.abs(ratios - 1), _LEAST_ERROR) ** -0.5
-    return np.asarray(weights / weights.mean())
-
-
-def _non_negative(gram: Array, right: Array, expected: Array, shrinkage: float) -> Array:
-    """Minimise the squared errors of normal equations with coefficients of at least zero."""
-    nnls = require("scipy.optimize", "train").nnls
-    drawn = gram + shrinkage**2 * np.eye(len(right))
-    # The triangle has as many rows as there are terms, whatever the number of networks.
-    triangle = np.linalg.cholesky(drawn).T
-    aim = np.linalg.solve(triangle.T, right + shrinkage**2 * expected)
-    return np.asarray(nnls(triangle, aim, maxiter=100 * len(right))[0])
+def _fit_near(relative: Array, expected: Array, shrinkage: float) -> Array:
+    """Fit coefficients of at least zero to ``relative @ coefficients = 1``, near expected ones."""
+    return fit_coefficients(
+        relative, np.ones(len(relative)), robust=ROBUST, centre=expected,
+        strengths=np.full(len(expected), shrinkage),
+    )  # fmt: skip
 
 
 def costs_of(

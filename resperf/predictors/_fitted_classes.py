@@ -25,6 +25,7 @@ from resperf.predictors._class_fit import (
 )
 from resperf.predictors._nearness import Nearness
 from resperf.predictors.intervals import ASSUMED, Intervals, assumed
+from resperf.predictors.linear import left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
 
@@ -356,12 +357,10 @@ def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
 
 def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
     """Return corrections of networks, each learnt without its fold."""
-    names = np.array(folds)
-    factors = np.ones(len(names))
-    for name in np.unique(names):
-        own = names == name
-        factors[own] = Nearness.fit(class_ms[~own], ratios[~own]).factors(class_ms[own])
-    return factors
+    return left_out(
+        folds,
+        lambda rest, own: Nearness.fit(class_ms[rest], ratios[rest]).factors(class_ms[own]),
+    )
 
 
 def group_of(name: str) -> str:

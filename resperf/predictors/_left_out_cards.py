@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resperf.errors import require
 from resperf.features import Array
 from resperf.predictors._class_fit import columns_of, relative_to
 from resperf.predictors._fitted_classes import ClassFit
-from resperf.predictors.intervals import SHARE
+from resperf.predictors.intervals import SHARE, half_width
 from resperf.predictors.operator_classes import Terms
 from resperf.records import Record
 from resperf.splits import folds_of
@@ -91,9 +90,8 @@ def width_of(errors: Sequence[Array]) -> float:
     """Return the half width of the interval of one more device."""
     factors = np.array([np.median(own) for own in errors])
     within = np.quantile(np.abs(np.concatenate([e - np.median(e) for e in errors])), SHARE)
-    t = float(require("scipy.stats", "train").t.ppf((1 + SHARE) / 2, len(errors) - 1))
     # Factors are around one: there is no mean to take off.
-    of_device = t * float(np.sqrt(np.mean(factors**2)))
+    of_device = half_width(float(np.sqrt(np.mean(factors**2))), len(errors) - 1)
     return float(np.hypot(of_device, within))
 
 

@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import require
 from resperf.features import Array, Columns
 from resperf.measurement import written_kind
 from resperf.predictors._base import LayerPredictor, Task, stored
+from resperf.predictors.linear import Robust, fit_coefficients
 from resperf.predictors.terms import (
     choices_of,
     constant_terms,
@@ -23,8 +23,8 @@ from resperf.predictors.terms import (
 from resperf.quantities import EXECUTION
 from resperf.settings import OPTIMIZER
 
-REWEIGHTINGS = 15
-_SMALLEST_ERROR = 0.02
+ROBUST = Robust(rounds=15, least_error=0.02)
+"""Relative errors count by their absolute value, so that outliers do not decide."""
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
 _FACTOR_ITERATIONS = 3
 _LARGEST_FACTOR = 30.0
@@ -38,9 +38,6 @@ def fit_terms(
     terms: Array, times_ms: Array, weights: Array | None = None, largest: Array | None = None
 ) -> Array:
     """Fit coefficients c >= 0 that make ``terms @ c`` close to the times, relative to each time.
-
-    Least squares of (prediction / time - 1), reweighted 15 times by 1 / sqrt(|error|), which
-    approximates least absolute errors and so is robust to outliers.
 
     Parameters
     ----------
@@ -57,36 +54,9 @@ def fit_terms(
     array (terms,)
         In ms per unit of each term.
     """
-    relative = terms / times_ms[:, None]
     frequent = np.count_nonzero(terms, axis=0) >= max(_FEWEST_ROWS, _FEWEST_SHARE * len(terms))
-    bounds = np.full(terms.shape[1], np.inf) if largest is None else largest
-    row_weights = np.ones(len(times_ms)) if weights is None else weights / np.mean(weights)
-    factors = np.ones(len(times_ms))
-    coefficients = np.zeros(terms.shape[1])
-    for _ in range(1 + REWEIGHTINGS):
-        w = np.sqrt(row_weights) * factors
-        coefficients[frequent] = _bounded(relative[:, frequent] * w[:, None], w, bounds[frequent])
-        off = np.abs(relative @ coefficients - 1)
-        factors = 1 / np.sqrt(np.maximum(off, _SMALLEST_ERROR))
-    return coefficients
-
-
-def _bounded(matrix: Array, target: Array, largest: Array) -> Array:
-    """Solve least squares with 0 <= c <= largest; coefficients above a bound are fixed at it."""
-    nnls = require("scipy.optimize", "train").nnls
-    # Columns of similar scale prevent the solver from zeroing small but real terms.
-    scales = np.maximum(np.linalg.norm(matrix, axis=0), 1e-12)
-    coefficients = np.zeros(matrix.shape[1])
-    held = np.zeros(matrix.shape[1], dtype=bool)
-    for _ in range(1 + int(np.isfinite(largest).sum())):
-        rest = target - matrix[:, held] @ largest[held]
-        coefficients[held] = largest[held]
-        coefficients[~held] = nnls(matrix[:, ~held] / scales[~held], rest)[0] / scales[~held]
-        above = coefficients > largest
-        if not above.any():
-            break
-        held |= above
-    return np.minimum(coefficients, largest)
+    bounds = np.where(frequent, np.inf if largest is None else largest, 0.0)
+    return fit_coefficients(terms, times_ms, robust=ROBUST, weights=weights, largest=bounds)
 
 
 def _choice_factors(

@@ -25,7 +25,7 @@ from resperf.predictors._base import (
     Task,
     stored,
 )
-from resperf.predictors._linear_fit import LinearFit
+from resperf.predictors.linear import LinearFit
 from resperf.predictors.network_totals import (
     SORTS,
     Counted,

@@ -11,6 +11,7 @@ import numpy as np
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
+from resperf.predictors.linear import fit_coefficients, independent
 
 _GIGA = 1e9
 
@@ -47,11 +48,12 @@ class Gianniti(LayerPredictor):
                 f"{self.kind}: these layers have no operations, the only input of gianniti; use "
                 "--method baseline"
             )
-        mean_x, mean_ms, spread = x.mean(), times_ms.mean(), x.var()
-        together = np.mean((x - mean_x) * (times_ms - mean_ms))
+        terms = np.stack([np.ones_like(x), x], axis=1)
         # Layers with equal work do not determine a slope.
-        self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
-        self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)
+        used = independent(terms)
+        line = np.zeros(2)
+        line[used] = fit_coefficients(terms[:, used], times_ms, relative=False, non_negative=False)
+        self.constant_ms_, self.ms_per_giga_ = line.tolist()
 
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""

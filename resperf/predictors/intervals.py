@@ -33,6 +33,8 @@ MIN_ROWS_OF_KIND = 5
 FEWEST_GROUPS = 3
 """Minimum groups that say how groups differ: with two, Student's t reaches 4.7 times as far as they
 differ, with three 2.0 times, with nine 1.2 times."""
+PRIOR_NETWORKS = 2
+"""What a spread that was known before counts in that of few networks, or probes."""
 PRIOR_ROWS = 1
 """Pseudo-rows with the usual error that are added to the few rows of a kind to estimate its error.
 With more, intervals of kinds with large errors would be too narrow."""
@@ -116,10 +118,8 @@ class Intervals(Record):
         groups = len(ratios)
         if groups < FEWEST_GROUPS:
             return None
-        special = require("scipy.special", "train")
         outer = (1 - SHARE) / 2
-        usual, few = special.ndtri(1 - outer), special.stdtrit(groups - 1, 1 - outer)
-        wider = float(few / usual * np.sqrt(1 + 1 / groups))
+        wider = half_width(1.0, groups - 1) / half_width(1.0) * math.sqrt(1 + 1 / groups)
         weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in ratios])
         known = np.concatenate(ratios)
         order = np.argsort(known)
@@ -224,6 +224,29 @@ def widened(
     low = np.log(np.maximum(low_ms, _SHORTEST_MS) / around_ms)
     wider = _around(predicted_ms, low, np.log(high_ms / around_ms), in_range)
     return np.where(in_range, low_ms, wider[0]), np.where(in_range, high_ms, wider[1])
+
+
+def half_width(spread: float, freedom: float = math.inf) -> float:
+    """Return the half width of the interval of a normal distribution.
+
+    By Student's distribution, where its `spread` was estimated with few degrees of freedom.
+    """
+    special = require("scipy.special", "train")
+    outer = (1 + SHARE) / 2
+    few = math.isfinite(freedom)
+    return float(special.stdtrit(freedom, outer) if few else special.ndtri(outer)) * spread
+
+
+def joined_spread(squares: float, count: float, known: float) -> tuple[float, float]:
+    """Join the sum of so many squared errors with the spread that was known before.
+
+    Returns
+    -------
+    spread, freedom : float
+        As `half_width` takes them.
+    """
+    freedom = PRIOR_NETWORKS + count
+    return math.sqrt((PRIOR_NETWORKS * known**2 + squares) / freedom), freedom
 
 
 def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = ()) -> float:

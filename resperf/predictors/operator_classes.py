@@ -18,15 +18,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
+from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import Message, UnsupportedError
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
-from resperf.settings import Setting
-from resperf.units import DTYPE_BYTES
+from resperf.settings import HALF_TYPES, Setting
+from resperf.units import DTYPE_BYTES, MS_PER_S
 
-HALF = frozenset({"float16", "bfloat16"})
-LAUNCH_MS = 0.005
-"""What a kernel costs by itself on any device, before a coefficient says otherwise."""
 _LARGEST_VALUE_BYTES = 8
 
 
@@ -148,7 +146,10 @@ def _attention_run(whole: RunOperator, setting: Setting) -> tuple[RunOperator, .
 
 
 def _single(tensors: Iterable[RunTensor]) -> tuple[RunTensor, ...]:
-    return tuple(each._replace(dtype="float32") if each.dtype in HALF else each for each in tensors)
+    return tuple(
+        each._replace(dtype="float32") if each.dtype in HALF_TYPES.values() else each
+        for each in tensors
+    )
 
 
 _INPUTS_LISTED = {"convolution": 2, "native_batch_norm": 1, "native_group_norm": 1,
@@ -255,7 +256,7 @@ def class_terms(network: RunNetwork, facts: DeviceFacts) -> Terms:
         found[Cost(of, "kernels")] += LAUNCH_MS * operator.count
         for term, time_ms in terms.items():
             found[Cost(of, term)] += time_ms * operator.count
-    found[UPDATE] = network.parameters * 4 / facts.bandwidth_bytes_per_s * 1e3
+    found[UPDATE] = facts.moving_ms(network.parameters * 4)
     return dict(found)
 
 
@@ -288,7 +289,7 @@ class _Work:
     @property
     def dtype(self) -> str:
         """What a class is called by: half precision is the usual one."""
-        return "" if self.data.dtype in HALF else " float32"
+        return "" if self.data.dtype in HALF_TYPES.values() else " float32"
 
     @property
     def grown(self) -> float:
@@ -296,13 +297,14 @@ class _Work:
 
     def computed(self, flops: float) -> float:
         """Return the time of FLOPs that grow with the batch."""
-        peaks = self.facts.peaks_flops_per_s
-        peak = peaks.get("fp16", peaks["fp32"]) if not self.dtype else peaks["fp32"]
-        return flops * self.grown / peak * 1e3
+        facts = self.facts
+        # Half precision is taken to be float16, and float32 to be computed without matrix cores.
+        peak = facts.peak_flops_per_s if self.dtype else facts.peak_of("float16")
+        return flops * self.grown / peak * MS_PER_S
 
     def moved(self, count: float) -> float:
         """Return the time of bytes that grow with the batch."""
-        return count * self.grown / self.facts.bandwidth_bytes_per_s * 1e3
+        return self.facts.moving_ms(count * self.grown)
 
     @property
     def traffic(self) -> float:
@@ -311,7 +313,7 @@ class _Work:
         given = sum(each.bytes for each in self.operator.inputs if not each.is_weight)
         if self.operator.of_weights:
             given, weights = weights, 0.0
-        fixed = weights / self.facts.bandwidth_bytes_per_s * 1e3
+        fixed = self.facts.moving_ms(weights)
         return fixed + self.moved(given + self.result.bytes)
 
 

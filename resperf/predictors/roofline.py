@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import canonical_device, device_class
+from resperf.devices import FP32, canonical_device, device_class
 from resperf.devices.estimate import LAUNCH_MS
-from resperf.errors import require
 from resperf.features import Array, Columns, take
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
 from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors.baseline import REWEIGHTINGS
+from resperf.predictors.baseline import ROBUST
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
+from resperf.predictors.linear import fit_coefficients
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
 from resperf.predictors.terms.card import LAUNCH, Card, card_terms, is_aligned, product_of
-from resperf.settings import CONTAINS, MEASURED_BY, SESSION
+from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -57,7 +57,6 @@ _ROUNDS = 3
 _FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
 """Rows, and share of the rows of the session with most of them, that must show a session's dispatch
 for it to count in that of unknown hosts."""
-_SMALLEST_ERROR = 0.02
 _SMALLEST_RATIO = 1e-6
 _SHORTEST_MS = 1e-6
 _AT_DISPATCH = 1.25
@@ -70,7 +69,6 @@ _UNLIKE_FUNCTIONS = frozenset({"norm"})
 _WORK = ("flops", "moved_bytes")
 _WINDOW = ("kernel_height", "kernel_width", "stride_height", "stride_width", "groups")
 """Quantities that bound what was learnt: of all kinds, and of those with windows."""
-_NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Session:
     name : str
         The source's session: its host and driver have a launch and a speed of their own.
     number : str
-        Type of values, a name of `resperf.devices.facts.PEAKS`.
+        Type of values, a name of `resperf.devices.facts.Peaks`.
     """
 
     device: str
@@ -167,8 +165,9 @@ class Costs:
 
 
 def _number_of(dtype: str, setting: Setting | None) -> str:
-    precision = "" if setting is None else setting.precision
-    return _NUMBERS.get(dtype, "tf32" if precision == "tf32" else "fp32")
+    if dtype in PEAKS_OF and dtype != "float32":
+        return PEAKS_OF[dtype][0]
+    return "tf32" if setting is not None and setting.precision == "tf32" else FP32
 
 
 def _each(given: Sequence[Any], row: int) -> Any:
@@ -743,22 +742,14 @@ def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
 
 
 def _fit_near(relative: Array, weights: Array, centre: Array, strength: float) -> Array:
-    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as `fit_terms`, near a centre.
+    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as a baseline, near a centre.
 
     The centre counts as `strength` rows in each of which one term differs by its mean share.
     """
     if not len(relative):
         return centre
-    nnls = require("scipy.optimize", "train").nnls
-    scales = np.maximum(relative.mean(axis=0), 1e-12)
-    held = np.sqrt(strength) * np.diag(scales)
-    weights = weights / weights.mean()
-    factors = np.ones(len(relative))
-    found = centre
-    for _ in range(1 + REWEIGHTINGS):
-        w = np.sqrt(weights) * factors
-        w = w / np.sqrt(np.mean(w**2))
-        matrix = np.vstack([relative * w[:, None], held]) / scales
-        found = nnls(matrix, np.concatenate([w, held @ centre]), maxiter=10_000)[0] / scales
-        factors = 1 / np.sqrt(np.maximum(np.abs(relative @ found - 1), _SMALLEST_ERROR))
-    return found
+    shares = np.maximum(relative.mean(axis=0), 1e-12)
+    return fit_coefficients(
+        relative, np.ones(len(relative)), robust=ROBUST, weights=weights,
+        strengths=np.sqrt(strength) * shares, centre=centre, scales=shares,
+    )  # fmt: skip

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.bundle import GoldenLayer, golden_layers, ranges_of
-from resperf.errors import require
 from resperf.features import Columns, quantities, take
 from resperf.layers import Activation, Layer
 from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline
+from resperf.predictors.linear import fit_coefficients
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.training.rows import LayerRows
@@ -104,9 +104,10 @@ def estimate_activations(
     added_ms = with_ms - without_ms
     usable = with_ms > SHORTEST_MS
     terms = physical_terms("activation", outputs, TERMS)
-    nnls = require("scipy.optimize", "train").nnls
     # Errors relative to the convolution with its activation, as its predictor was trained.
-    fitted, _ = nnls(terms[usable] / with_ms[usable, None], added_ms[usable] / with_ms[usable])
+    fitted = fit_coefficients(
+        terms[usable] / with_ms[usable, None], added_ms[usable] / with_ms[usable], relative=False
+    )
     coefficients = dict(zip(TERMS, map(float, fitted), strict=True))
     if not coefficients["in"] > 0:
         # Activations are fused into the convolutions, or the method does not distinguish them.

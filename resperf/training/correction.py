@@ -12,13 +12,22 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
-from resperf.predictors.intervals import SHARE, conformal_bound
+from resperf.features import Array
+from resperf.predictors.intervals import (
+    PRIOR_NETWORKS,
+    conformal_bound,
+    half_width,
+    joined_spread,
+)
+from resperf.predictors.linear import left_out
+from resperf.splits import Mask
 
 TOTAL_NOISE = 0.03
 """Relative noise of a measured total."""
@@ -52,8 +61,6 @@ LARGEST_FACTOR = 20.0
 """Largest ratio of speeds between two machines."""
 FEWEST_FOR_WIDTH = 10
 """Fewest networks for a 90% interval of totals from them alone."""
-PRIOR_NETWORKS = 2
-"""What an interval that was known before counts in that of fewer networks."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +172,14 @@ def fit_correction(
     if not priors.common:
         refuse_few(names)
     others, solution = _solve(placed, kinds, costs, priors)
-    left_out = np.zeros(len(placed))
-    for fold in np.array_split(names, min(len(names), _MOST_FOLDS)):
-        rest = [each for each in placed if each.network not in fold]
-        _, without = _solve(rest, kinds, costs, priors)
-        for place, each in enumerate(placed):
-            if each.network in fold:
-                left_out[place] = _total_ms(each, kinds, without)
+    parts = np.array_split(names, min(len(names), _MOST_FOLDS))
+    fold_of = {name: str(number) for number, part in enumerate(parts) for name in part}
+
+    def total_without(rest: Mask, own: Mask) -> Array:
+        _, without = _solve([*compress(placed, rest)], kinds, costs, priors)
+        return np.array([_total_ms(each, kinds, without) for each in compress(placed, own)])
+
+    left_out_ms = left_out([fold_of[each.network] for each in placed], total_without)
     measured = np.array([each.measured_ms for each in placed])
     before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
     after = np.array([_total_ms(each, kinds, solution) for each in placed])
@@ -181,8 +189,8 @@ def fit_correction(
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
         node_ms=float(solution[-2]),
         handover_ms_per_mb=float(solution[-1]),
-        log_width=_log_width(placed, np.abs(np.log(measured / left_out)), priors.log_width),
-        evidence=_evidence(placed, before, after, left_out),
+        log_width=_log_width(placed, np.abs(np.log(measured / left_out_ms)), priors.log_width),
+        evidence=_evidence(placed, before, after, left_out_ms),
         others=others,
     )
 
@@ -218,20 +226,22 @@ def total_ms(placed: Placed, learnt: Correction) -> float:
     return _total_ms(placed, kinds, values)
 
 
-def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) -> dict[str, Any]:
+def _evidence(
+    placed: Sequence[Placed], before: Any, after: Any, left_out_ms: Any
+) -> dict[str, Any]:
     measured = np.array([each.measured_ms for each in placed])
     return {
         "networks": [
             {
                 "network": each.network, "batch": each.batch, "measured_ms": each.measured_ms,
                 "alone_ms": float(before[place]), "fitted_ms": float(after[place]),
-                "left_out_ms": float(left_out[place]),
+                "left_out_ms": float(left_out_ms[place]),
             }
             for place, each in enumerate(placed)
         ],
         "mape": {
             name: float(np.mean(np.abs(values / measured - 1)))
-            for name, values in (("alone", before), ("fitted", after), ("left_out", left_out))
+            for name, values in (("alone", before), ("fitted", after), ("left_out", left_out_ms))
         },
     }  # fmt: skip
 
@@ -276,12 +286,8 @@ def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
         return conformal_bound(ratios, [1 / runs[each.network] for each in placed])
     if math.isinf(known):
         return math.inf
-    stats = require("scipy.stats", "train")
-    outer = (1 + SHARE) / 2
-    squares = PRIOR_NETWORKS * (known / stats.norm.ppf(outer)) ** 2
-    squares += sum(each**2 for each in worst.values())
-    count = PRIOR_NETWORKS + len(worst)
-    width = float(stats.t.ppf(outer, count) * math.sqrt(squares / count))
+    squares = sum(each**2 for each in worst.values())
+    width = half_width(*joined_spread(squares, len(worst), known / half_width(1.0)))
     # No wider than before, unless the networks say that it was too narrow.
     return max(min(width, known), *worst.values())
 

@@ -55,14 +55,13 @@ from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.platform import Platform, this_platform, usable_cores
 from resperf.prediction.adapting import why_not_adaptable
-from resperf.predictors.intervals import SHARE
+from resperf.predictors.intervals import half_width, joined_spread
 from resperf.quantities import EXECUTION
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.training.correction import (
     FEWEST_FOR_WIDTH,
     MACHINES_WIDTH,
-    PRIOR_NETWORKS,
     Placed,
     Priors,
     fit_correction,
@@ -797,17 +796,14 @@ def _doubts(
     of all, by Student's distribution. The factor's doubt is that over the root of how many probes
     weigh in the group, and no more than is expected without any.
     """
-    stats = require("scipy.stats", "train")
+    special = require("scipy.special", "train")
     runs = correction.evidence["networks"]
     off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
-    usual = max(float(np.median(np.abs(off))) / float(stats.norm.ppf(0.75)), LEAST_SPREAD)
-    outer = (1 + SHARE) / 2
-    known = float(stats.norm.ppf(outer)) * GROUP_WIDTH
+    usual = max(float(np.median(np.abs(off))) / float(special.ndtri(0.75)), LEAST_SPREAD)
+    known = half_width(GROUP_WIDTH)
     doubts, spreads = {}, {}
     for group, weights in zip(GROUPS, shares.T, strict=True):
         count = float(weights.sum())
-        squares = float(weights @ off**2) + PRIOR_NETWORKS * usual**2
-        spread = math.sqrt(squares / (count + PRIOR_NETWORKS))
-        spreads[group] = float(stats.t.ppf(outer, count + PRIOR_NETWORKS)) * spread
+        spreads[group] = half_width(*joined_spread(float(weights @ off**2), count, usual))
         doubts[group] = 1 / math.sqrt(count / spreads[group] ** 2 + 1 / known**2)
     return doubts, spreads

@@ -18,7 +18,7 @@ import numpy as np
 
 from resperf.errors import DatasetError, TrainingError, UnsupportedError, did_you_mean
 from resperf.features import Array
-from resperf.predictors.least_squares import independent, solve_squares
+from resperf.predictors.linear import fit_coefficients, independent
 
 COLUMNS = ("batch", "iterations", "seconds")
 IMAGES, ITERATIONS, BATCH, CONSTANT = "batch x iterations", "iterations", "batch", "constant"
@@ -192,7 +192,7 @@ def fit_run(runs: Sequence[Run], *, relative: bool = False) -> RunFit:
             "together, or hardly; add runs in which only one of them changes"
         )
     seconds = np.array([run.seconds for run in runs])
-    found = solve_squares(matrix, seconds, relative=relative, non_negative=False)
+    found = fit_coefficients(matrix, seconds, relative=relative, non_negative=False)
     return RunFit({n: float(c) for n, c in zip(names, found, strict=True)}, tuple(runs))
 
 
@@ -200,7 +200,7 @@ def judge_runs(fit: RunFit, runs: Sequence[Run]) -> JudgedRuns:
     """Predict runs, by a fit and in proportion to batch x iterations."""
     work = np.array([[run.batch * run.iterations] for run in fit.runs])
     seconds = np.array([run.seconds for run in fit.runs])
-    (cost,) = solve_squares(work, seconds, relative=False, non_negative=False)
+    (cost,) = fit_coefficients(work, seconds, relative=False, non_negative=False)
     return JudgedRuns(
         tuple(runs),
         tuple(fit.seconds(run.batch, run.iterations) for run in runs),

@@ -13,7 +13,9 @@ from resperf.predictors.intervals import (
     MIN_ROWS_OF_KIND,
     Intervals,
     assumed,
+    half_width,
     intervals_of_kinds,
+    joined_spread,
     widened,
 )
 
@@ -212,3 +214,15 @@ def test_a_predictors_own_bounds_are_wider_outside_the_range() -> None:
     inside = np.array([True, False, False])
     wider = widened(predicted, low, high, inside)
     np.testing.assert_allclose(wider, [[0.8, 0.64, math.nan], [1.5, 2.25, math.nan]])
+
+
+def test_few_degrees_of_freedom_widen_an_interval() -> None:
+    """With one, Student's distribution is Cauchy's: its 95th percentile is tan(0.45 pi)."""
+    pytest.importorskip("scipy")
+    assert half_width(2.0) == pytest.approx(2 * 1.6449, rel=1e-4)
+    assert half_width(2.0, 1) == pytest.approx(2 * math.tan(0.45 * math.pi))
+
+
+def test_what_was_known_counts_as_two_errors() -> None:
+    """Squares of two errors, 8, and of two more as large as the known spread: 16 over 4."""
+    assert joined_spread(8.0, 2, 2.0) == (2.0, 4)

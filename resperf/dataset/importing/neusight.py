@@ -147,16 +147,11 @@ def _add_operators(
 def _share_of_peak(rows: Sequence[ForeignRow], facts: DeviceFacts) -> float:
     """Return the median share of the peak that large products reach; infinite if there are few."""
     shares = [
-        2e3 * row.layer.macs / row.median_ms / _peak_flops_per_s(facts)
+        2e3 * row.layer.macs / row.median_ms / facts.peak_of("float32")
         for row in rows
         if row.layer.kind in ("matmul", "dense") and 2 * row.layer.macs >= LARGE_FLOPS
     ]
     return median(shares) if len(shares) >= FEWEST_LARGE else math.inf
-
-
-def _peak_flops_per_s(facts: DeviceFacts) -> float:
-    """Return the peak of products in float32, which were run without TF32."""
-    return max(facts.peaks_flops_per_s.get(name, 0.0) for name in ("fp32", "fp32_matrix"))
 
 
 @dataclass(frozen=True)
@@ -313,4 +308,4 @@ def _linear_share(operators: Sequence[ListedOperator], facts: DeviceFacts) -> fl
             flops += 2.0 * each.count * depth * math.prod(each.outputs[0].shape)
             time_ms += each.count * each.times_ms["forward_ms"]
     large = flops >= LARGE_FLOPS and time_ms > 0
-    return flops / (time_ms / 1e3) / _peak_flops_per_s(facts) if large else math.inf
+    return flops / (time_ms / 1e3) / facts.peak_of("float32") if large else math.inf

@@ -98,7 +98,7 @@ class Card:
         ----------
         device : str
         number : str
-            Type of values, a name of `resperf.devices.facts.PEAKS`.
+            Type of values, a name of `resperf.devices.facts.Peaks`.
         """
         facts = device_facts(device)
         return NOMINAL if facts is None else _card(facts, number)

@@ -1,26 +1,173 @@
-"""A linear form fitted to times of networks on one device under one setting."""
+"""Linear fits: least squares, and linear forms fitted to times of networks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import BundleError, TrainingError
+from resperf.errors import BundleError, TrainingError, require
 from resperf.features import Array
 from resperf.predictors._base import Estimate, stored
 from resperf.predictors.intervals import Intervals, assumed
-from resperf.predictors.least_squares import independent, solve_squares
 from resperf.settings import Setting
-from resperf.splits import folds_of
+from resperf.splits import Mask, folds_of
 
 FOLDS = 20
 """Most parts of the networks that are left out one after the other for the intervals."""
 _FAR = 2.0
 """How many times larger or smaller than all measured networks one is extrapolated."""
+_COLLINEAR = 1e-6
+"""Share of a column that must not follow from the columns before it."""
+_OF_PARTS = 0.1
+"""How strongly coefficients of parts are drawn to zero, over the length of their total's column:
+that of a part with a tenth of the total is half of what the rows ask for."""
+
+
+@dataclass(frozen=True)
+class Robust:
+    """How often rows are weighted anew by 1 / sqrt(|error|): squares then count as absolute errors.
+
+    Attributes
+    ----------
+    rounds : int
+        Fits after the first one.
+    least_error : float
+        Smaller errors count as this one.
+    by_squares : bool
+        Whether weights are divided by the root of their mean square, not by their mean, so that
+        rows weigh about as much against a centre as without weights.
+    """
+
+    rounds: int
+    least_error: float
+    by_squares: bool = True
+
+    def weights(self, errors: Array, of_rows: Array | float = 1.0) -> Array:
+        """Return what rows with such errors are multiplied by, beside weights of their own."""
+        found = of_rows / np.sqrt(np.maximum(np.abs(errors), self.least_error))
+        usual = np.sqrt(np.mean(found**2)) if self.by_squares else np.mean(found)
+        return np.asarray(found / usual)
+
+
+_SQUARES = Robust(rounds=0, least_error=1.0)
+
+
+def fit_coefficients(
+    terms: Array,
+    values: Array,
+    *,
+    relative: bool = True,
+    non_negative: bool = True,
+    robust: Robust = _SQUARES,
+    weights: Array | None = None,
+    strengths: Array | None = None,
+    centre: Array | None = None,
+    largest: Array | None = None,
+    scales: Array | None = None,
+) -> Array:
+    """Fit coefficients that make ``terms @ coefficients`` close to values.
+
+    Parameters
+    ----------
+    terms : array (rows, terms)
+        Independent columns, unless `strengths` draw the coefficients.
+    values : array (rows,)
+        Above zero, where errors are relative.
+    relative : bool
+        Whether errors relative to `values` are minimised.
+    non_negative : bool
+        Whether coefficients are at least zero.
+    robust : Robust, optional
+        For absolute errors; squared ones by default.
+    weights : array (rows,), optional
+    strengths, centre : array (terms,), optional
+        ``strengths * (coefficients - centre)`` are squared as well; the centre is zero by default.
+    largest : array (terms,), optional
+        Upper bounds of non-negative coefficients. Those above are fixed at their bounds, and the
+        others fitted again; a term with the bound 0 is left out.
+    scales : array (terms,), optional
+        What columns are divided by while they are fitted; their lengths by default. Of terms that
+        the rows do not tell apart, it decides which gets a coefficient.
+
+    Returns
+    -------
+    array (terms,)
+    """
+    matrix, aim = terms, values
+    if relative:
+        matrix, aim = terms / values[:, None], np.ones(len(values))
+    of_rows = 1.0 if weights is None else np.sqrt(weights / weights.mean())
+    drawn = np.zeros((0, terms.shape[1])) if strengths is None else np.diag(strengths)
+    drawn_to = np.zeros(len(drawn)) if centre is None else drawn @ centre
+    # Equal errors, by which rows weigh the same at first.
+    coefficients, errors = np.zeros(terms.shape[1]), np.ones(len(aim))
+    for _ in range(1 + robust.rounds):
+        factors = robust.weights(errors, of_rows)
+        rows = np.vstack([matrix * factors[:, None], drawn])
+        coefficients = _solve(
+            rows, np.append(aim * factors, drawn_to), non_negative, largest, scales
+        )
+        errors = matrix @ coefficients - aim
+    return coefficients
+
+
+def _solve(
+    matrix: Array, aim: Array, non_negative: bool, largest: Array | None, scales: Array | None
+) -> Array:
+    # Columns of similar scale prevent the solver from zeroing small but real terms.
+    lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300) if scales is None else scales
+    scaled = matrix / lengths
+    if not non_negative:
+        return np.asarray(np.linalg.lstsq(scaled, aim, rcond=None)[0] / lengths)
+    nnls = require("scipy.optimize", "train").nnls
+    bounds = np.full(len(lengths), np.inf) if largest is None else largest
+    coefficients = np.zeros(len(lengths))
+    held = bounds <= 0
+    while True:
+        coefficients[held] = bounds[held]
+        rest = aim - matrix[:, held] @ bounds[held]
+        found = nnls(scaled[:, ~held], rest, maxiter=100 * len(lengths))[0]
+        coefficients[~held] = found / lengths[~held]
+        above = coefficients > bounds
+        if not above.any():
+            return coefficients
+        held |= above
+
+
+def independent(matrix: Array) -> list[int]:
+    """Return the places of columns that do not follow from those before them."""
+    scaled = matrix / np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
+    basis = np.zeros((len(matrix), 0))
+    places = []
+    for place, column in enumerate(scaled.T):
+        rest = column - basis @ (basis.T @ column)
+        rest -= basis @ (basis.T @ rest)
+        if (length := np.linalg.norm(rest)) > _COLLINEAR:
+            basis = np.column_stack([basis, rest / length])
+            places.append(place)
+    return places
+
+
+def left_out(groups: Sequence[str], predicted: Callable[[Mask, Mask], Array]) -> Array:
+    """Return what is predicted of each row without the rows of its group, shape (rows,).
+
+    Parameters
+    ----------
+    groups : sequence of str (rows,)
+    predicted : callable
+        Called with masks of the rows to learn from and of those to predict; returns the latter's
+        predictions.
+    """
+    names = np.array(groups)
+    found = np.zeros(len(names))
+    for name in np.unique(names):
+        own = names == name
+        found[own] = predicted(~own, own)
+    return found
 
 
 @dataclass(frozen=True)
@@ -117,21 +264,23 @@ class LinearFit:
             place: kept.index(whole_of[name]) for place, name in enumerate(kept) if name in whole_of
         }
 
-        def solve(chosen: Any) -> Array:
-            return solve_squares(
+        def solved(chosen: Any) -> Array:
+            own = matrix[chosen] / values[chosen, None] if relative else matrix[chosen]
+            strengths = np.zeros(len(kept))
+            strengths[list(inside)] = _OF_PARTS * np.linalg.norm(own, axis=0)[list(inside.values())]
+            return fit_coefficients(
                 matrix[chosen], values[chosen], relative=relative, non_negative=non_negative,
-                parts=inside,
+                strengths=strengths,
             )  # fmt: skip
 
-        coefficients = solve(slice(None))
+        def log_ratios(rest: Mask, own: Mask) -> Array:
+            if rest.sum() < fewest:
+                return np.full(int(own.sum()), np.nan)
+            return np.log(values[own] / np.maximum(matrix[own] @ solved(rest), shortest / _FAR))
+
+        coefficients = solved(slice(None))
         shortest = float(values.min())
-        folds = np.array(folds_of(networks.tolist(), FOLDS))
-        ratios = np.full(len(rows), np.nan)
-        for fold in np.unique(folds):
-            own = folds == fold
-            if fewest <= (~own).sum():
-                left_out = np.maximum(matrix[own] @ solve(~own), shortest / _FAR)
-                ratios[own] = np.log(values[own] / left_out)
+        ratios = left_out(folds_of(networks.tolist(), FOLDS), log_ratios)
         of_networks = (ratios[networks == name] for name in np.unique(networks))
         groups = [each for each in of_networks if np.isfinite(each).all()]
         return cls(
