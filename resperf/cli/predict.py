@@ -137,13 +137,6 @@ class PredictCommand(BatchCommand):
     help="With --devices, where no run on several taught the bundle: what connects them "
     "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
 )
-@click.option(
-    "--plot",
-    type=PATH,
-    metavar="DIR",
-    help="With --devices: draw throughput by devices and by batch size into PNG files (needs "
-    "[plot]).",
-)
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
 @click.option(
     "--strict-range",
@@ -171,7 +164,6 @@ def command(
     images: int | None,
     least_gain: float,
     topology: str | None,
-    plot: Path | None,
     as_json: bool,
     **question: Any,
 ) -> None:
@@ -191,10 +183,10 @@ def command(
     if devices:
         shown = {"strong": strong, "images": images, "least_gain": least_gain,
                  "topology": topology}  # fmt: skip
-        _scaled(network, batches, devices, {**shown, **question, "device": device}, plot, as_json)
+        _scaled(network, batches, devices, {**shown, **question, "device": device}, as_json)
         return
-    if strong or any(each is not None for each in (images, plot, topology)):
-        raise click.UsageError("--strong, --images, --topology and --plot are about --devices")
+    if strong or images is not None or topology is not None:
+        raise click.UsageError("--strong, --images and --topology are about --devices")
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
@@ -251,24 +243,19 @@ def _with_image(
 
 def _scaled(
     network: Path, batches: tuple[int, ...], devices: tuple[int, ...], question: dict[str, Any],
-    plot: Path | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Predict over batch sizes and numbers of devices."""
     from resperf.prediction.api import predict_scaling
-    from resperf.report.plots import ready_to_plot, write_scaling_plots
     from resperf.report.scaling import scaling_text
 
     for name in ("threads", "custom_ms", "host_dispatch_us", "strict"):
         question.pop(name, None)
-    if plot is not None:
-        ready_to_plot(plot)
     found = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
     if as_json:
         show_json(found.to_json())
     else:
         print(scaling_text(found))
-    for path in write_scaling_plots(found, plot) if plot is not None else ():
-        click.echo(f"plot: {path}", err=True)
 
 
 def _beside(

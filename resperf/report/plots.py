@@ -13,12 +13,10 @@ import numpy as np
 from resperf.errors import OutputError, require
 from resperf.quantities import QUANTITIES
 from resperf.report.methods import at_most_rows, by_kind_and_quantity
-from resperf.units import MS_PER_S
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from resperf.prediction.scaling import Scaling
     from resperf.training import Compared
 
 SHOWN_POINTS = 1500
@@ -139,47 +137,6 @@ def error_by_rows(rows: Sequence[Compared]) -> Figure:
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)
     return figure
-
-
-def write_scaling_plots(scaling: Scaling, folder: Path) -> tuple[Path, ...]:
-    """Draw throughput by devices and by batch size (ConvMeter, Figures 8 and 9) into PNG files.
-
-    One line for each batch size, or number of devices, with the 90% interval as a band.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OutputError
-        If a file cannot be written.
-    """
-    points = [each for series in scaling.series.values() for each in series]
-    written = []
-    for name, x, other in (("devices", "devices", "batch"), ("batch", "batch", "devices")):
-        figure, axes = _one_panel()
-        for place, value in enumerate(sorted({getattr(each, other) for each in points})):
-            line = sorted(
-                (each for each in points if getattr(each, other) == value),
-                key=lambda each: getattr(each, x),
-            )
-            xs = [getattr(each, x) for each in line]
-            per_ms = [each.batch * each.devices * MS_PER_S for each in line]
-            axes.plot(
-                xs, [each.images_per_s for each in line], _style(place), label=f"{value} {other}"
-            )
-            axes.fill_between(
-                xs,
-                [work / each.high_ms for work, each in zip(per_ms, line, strict=True)],
-                [work / max(each.low_ms, 1e-9) for work, each in zip(per_ms, line, strict=True)],
-                alpha=0.15, color=f"C{place % 10}",
-            )  # fmt: skip
-        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="images/s")
-        axes.legend(fontsize=7)
-        axes.set_title(f"{scaling.network} on {scaling.device}, {scaling.method}", fontsize=9)
-        path = folder / f"throughput-by-{name}.png"
-        _save(figure, path)
-        written.append(path)
-    return tuple(written)
 
 
 def _figure(width: float, height: float) -> Figure:
