@@ -52,12 +52,6 @@ if TYPE_CHECKING:
 )
 @click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
 @paths(
-    "--estimate-from",
-    text="Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks. PATH "
-    "is the bundle of another device, which is scaled, or a dataset of whole calls on the same "
-    "device; datasets of other devices beside it test how well the estimates scale",
-)
-@paths(
     "--exclude",
     "networks",
     text="Exclude the layers of this network, or of all in this folder, from training, at any "
@@ -68,7 +62,6 @@ def command(
     file: Path,
     output: Path | None,
     device: str | None,
-    estimate_from: tuple[Path, ...],
     networks: tuple[Path, ...],
     as_json: bool,
     **settings: Any,
@@ -86,13 +79,11 @@ def command(
 
     started = time.monotonic()
     target = output or _default_output(file, device)
-    datasets = [file, *(path for path in estimate_from if path.is_file())]
-    excluded = keys_of_networks(datasets, network_files(networks))
+    excluded = keys_of_networks([file], network_files(networks))
     with progress_bar() as progress:
         bundle = train(
             file, target, device=device, exclude_keys=excluded,
-            excluded=[path.name for path in networks], estimate_from=estimate_from,
-            progress=progress, **settings,
+            excluded=[path.name for path in networks], progress=progress, **settings,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
@@ -100,8 +91,6 @@ def command(
         return
     print(_table(bundle))
     show_notes(bundle.part["training"]["notes"])
-    if bundle.estimates:
-        print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
     print(
         f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
         f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"
@@ -155,7 +144,6 @@ def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
         "seed": training["seed"],
         "rows": training["rows"],
         "errors": bundle.errors,
-        "estimates": bundle.estimates,
         "notes": training["notes"],
         "size_bytes": bundle.size_bytes,
         "seconds": round(seconds, 3),
