@@ -36,6 +36,7 @@ from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
+from resperf.training import train
 
 DEVICES = ("1080ti", "k80", "p100", "v100")
 SHIPPED = ROOT / "models" / "bundles"
@@ -72,8 +73,8 @@ def main(words: Sequence[str] | None = None) -> None:
             dataset = imported(f"justus-{device}", given.data, Path(folder))
             name = f"{device}-tensorflow"
             learnt = Path(folder) / name
-            run("train", dataset, "--trees", given.trees or TREES, "-o", learnt)
-            write_estimated(Bundle.load(learnt), Bundle.load(SHIPPED / name), given.output / name)
+            found = train(dataset, learnt, trees=given.trees or TREES)
+            write_estimated(found, Bundle.load(SHIPPED / name), given.output / name)
         if TORCH in every:
             build_torch(given.data, Path(folder), given.output / TORCH, given.trees)
         if NETWORKS in every:
@@ -122,8 +123,7 @@ def build_torch(data: Path, work: Path, output: Path, trees: int | None = None) 
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets if class_of(path) == name]
         run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
-        words = ["--method", "roofline", "--trees", trees or most, "-o", work / name]
-        run("train", work / f"{name}.h5", *words)
+        train(work / f"{name}.h5", work / name, method="roofline", trees=trees or most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
 
 

@@ -226,9 +226,6 @@ SEED: Decorator = click.option(
     metavar="S",
     help="Seed of everything random.",
 )
-EPOCHS: Decorator = click.option(
-    "--epochs", type=COUNT, metavar="N", help="Passes over the training rows."
-)
 ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
 

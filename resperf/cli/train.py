@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import (
-    COUNT,
     DATASET,
-    EPOCHS,
     JSON,
     SEED,
     output,
@@ -42,14 +40,7 @@ if TYPE_CHECKING:
     metavar="M",
     help=f"{', '.join(METHODS)}.",
 )
-@EPOCHS
 @SEED
-@click.option(
-    "--trees",
-    type=COUNT,
-    metavar="N",
-    help="Most trees of a predictor: fewer make a smaller bundle.",
-)
 @click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
 @paths(
     "--exclude",
@@ -61,10 +52,11 @@ if TYPE_CHECKING:
 def command(
     file: Path,
     output: Path | None,
+    method: str,
+    seed: int,
     device: str | None,
     networks: tuple[Path, ...],
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Train predictors on the measured layers of FILE.h5 and write them as a bundle.
 
@@ -82,8 +74,8 @@ def command(
     excluded = keys_of_networks([file], network_files(networks))
     with progress_bar() as progress:
         bundle = train(
-            file, target, device=device, exclude_keys=excluded,
-            excluded=[path.name for path in networks], progress=progress, **settings,
+            file, target, method=method, seed=seed, device=device, exclude_keys=excluded,
+            excluded=[path.name for path in networks], progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:

@@ -225,7 +225,7 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
     if trees is None:
         return settings
     if "trees" not in signature(predictor_class(method)).parameters:
-        raise TrainingError(f"{method} has no number of trees to choose; leave out --trees")
+        raise TrainingError(f"{method} has no number of trees to choose; leave out trees")
     return {**settings, "trees": trees}
 
 

@@ -51,8 +51,6 @@ def test_train_as_json_and_by_default_where_predict_looks(
         (["train", "absent.h5", "-o", "OUT"], "absent.h5"),
         (["train", "DATA", "-o", "DATA"], "exists and is no bundle"),
         (["train", "DATA", "-o", "OUT", "--exclude", "absent.onnx"], "absent.onnx"),
-        (["train", "DATA", "-o", "OUT", "--epochs", "0"], "0"),
-        (["train", "DATA", "-o", "OUT", "--method", "svr", "--trees", "5"], "no number of trees"),
         (["evaluate", "DATA", "--bundle", "OUT"], "no bundle '"),
         (["evaluate", "DATA"], "--bundle"),
     ],
