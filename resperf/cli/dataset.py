@@ -215,21 +215,17 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @command.command(
-    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv --kind conv",
+    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
 @FILE
 @output("OUT", "Ends in .csv or .parquet.", required=True)
-@click.option("--kind", help="Export only this kind of layer, such as conv.")
-@click.option("--samples", is_flag=True, help="Add the samples of each phase.")
 @FORCE
 @JSON
-def export(
-    file: Path, output: Path, kind: str | None, samples: bool, force: bool, as_json: bool
-) -> None:
+def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
     """Write FILE's rows as CSV or Parquet: one file per kind of layer."""
     from resperf.dataset import export_dataset
 
-    written = export_dataset(file, output, kind=kind, samples=samples, replace=force)
+    written = export_dataset(file, output, replace=force)
     if as_json:
         show_json({"files": [str(path) for path in written]})
     else:

@@ -326,7 +326,7 @@ def test_noisy_rows_of_networks_are_counted(info: DatasetInfo, tmp_path: Path) -
 
 
 def test_networks_are_exported_as_a_kind_of_their_own(golden_v3: Path, tmp_path: Path) -> None:
-    written = export_dataset(golden_v3, tmp_path / "a.csv", samples=True)
+    written = export_dataset(golden_v3, tmp_path / "a.csv")
     assert [path.name for path in written] == ["a.conv.csv", "a.dense.csv", "a.networks.csv"]
     header, first, second = written[-1].read_text().splitlines()
     cells = dict(zip(header.split(","), second.split(","), strict=True))
