@@ -23,10 +23,8 @@ _SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
 _DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-_COUNTED = ("threads", "processes", "nodes")
+_COUNTED = ("threads", "processes")
 """Settings that a file's name names beside their number."""
-_UNNAMED = ("device", "node_rank", "rendezvous")
-"""Settings that a file's name leaves out."""
 _MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
 """Unit of time -> its milliseconds."""
 
@@ -302,7 +300,7 @@ def settings_name(settings: Mapping[str, Any]) -> str:
     return "".join(
         f"-{value}{name}" if name in _COUNTED else f"-{value}"
         for name, value in settings.items()
-        if name not in _UNNAMED
+        if name != "device"
     )
 
 

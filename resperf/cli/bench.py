@@ -67,23 +67,6 @@ RUNNERS = ("trtexec",)
     "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
 )
 @click.option(
-    "--nodes",
-    type=COUNT,
-    metavar="N",
-    help="Hosts with so many processes each: give the same command on each of them, with its own "
-    "--node-rank. The files of networks have the same place on all.",
-)
-@click.option(
-    "--node-rank",
-    type=click.IntRange(min=0),
-    metavar="R",
-    help="With --nodes: number of this host, from 0. Host 0 measures and writes the dataset; the "
-    "others take part until it has been gone for ten minutes.",
-)
-@click.option(
-    "--rendezvous", metavar="HOST:PORT", help="With --nodes: where host 0 can be reached."
-)
-@click.option(
     "--hours",
     type=POSITIVE,
     help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
@@ -150,7 +133,6 @@ def command(
     cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
     no finished row; the same command resumes the campaign.
     """
-    from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch
@@ -170,15 +152,12 @@ def command(
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
-    if defined.kinds and (settings.get("processes", 1) > 1 or settings.get("nodes", 1) > 1):
+    if defined.kinds and settings.get("processes", 1) > 1:
         raise CampaignError(
             f"campaign {defined.name} has layers, which one process runs: several share training "
             "steps of whole networks; choose a campaign of [networks] alone, such as "
             "convmeter-torch-scaling"
         )
-    if settings.get("node_rank"):
-        backend(target.framework, target.device_class, **settings).join()
-        return
     bench = Bench(
         target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
     )

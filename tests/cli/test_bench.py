@@ -140,12 +140,8 @@ def test_shipped_campaigns_go_by_their_name(cli) -> None:
         (["bad.toml"], "has no sample"),
         (["tiny.toml", "--framework", "torch", "--processes", "2"], "tiny has layers, which one"),
         (
-            ["tiny.toml", "--framework", "torch", "--nodes", "2", "--node-rank", "1"],
-            "tiny has layers, which one",
-        ),
-        (
-            ["networks.toml", "--framework", "synthetic", "--nodes", "2", "--node-rank", "1"],
-            "framework synthetic on synthetic has no setting 'nodes', 'node_rank'",
+            ["networks.toml", "--framework", "synthetic", "--processes", "2"],
+            "framework synthetic on synthetic has no setting 'processes'",
         ),
     ],
 )
