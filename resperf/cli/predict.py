@@ -123,15 +123,6 @@ class PredictCommand(BatchCommand):
     help="With --devices: size of the data set, for the time of an epoch.",
 )
 @click.option(
-    "--least-gain",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.5,
-    show_default=True,
-    metavar="SHARE",
-    help="With --devices: name the number beyond which one more device adds less than this share "
-    "of the throughput of one.",
-)
-@click.option(
     "--topology",
     metavar="T",
     help="With --devices, where no run on several taught the bundle: what connects them "
@@ -162,7 +153,6 @@ def command(
     devices: tuple[int, ...],
     strong: bool,
     images: int | None,
-    least_gain: float,
     topology: str | None,
     as_json: bool,
     **question: Any,
@@ -181,8 +171,7 @@ def command(
     if image_size is not None:
         question["shapes"] = _with_image(network, image_size, batches, question["shapes"])
     if devices:
-        shown = {"strong": strong, "images": images, "least_gain": least_gain,
-                 "topology": topology}  # fmt: skip
+        shown = {"strong": strong, "images": images, "topology": topology}
         _scaled(network, batches, devices, {**shown, **question, "device": device}, as_json)
         return
     if strong or images is not None or topology is not None:
