@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -295,48 +294,37 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     epilog="Example: resperf predict-layer conv batch=8 channels_in=64 size=56 kernel=3 "
     "channels_out=64 padding=same --device cpu",
 )
-@click.argument("kind", required=False)
+@click.argument("kind")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option(
-    "--csv",
-    "table",
-    type=PATH,
-    metavar="FILE",
-    help="Layers as rows of a CSV file: a column `kind`, and one for each field.",
-)
 @DEVICE
 @FRAMEWORK
 @BUNDLE
 @JSON
 def predict_layer(
-    kind: str | None,
+    kind: str,
     fields: tuple[str, ...],
-    table: Path | None,
     as_json: bool,
     device: str | None,
     framework: str | None,
     bundle: str | None,
 ) -> None:
-    """Predict the execution time of single layers, without a network file.
+    """Predict the execution time of a single layer, without a network file.
 
     A layer is a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
     `stride`, `dilation` and `pad` set both axes, and padding=same or valid sets the pads.
     conv_step and dense_step are training steps of a conv and a dense layer, with the optimizer
     as a field: optimizer=adam.
     """
-    if (kind is None) == (table is None):
-        raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
-    typed = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
     from resperf.prediction.adapting import as_adapted
     from resperf.prediction.asking import Asked, answering
     from resperf.prediction.host import bundle_warnings
     from resperf.report.network import layers_text, notes_text, warnings_text
 
+    layer, optimizer = _typed_layer(kind, fields)
     answer = answering(Asked(device, framework, bundle))
     found = as_adapted(answer.bundle)
-    layers, optimizers = zip(*typed, strict=True)
-    predictions = predict_layers(layers, found, optimizers)
+    predictions = predict_layers([layer], found, [optimizer])
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])
     else:
@@ -359,35 +347,3 @@ def _typed_layer(kind: str, words: tuple[str, ...]) -> tuple[Layer, str]:
             raise LayerError(f"{name} is given twice ({fields[name]} and {value}); leave one out")
         fields[name] = value
     return written_layer(kind, fields, typed=True)
-
-
-def _layers_of(path: Path) -> list[tuple[Layer, str]]:
-    """Read a CSV file of layers; an empty cell means the default of that field."""
-    from resperf.measurement import written_layer
-
-    layers: list[tuple[Layer, str]] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            rows = csv.DictReader(file, strict=True)
-            names = rows.fieldnames or ()
-            if "kind" not in names:
-                raise LayerError(f"{path}: the first line names no column `kind`; add one")
-            if any(names.count(name) > 1 for name in names if name):
-                raise LayerError(f"{path}: the first line names a column twice; leave one out")
-            for row in rows:
-                if any(cell.strip() for cell in row.get(None) or ()):
-                    raise LayerError(
-                        f"{path}, line {rows.line_num}: more cells than columns; write numbers "
-                        "without separators, or put texts with commas in quotes"
-                    )
-                cells = {k: v.strip() for k, v in row.items() if k and isinstance(v, str)}
-                words = {name: text for name, text in cells.items() if text}
-                try:
-                    layers.append(written_layer(words.pop("kind", ""), words, typed=True))
-                except LayerError as error:
-                    raise LayerError(f"{path}, line {rows.line_num}: {error}") from error
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise LayerError(f"{path} is not a CSV file in UTF-8: {error}") from error
-    if not layers:
-        raise LayerError(f"{path} holds no layers; write one row for each")
-    return layers

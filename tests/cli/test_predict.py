@@ -286,48 +286,13 @@ def test_layers_on_another_machine_say_so_too(bundle, tmp_path, cli):
     assert "Another 9000" not in cli.text(*words, "--bundle", bundle)
 
 
-def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, cli):
+def test_a_layer_is_predicted_as_typed(bundle, cli):
     words = ["batch=8", "features_in=300", "features_out=100"]
     [typed] = cli.json("predict-layer", "dense", *words, "--bundle", bundle)
     layer = Dense(batch=8, features_in=300, features_out=100)
     assert typed["key"] == layer.key
     expected_ms = closed_form_ms(layer, "execution_ms", 50.0, 5.0)
     assert typed["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
-    table = tmp_path / "layers.csv"
-    table.write_text(
-        "kind,batch,features_in,features_out,size,channels_in,kernel\n"
-        "dense,8,300,100,,,\n"
-        "pool,2,,,12,16,2\n"
-    )
-    rows = cli.json("predict-layer", "--csv", table, "--bundle", bundle)
-    assert rows[0]["execution_ms"] == typed["execution_ms"]
-    assert rows[1]["kind"] == "pool"
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        ("a,b\n1,2\n", "no column `kind`"),
-        ("kind,batch\n", "holds no layers"),
-        ("kind,batch\ndense,2\nconv,x\n", "line 2: dense needs a value for features_in"),
-        ("kind,batch\ncone,2\n", "line 2: no layer kind 'cone'"),
-        ("kind,batch,batch\ndense,2,3\n", "the first line names a column twice"),
-        (
-            "kind,batch,features_in,features_out\ndense,1,024,300,100\n",
-            "line 2: more cells than columns",
-        ),
-        (b"\xff\xfe\x00", "not a CSV file"),
-    ],
-)
-def test_a_wrong_table_names_its_line(bundle, tmp_path, content, part, cli):
-    table = tmp_path / "layers.csv"
-    table.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert part in cli.error("predict-layer", "--csv", table, "--bundle", bundle)
-
-
-@pytest.mark.parametrize("words", [[], ["conv", "--csv", "x.csv"]])
-def test_a_layer_is_either_typed_or_in_a_table(words, cli):
-    assert "name a layer" in cli.error("predict-layer", *words)
 
 
 def test_a_step_is_not_estimated_where_only_inference_is(cli):
