@@ -58,11 +58,6 @@ class FitRunCommand(BatchCommand):
     metavar="N ...",
     help="Numbers of iterations to predict.",
 )
-@click.option(
-    "--relative",
-    is_flag=True,
-    help="Minimise relative errors, not those in seconds as published: short runs count as much.",
-)
 @JSON
 def command(
     log: Path,
@@ -70,7 +65,6 @@ def command(
     fit_iterations: int | None,
     batches: tuple[int, ...],
     iterations: tuple[int, ...],
-    relative: bool,
     as_json: bool,
 ) -> None:
     """Predict how long a training or inference run takes, from your own log of smaller runs.
@@ -96,7 +90,7 @@ def command(
             f"{log} has no run of at most this batch size and number of iterations; the smallest "
             f"are {min(run.batch for run in runs):g} and {min(run.iterations for run in runs):g}"
         )
-    fit = fit_run(chosen, relative=relative)
+    fit = fit_run(chosen)
     judged = judge_runs(fit, runs)
     asked = list(itertools.product(batches, iterations))
     notes = [
