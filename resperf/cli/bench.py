@@ -25,6 +25,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, WHERE, Command, option
 from resperf.errors import CampaignError, did_you_mean
 from resperf.targets import device_number
 
@@ -49,7 +50,7 @@ INTERRUPTED = 130
 RUNNERS = ("trtexec",)
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=Command, epilog=EPILOG)
 @click.argument("campaign", metavar="CAMPAIGN")
 @output(
     "FILE.h5",
@@ -59,21 +60,23 @@ RUNNERS = ("trtexec",)
 @DEVICE
 @FRAMEWORK
 @run_options
-@click.option(
+@option(
     "--processes",
+    section=HOW,
     type=COUNT,
     metavar="N",
     help="Processes of this host that share each training step of a network, of one thread each "
     "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
 )
-@click.option(
+@option(
     "--hours",
+    section=COMMON,
     type=POSITIVE,
     help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
     "if any]",
 )
-@click.option("--samples", type=COUNT, help="Total number of distinct layers to measure.")
-@click.option("--seed", type=int, help="Seed to use instead of the campaign's.")
+@option("--samples", section=WHAT, type=COUNT, help="Total number of distinct layers to measure.")
+@option("--seed", section=HOW, type=int, help="Seed to use instead of the campaign's.")
 @paths(
     "--networks",
     "--network",
@@ -81,31 +84,38 @@ RUNNERS = ("trtexec",)
     text="Network file or folder: variations of its layers are measured as well",
 )
 @paths("--exclude", text="Network file or folder: none of its layers is measured")
-@click.option(
+@option(
     "--adaptive",
+    section=WHAT,
     is_flag=True,
     help="After a first batch, choose the layers whose predictions are least certain.",
 )
-@click.option(
+@option(
     "--check-fusion",
+    section=OUTPUT,
     is_flag=True,
     help="First measure whether the framework fuses operators as resperf's rules for it assume "
     "(tensorflow only; onnxruntime reports what it fuses).",
 )
-@click.option(
+@option(
     "--runner",
+    section=WHERE,
     type=click.Choice(RUNNERS),
     help="Measure with trtexec on a machine without Python: writes a folder for it beside the "
     "dataset, then reads its --results.",
 )
-@click.option(
+@option(
     "--results",
+    section=WHERE,
     type=PATH,
     metavar="FOLDER",
     help="With --runner: what its script measured on the other machine; written to the dataset.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
+@option(
+    "--dry-run",
+    section=COMMON,
+    is_flag=True,
+    help="Print what would be measured and how long it takes, then stop.",
 )
 @JSON
 def command(

@@ -12,6 +12,7 @@ import click
 
 from resperf.cli._groups import Group
 from resperf.cli._options import JSON, PATH, output, show_json
+from resperf.cli._sections import COMMON, OUTPUT, WHAT, option
 from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE = click.argument("file", type=PATH)
 FILES = click.argument("files", type=PATH, nargs=-1, required=True)
-FORCE = click.option("--force", is_flag=True, help="Replace an output that exists.")
+FORCE = option("--force", section=OUTPUT, is_flag=True, help="Replace an output that exists.")
 
 
 @click.group(cls=Group, epilog="Example: resperf dataset info datasets/demo.h5")
@@ -243,26 +244,30 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
     "--format justus --device 1080ti -o 1080ti.h5",
 )
 @FILES
-@click.option(
+@option(
     "--format",
     "source",
+    section=COMMON,
     metavar="F",
     help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own).",
 )
-@click.option(
+@option(
     "--mapping",
+    section=WHAT,
     type=PATH,
     metavar="MAP.toml",
     help="Mapping that says what the columns of other files mean.",
 )
-@click.option(
+@option(
     "--device",
+    section=COMMON,
     metavar="NAME",
     help="Where the times were measured; replaces what the files say (neusight, timm, vidur, "
     "trtexec).",
 )
-@click.option(
+@option(
     "--graphs",
+    section=WHAT,
     type=PATH,
     metavar="FOLDER",
     help="ONNX files of the networks of neusight, timm or trtexec, each with a network's name.",

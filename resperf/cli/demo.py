@@ -8,20 +8,23 @@ from pathlib import Path
 import click
 
 from resperf.cli._options import JSON, POSITIVE, show_json
+from resperf.cli._sections import COMMON, Command, option
 
 
-@click.command(epilog="Example: resperf demo --minutes 3 --keep demo")
-@click.option(
+@click.command(cls=Command, epilog="Example: resperf demo --minutes 3 --keep demo")
+@option(
     "--minutes",
+    section=COMMON,
     type=POSITIVE,
     default=3.0,
     show_default=True,
     metavar="M",
     help="Time for the campaign; training and running the networks take a few minutes more.",
 )
-@click.option(
+@option(
     "--keep",
     "folder",
+    section=COMMON,
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo"),
     show_default=True,

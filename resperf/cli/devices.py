@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from resperf.cli._options import BUNDLE, JSON, show_json
+from resperf.cli._sections import Command
 from resperf.errors import BundleError
 
 
-@click.command(epilog="Example: resperf devices --json")
+@click.command(cls=Command, epilog="Example: resperf devices --json")
 @BUNDLE
 @JSON
 def command(bundle: str | None, as_json: bool) -> None:

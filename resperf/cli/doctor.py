@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import JSON, run_settings, show_json
+from resperf.cli._sections import COMMON, Command, option
 from resperf.errors import ResperfError
 
 if TYPE_CHECKING:
@@ -20,12 +21,16 @@ Examples:
 """
 
 
-@click.command("doctor", epilog=EPILOG)
-@click.option(
-    "--device", metavar="D", help="Look at this local device only: cpu, cuda:0; all by default."
+@click.command("doctor", cls=Command, epilog=EPILOG)
+@option(
+    "--device",
+    section=COMMON,
+    metavar="D",
+    help="Look at this local device only: cpu, cuda:0; all by default.",
 )
-@click.option(
+@option(
     "--conformance",
+    section=COMMON,
     metavar="TARGET",
     help="Check instead whether the backend of a target, such as onnxruntime/cpu, keeps its "
     "contract here: a small layer of each kind is built, run and freed.",

@@ -23,6 +23,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, WHAT, option
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -55,41 +56,47 @@ def _names(
 @BUNDLE
 @DEVICE
 @FRAMEWORK
-@click.option(
+@option(
     "--split",
+    section=WHAT,
     type=click.Choice(["test", "all"]),
     default="test",
     show_default=True,
     help="Rows for a bundle. test: the test split. all: every row that it was not trained on.",
 )
-@click.option(
+@option(
     "--methods",
+    section=COMMON,
     callback=_names,
     metavar="A,B,...",
     help="Train these methods and evaluate them on the same rows; all: every method.",
 )
-@click.option(
+@option(
     "--test",
+    section=WHAT,
     type=PATH,
     metavar="OTHER.h5",
     help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
-@click.option(
+@option(
     "--rows",
+    section=WHAT,
     multiple=True,
     callback=positive_integers,
     metavar="N...",
     help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
 )
-@click.option(
+@option(
     "--folds",
+    section=WHAT,
     type=click.IntRange(min=2),
     metavar="K",
     help="Cross-validate in K folds over the rows outside the test split, which is not read.",
 )
-@click.option(
+@option(
     "--leave-out",
     "by",
+    section=WHAT,
     type=click.Choice(["network", "family"]),
     help="Judge --methods for whole networks: each network, or family of them, by a fit without "
     "it. With --folds K, K parts of them are left out.",

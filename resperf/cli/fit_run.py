@@ -16,6 +16,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, WHAT, option
 from resperf.errors import TrainingError
 
 
@@ -31,28 +32,32 @@ class FitRunCommand(BatchCommand):
     "  resperf fit-run log.csv --fit-batch 16 --fit-iterations 150  (judged on the larger runs)",
 )
 @click.argument("log", type=PATH, metavar="LOG.csv")
-@click.option(
+@option(
     "--fit-batch",
+    section=WHAT,
     type=COUNT,
     metavar="N",
     help="Fit to runs of at most this batch size; the others judge the fit.",
 )
-@click.option(
+@option(
     "--fit-iterations",
+    section=WHAT,
     type=COUNT,
     metavar="N",
     help="Fit to runs of at most so many iterations; the others judge the fit.",
 )
-@click.option(
+@option(
     "--batch",
     "batches",
+    section=COMMON,
     multiple=True,
     callback=positive_integers,
     metavar="N ...",
     help="Batch sizes to predict.",
 )
-@click.option(
+@option(
     "--iterations",
+    section=COMMON,
     multiple=True,
     callback=positive_integers,
     metavar="N ...",

@@ -30,6 +30,7 @@ from resperf.cli._options import (
     show_json,
     threads,
 )
+from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
 from resperf.errors import LayerError, UnsupportedError, require
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class PredictCommand(BatchCommand):
 @BUNDLE
 @BATCH
 @SHAPE
-@click.option(
+@option(
     "--image-size",
+    section=WHAT,
     type=COUNT,
     metavar="N",
     help="Height and width of the network's image: as --shape INPUT=B,C,N,N.",
@@ -73,68 +75,84 @@ class PredictCommand(BatchCommand):
 @CUSTOM
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
 @PRECISION
-@click.option("--compiled", is_flag=True, help="The framework compiles the network.")
-@click.option(
+@option("--compiled", section=HOW, is_flag=True, help="The framework compiles the network.")
+@option(
     "--host-dispatch-us",
+    section=HOW,
     type=POSITIVE,
     default=math.nan,
     metavar="US",
     help="Time that the host needs to start one kernel (5 to 20 with eager PyTorch): execution "
     "takes at least that for each.",
 )
-@click.option(
+@option(
     "--against",
+    section=OUTPUT,
     type=PATH,
     metavar="ENGINE.h5",
     help="Show the prediction beside a TensorRT engine of this network, layer by layer: a dataset "
     "that `resperf dataset import --format trtexec` made. Its batch size is predicted by default.",
 )
 @ALL
-@click.option(
+@option(
     "--method",
+    section=WHERE,
     metavar="M",
     help="Predict by a bundle that was trained by this method, such as convmeter.",
 )
-@click.option(
-    "--train", "training", is_flag=True, help="Predict training steps, if the bundle learnt them."
+@option(
+    "--train",
+    "training",
+    section=HOW,
+    is_flag=True,
+    help="Predict training steps, if the bundle learnt them.",
 )
-@click.option(
+@option(
     "--block",
+    section=WHAT,
     metavar="FROM:TO",
     help="Predict the operators from one to another alone, or those between two tensors, by their "
     "names in the file.",
 )
-@click.option(
+@option(
     "--devices",
+    section=SEVERAL,
     multiple=True,
     callback=positive_integers,
     metavar="N...",
     help="Numbers of devices that share a run: prints times and throughput for each, with --batch "
     "samples on every device.",
 )
-@click.option(
-    "--strong", is_flag=True, help="With --devices: they share each batch (strong scaling)."
+@option(
+    "--strong",
+    section=SEVERAL,
+    is_flag=True,
+    help="With --devices: they share each batch (strong scaling).",
 )
-@click.option(
+@option(
     "--images",
+    section=SEVERAL,
     type=COUNT,
     metavar="N",
     help="With --devices: size of the data set, for the time of an epoch.",
 )
-@click.option(
+@option(
     "--topology",
+    section=SEVERAL,
     metavar="T",
     help="With --devices, where no run on several taught the bundle: what connects them "
     "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
 )
-@click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
-@click.option(
+@option("--strict", section=OUTPUT, is_flag=True, help="Fail if an operator has no predictor.")
+@option(
     "--strict-range",
+    section=OUTPUT,
     is_flag=True,
     help="As --strict; also fail if a layer or copy is outside the trained range.",
 )
-@click.option(
+@option(
     "--show-lowering",
+    section=OUTPUT,
     is_flag=True,
     help="Print which nodes of the file became which layer, in the order they run.",
 )
@@ -290,6 +308,7 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
 
 
 @click.command(
+    cls=Command,
     name="predict-layer",
     epilog="Example: resperf predict-layer conv batch=8 channels_in=64 size=56 kernel=3 "
     "channels_out=64 padding=same --device cpu",

@@ -17,6 +17,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, Command, option
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx"
+    cls=Command,
+    epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx",
 )
 @DATASET
 @output(
@@ -33,15 +35,18 @@ if TYPE_CHECKING:
     "Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
     "among the bundles that `resperf predict` finds; needed for several devices.",
 )
-@click.option(
+@option(
     "--method",
+    section=COMMON,
     default=DEFAULT_METHOD,
     show_default=True,
     metavar="M",
     help=f"{', '.join(METHODS)}.",
 )
 @SEED
-@click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
+@option(
+    "--device", section=COMMON, metavar="NAME", help="Name of the device; the dataset's by default."
+)
 @paths(
     "--exclude",
     "networks",
