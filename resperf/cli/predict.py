@@ -54,7 +54,7 @@ class PredictCommand(BatchCommand):
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
     "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
     "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
-    "  resperf predict resnet50.onnx --bundle runs-convmeter --train --image-size 224 --batch 32 "
+    "  resperf predict resnet50.onnx --bundle runs-convmeter --train --batch 32 "
     "--devices 1 2 4 8\n"
     "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
@@ -64,13 +64,6 @@ class PredictCommand(BatchCommand):
 @BUNDLE
 @BATCH
 @SHAPE
-@option(
-    "--image-size",
-    section=WHAT,
-    type=COUNT,
-    metavar="N",
-    help="Height and width of the network's image: as --shape INPUT=B,C,N,N.",
-)
 @ASSUME
 @CUSTOM
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
@@ -161,7 +154,6 @@ def command(
     network: Path,
     device: str | None,
     batches: tuple[int, ...],
-    image_size: int | None,
     every: bool,
     strict: bool,
     strict_range: bool,
@@ -185,8 +177,6 @@ def command(
     from resperf.prediction import predict
     from resperf.report.network import batches_text, lowering_text, network_text
 
-    if image_size is not None:
-        question["shapes"] = _with_image(network, image_size, batches, question["shapes"])
     if devices:
         shown = {"strong": strong, "images": images, "topology": topology}
         _scaled(network, batches, devices, {**shown, **question, "device": device}, as_json)
@@ -230,21 +220,6 @@ def command(
     if len(predictions) > 1:
         texts.append(batches_text(predictions))
     print("\n\n".join(texts))
-
-
-def _with_image(
-    network: Path, size: int, batches: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Add the shape of the network's image to those that were given."""
-    from resperf.network import shape_of_image
-    from resperf.network.files import network_file
-
-    image = shape_of_image(network_file(network), size, next(iter(batches), None))
-    if twice := image.keys() & shapes:
-        raise click.UsageError(
-            f"--shape and --image-size both give the shape of {', '.join(twice)}; leave one out"
-        )
-    return {**shapes, **image}
 
 
 def _scaled(

@@ -19,7 +19,6 @@ import resperf
 from resperf.backends.synthetic import closed_form_ms
 from resperf.bundle import Bundle
 from resperf.layers import Dense, layer_from_key
-from resperf.network import shape_of_image
 from resperf.prediction.network import STATE_WIDTH
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -188,31 +187,6 @@ def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, cli):
     free.write_bytes(model.SerializeToString())
     assert "--batch 1" in cli.error("predict", free, "--bundle", bundle)
     cli.text("predict", free, "--bundle", bundle, "--batch", "2")
-
-
-def test_the_size_of_an_image_is_that_of_its_input(bundle, network_file, cli):
-    weights = {"w": np.zeros((4, 3, 3, 3), np.float32)}
-    nodes = [make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4)]
-    free = network_file("free.onnx", nodes, {"x": ["n", 3, "h", "w"]}, {"y": None}, weights)
-    words = ("predict", free, "--bundle", bundle, "--batch", "2")
-    asked = cli.document(*words, "--image-size", "24")
-    said = cli.document(*words, "--shape", "x=2,3,24,24")
-    assert asked["layers"] == said["layers"]
-    assert asked["layers"]
-    assert "--batch" in cli.error("predict", free, "--bundle", bundle, "--image-size", "24")
-    assert "both give the shape of x" in cli.error(
-        *words, "--image-size", "24", "--shape", "x=2,3,24,24"
-    )
-    two = network_file("two.onnx", [make_node("Add", ["x", "z"], ["y"], "add")],
-                       {"x": [1, 3, 8, 8], "z": [1, 3, 8, 8]}, {"y": None})  # fmt: skip
-    error = cli.error("predict", two, "--bundle", bundle, "--image-size", "24")
-    assert "2 inputs of four axes" in error
-
-
-def test_an_image_with_channels_last_keeps_them(network_file):
-    nodes = [make_node("Relu", ["x"], ["y"], "relu")]
-    path = network_file("last.onnx", nodes, {"x": [4, 32, 32, 3]}, {"y": None})
-    assert shape_of_image(path, 64) == {"x": (4, 64, 64, 3)}
 
 
 @pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x07\x12\xff\xff"])
