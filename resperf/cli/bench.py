@@ -76,7 +76,6 @@ RUNNERS = ("trtexec",)
     "if any]",
 )
 @option("--samples", section=WHAT, type=COUNT, help="Total number of distinct layers to measure.")
-@option("--seed", section=HOW, type=int, help="Seed to use instead of the campaign's.")
 @paths(
     "--networks",
     "--network",
@@ -125,7 +124,6 @@ def command(
     framework: str | None,
     hours: float | None,
     samples: int | None,
-    seed: int | None,
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
@@ -168,9 +166,7 @@ def command(
             "steps of whole networks; choose a campaign of [networks] alone, such as "
             "convmeter-torch-scaling"
         )
-    bench = Bench(
-        target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
-    )
+    bench = Bench(target, settings, samples, networks=varied, exclude=left_out, device=device or "")
     hours = defined.run.time_limit(hours)
     if runner is not None:
         place = output or default_output(defined.name, target, settings)
@@ -280,7 +276,7 @@ def read_trtexec(
     """Read what trtexec measured, and print what comes next."""
     from resperf.campaign.trtexec import read_results
 
-    result = read_results(campaign, folder, output, seed=bench.seed, settings=bench.settings)
+    result = read_results(campaign, folder, output, settings=bench.settings)
     show_result(result, as_json=as_json)
 
 
