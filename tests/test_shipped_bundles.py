@@ -17,6 +17,7 @@ from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform_facts import CpuFacts
 from resperf.prediction import predict_layers, predict_network
+from resperf.report.network import network_text
 from resperf.settings import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +82,22 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
         assert 0 < prediction.estimated_ms < 0.2 * prediction.total_ms
         assert not any(layer.below_bound for layer in prediction.layers)
     assert totals == sorted(totals)
+
+
+def test_predictions_say_which_parts_are_estimated() -> None:
+    bundle = find_bundle("1080ti")
+    network = ROOT / "models" / "networks" / "vgg16.onnx"
+    prediction = predict_network(read_network(network, batch=8), bundle)
+    assert {layer.kind for layer in prediction.layers if layer.estimated} == {"pool"}
+    assert {layer.kind for layer in prediction.layers if not layer.estimated} == {"conv", "dense"}
+    pools_ms = sum(layer.execution_ms for layer in prediction.layers if layer.kind == "pool")
+    outer_ms = prediction.phases.preprocess_ms + prediction.phases.postprocess_ms
+    assert prediction.views_estimated
+    assert prediction.views_ms == bundle.costs["view_ms"] > 0
+    assert prediction.estimated_ms == pytest.approx(pools_ms + outer_ms + prediction.views_ms)
+    assert f"shape-only operators {prediction.views_ms:.4f}, estimated" in network_text(prediction)
+    document = prediction.to_json()
+    assert {layer["kind"] for layer in document["layers"] if layer["estimated"]} == {"pool"}
 
 
 def test_a_faster_device_is_predicted_to_be_faster() -> None:

@@ -9,9 +9,8 @@
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default).
 
 TensorFlow: one bundle per card. Convolutions and dense layers, forward and as training steps, are
-learnt from justus; what it lacks is estimated from perfnet's whole calls on the 1080 Ti, and scaled
-for the other devices (docs/importing.md). No row and no predictor of perfnet is in a bundle, only a
-few coefficients.
+learnt from justus. What it lacks (poolings, activations, copies, shape-only operators) is not
+fitted here but taken over from the shipped bundle, whose `estimates` say from what it was fitted.
 
 PyTorch: one bundle of all cards, in two parts, of NVIDIA's and of AMD's. Layers of neusight
 (float32) and of vidur (float16) are learnt together, each row on its own card.
@@ -23,6 +22,7 @@ times of whole networks (docs/networks-on-gpus.md).
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,14 +32,14 @@ from pathlib import Path
 from report_accuracy import ROOT, import_dataset, public_data, sources
 from report_gpus import import_all
 
+from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.dataset import read_info
 from resperf.devices import device_class
+from resperf.layers import kind_of_key
+from resperf.training import train
 
-FIRST = "1080ti"
-"""The device with whole calls; the others' estimates are scaled from its bundle."""
-
-DEVICES = (FIRST, "k80", "p100", "v100")
-SCALING_JUDGED_BY = ("p5000", "p1000")
+DEVICES = ("1080ti", "k80", "p100", "v100")
+SHIPPED = ROOT / "models" / "bundles"
 TREES = 500
 """Of each kind at most, so that a bundle stays below 6 MB; docs/gpus.md says what it costs."""
 
@@ -61,34 +61,46 @@ NETWORK_PARTS = {"gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_127
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=public_data(), help="published measurements")
-    parser.add_argument("--output", type=Path, default=ROOT / "models" / "bundles")
+    parser.add_argument("--output", type=Path, default=SHIPPED)
     parser.add_argument(
         "--only", action="append", choices=(*DEVICES, TORCH, NETWORKS), metavar="NAME"
     )
     parser.add_argument("--trees", type=int, help="of each kind, instead of the bundles' own")
     given = parser.parse_args(words)
-    first = given.output / f"{FIRST}-tensorflow"
     every = given.only or (*DEVICES, TORCH, NETWORKS)
-    chosen = [name for name in every if name in DEVICES]
-    if chosen and FIRST not in chosen and not first.exists():
-        parser.error(f"{first} is not there, whose estimates the others scale; build it first")
     with tempfile.TemporaryDirectory() as folder:
-        for device in sorted(chosen, key=DEVICES.index):
-            sources_of_estimates = [first]
-            if device == FIRST:
-                sources_of_estimates = [
-                    imported(f"perfnet-{each}", given.data, Path(folder))
-                    for each in (FIRST, *SCALING_JUDGED_BY)
-                ]
+        for device in (name for name in DEVICES if name in every):
             dataset = imported(f"justus-{device}", given.data, Path(folder))
-            words = ["--trees", given.trees or TREES, "-o", given.output / f"{device}-tensorflow"]
-            for path in sources_of_estimates:
-                words += ["--estimate-from", path]
-            run("train", dataset, *words)
+            name = f"{device}-tensorflow"
+            learnt = Path(folder) / name
+            found = train(dataset, learnt, trees=given.trees or TREES)
+            write_estimated(found, Bundle.load(SHIPPED / name), given.output / name)
         if TORCH in every:
             build_torch(given.data, Path(folder), given.output / TORCH, given.trees)
         if NETWORKS in every:
             build_networks(given.data / "timm", Path(folder), given.output / NETWORKS)
+
+
+def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
+    """Write a bundle with what the shipped one estimates and the dataset lacks."""
+    old, new = shipped.part, learnt.part
+    kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
+    golden = [each for each in old["golden"]["layers"] if kind_of_key(each["key"]) in kinds]
+    notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
+    made = learnt.changed(
+        "what was not measured is estimated as in the bundle before",
+        predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
+        ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
+        golden=new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
+        transfers=old["transfers"],
+        costs=old["costs"] | new["costs"],
+        training=new["training"] | {"notes": notes},
+        estimates=old["estimates"],
+    )
+    with replaced_folder(output) as folder:
+        skipped = shutil.ignore_patterns("bundle.json")
+        shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
+        write_manifest(folder, made.manifest)
 
 
 def build_networks(data: Path, work: Path, output: Path) -> None:
@@ -111,8 +123,7 @@ def build_torch(data: Path, work: Path, output: Path, trees: int | None = None) 
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets if class_of(path) == name]
         run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
-        words = ["--method", "roofline", "--trees", trees or most, "-o", work / name]
-        run("train", work / f"{name}.h5", *words)
+        train(work / f"{name}.h5", work / name, method="roofline", trees=trees or most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
 
 

@@ -31,6 +31,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from plot_errors import write_plots
+
 from resperf.bundle._provenance import package_versions, source_commit
 from resperf.cli.main import main as resperf
 from resperf.dataset import checksum, read_table
@@ -42,7 +46,6 @@ from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.report.markdown import markdown_table, methods_markdown, percent
 from resperf.report.methods import at_most_rows
-from resperf.report.plots import ready_to_plot, write_plots
 from resperf.training import Compared, ComparisonSettings, compare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -335,7 +338,7 @@ def write_report(
 ) -> None:
     """Write the report, and its plots into a folder beside it."""
     pictures = output.with_suffix("")
-    ready_to_plot(pictures)
+    pictures.mkdir(parents=True, exist_ok=True)
     machine = this_platform("cpu")
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     parts = [

@@ -185,16 +185,6 @@ class Backend(Protocol):
         """
         ...
 
-    def join(self) -> None:
-        """Take part in what a campaign on another host measures, until it has ended.
-
-        Raises
-        ------
-        ResperfError
-            If the framework does not run on several hosts.
-        """
-        raise ResperfError(f"framework {self.name} does not run on several hosts")
-
 
 def usable_threads(threads: int | None) -> int:
     """Return the threads of a framework: those asked for, else one for each usable core.

@@ -2,8 +2,7 @@
 
 The measuring process starts `torchrun` on its host; process 0 of what that starts connects to a
 socket of the measuring process and passes each question on to all others
-(`resperf.backends._torch_member`). On other hosts a command without a campaign of its own starts
-`torchrun` whenever the first host has.
+(`resperf.backends._torch_member`).
 
 `main` is `torchrun`, except that it says in one line which process failed.
 """
@@ -20,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,13 +26,9 @@ from typing import Any
 
 from resperf.backends._base import Built, Phase
 from resperf.backends.processes import python_path
-from resperf.errors import ResperfError
-from resperf.platform import OVERSUBSCRIBED, usable_cores
 
 START_S = 120.0
-"""How long the processes of one host may take to import PyTorch and to meet."""
-MEETING_S = 600.0
-"""How long hosts wait for each other."""
+"""How long the processes may take to import PyTorch and to meet."""
 LOOK_S = 0.2
 END_S = 40.0
 """How long torchrun may take to end what is left of a team: it waits 30 s before it kills."""
@@ -44,119 +38,13 @@ class TeamError(RuntimeError):
     """A process of a team ended; no error of resperf's, since a new team can go on."""
 
 
-@dataclass(frozen=True)
-class Team:
-    """How many processes share a training step, and where.
-
-    Attributes
-    ----------
-    processes : int
-        Of each host.
-    nodes : int
-        Hosts.
-    node_rank : int
-        This host's number; 0 has the campaign.
-    rendezvous : str
-        ``HOST:PORT`` of the first host, where there are several.
-
-    Raises
-    ------
-    ResperfError
-        If these contradict each other.
-    """
-
-    processes: int = 1
-    nodes: int = 1
-    node_rank: int = 0
-    rendezvous: str = ""
-
-    def __post_init__(self) -> None:
-        if self.processes < 1 or self.nodes < 1:
-            raise ResperfError(
-                f"{self.processes} processes on {self.nodes} hosts; both must be at least 1"
-            )
-        if not 0 <= self.node_rank < self.nodes:
-            raise ResperfError(
-                f"host number {self.node_rank} of {self.nodes}; they count from 0 to "
-                f"{self.nodes - 1}"
-            )
-        if self.nodes > 1:
-            self._address()
-        elif self.rendezvous:
-            raise ResperfError(
-                f"{self.rendezvous} is where several hosts meet, and there is one; add --nodes"
-            )
-
-    @property
-    def size(self) -> int:
-        """Processes on all hosts."""
-        return self.processes * self.nodes
-
-    def interconnect(self, library: str, threads: int) -> str:
-        """Describe what connects the processes; also says if their threads outnumber the cores."""
-        hosts = f"{self.nodes} hosts" if self.nodes > 1 else "1 host"
-        short = f", {OVERSUBSCRIBED}" if self.processes * threads > usable_cores() else ""
-        return f"{library} on {hosts}{short}"
-
-    def torchrun_words(self) -> list[str]:
-        """Return the options of torchrun."""
-        words = [f"--nproc-per-node={self.processes}", f"--nnodes={self.nodes}"]
-        if self.nodes == 1:
-            return ["--standalone", *words]
-        host, port = self._address()
-        return [*words, f"--node-rank={self.node_rank}", f"--master-addr={host}",
-                f"--master-port={port}"]  # fmt: skip
-
-    def _address(self) -> tuple[str, int]:
-        host, _, port = self.rendezvous.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ResperfError(
-                f"rendezvous {self.rendezvous!r} must be HOST:PORT of the first host, such as "
-                "10.0.0.1:29500"
-            )
-        return host, int(port)
-
-    def follow(self, settings: Mapping[str, Any]) -> None:
-        """Run this host's processes whenever the first host starts its own.
-
-        Returns once the first host has not been there for `MEETING_S`.
-
-        Raises
-        ------
-        ResperfError
-            If it never was.
-        """
-        met, missing_since = False, time.monotonic()
-        while time.monotonic() - missing_since < MEETING_S:
-            if _listens(*self._address()):
-                met = True
-                with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryFile() as stderr:
-                    _torchrun(self, settings, "", logs, stderr).wait()
-                missing_since = time.monotonic()
-            time.sleep(LOOK_S)
-        if not met:
-            raise ResperfError(
-                f"nobody answered at {self.rendezvous} for {MEETING_S / 60:g} minutes; give the "
-                "same command with --node-rank 0 there"
-            )
-
-
-def _listens(host: str, port: int) -> bool:
-    """Whether somebody answers there."""
-    try:
-        with socket.create_connection((host, port), timeout=LOOK_S):
-            return True
-    except OSError:
-        return False
-
-
 def _torchrun(
-    team: Team, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
+    processes: int, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
 ) -> subprocess.Popen[bytes]:
-    """Start this host's processes; the first one of all connects to the address."""
+    """Start the processes; the first one connects to the address."""
     run = ["-m", "resperf.backends.processes"]
     # Else torchrun leaves a folder behind wherever it is killed.
-    words = [*team.torchrun_words(), f"--log-dir={logs}"]
+    words = ["--standalone", f"--nproc-per-node={processes}", "--nnodes=1", f"--log-dir={logs}"]
     member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
     return subprocess.Popen(
         [sys.executable, *run, "resperf.backends._torch_team", *words, *member],
@@ -176,7 +64,7 @@ class RunningTeam:
 
     Parameters
     ----------
-    team : Team
+    processes : int
     settings : mapping
         Keywords of each process's backend, as JSON values.
 
@@ -186,8 +74,7 @@ class RunningTeam:
         Now or later, if one of them ends.
     """
 
-    def __init__(self, team: Team, settings: Mapping[str, Any]) -> None:
-        self._team = team
+    def __init__(self, processes: int, settings: Mapping[str, Any]) -> None:
         self._open = ExitStack()
         folder = self._open.enter_context(tempfile.TemporaryDirectory())
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the stack
@@ -197,12 +84,12 @@ class RunningTeam:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(LOOK_S)
-            self._process = _torchrun(team, settings, address, folder, self._stderr)
+            self._process = _torchrun(processes, settings, address, folder, self._stderr)
             self._pipe = self._open.enter_context(self._connected(listener))
 
     def _connected(self, listener: socket.socket) -> Connection:
         """Wait for process 0."""
-        deadline = time.monotonic() + (START_S if self._team.nodes == 1 else MEETING_S)
+        deadline = time.monotonic() + START_S
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
                 found, _ = listener.accept()

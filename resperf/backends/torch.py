@@ -35,7 +35,7 @@ from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
 from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
-from resperf.backends._torch_team import RunningTeam, Team
+from resperf.backends._torch_team import RunningTeam
 from resperf.backends._torch_training import OPTIMIZERS, TorchStep
 from resperf.backends._training import check_optimizer
 from resperf.backends._weights import weights_costs
@@ -45,7 +45,7 @@ from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
-from resperf.platform import Platform, this_platform
+from resperf.platform import OVERSUBSCRIBED, Platform, this_platform, usable_cores
 from resperf.settings import Setting
 
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -90,10 +90,6 @@ class TorchBackend(Backend):
     processes : int, optional
         Processes of this host that share each training step of a network, each with a batch of its
         own and, on CUDA, a device of its own.
-    nodes, node_rank : int
-        Hosts with so many processes each, and this host's number.
-    rendezvous : str
-        ``HOST:PORT`` of host 0, where there are several.
 
     Raises
     ------
@@ -113,13 +109,11 @@ class TorchBackend(Backend):
         compiled: str = "eager",
         optimizer: str = "",
         processes: int | None = None,
-        nodes: int = 1,
-        node_rank: int = 0,
-        rendezvous: str = "",
     ) -> None:
-        alone = processes is None and nodes == 1
-        self.threads = usable_threads(threads if alone else threads or 1)
-        self._team = Team(1 if processes is None else processes, nodes, node_rank, rendezvous)
+        if processes is not None and processes < 1:
+            raise ResperfError(f"{processes} processes; there must be at least 1")
+        self.threads = usable_threads(threads if processes is None else threads or 1)
+        self._processes = processes or 1
         kind = device.partition(":")[0]
         for word, value, known in (
             ("device", kind, tuple(PRECISIONS)),
@@ -132,12 +126,12 @@ class TorchBackend(Backend):
                     f"framework torch on {kind} has no {word} {value!r}; it has {', '.join(known)}"
                 )
         check_optimizer(optimizer, OPTIMIZERS, "PyTorch")
-        if self._team.size > 1 and (not optimizer or compiled != "eager"):
+        if self._processes > 1 and (not optimizer or compiled != "eager"):
             raise ResperfError(
                 "several processes share training steps of eager PyTorch only; add --training sgd, "
                 "or measure with one process"
             )
-        if self._team.size > 1 and ":" in device:
+        if self._processes > 1 and ":" in device:
             raise ResperfError(
                 f"several processes take a host's devices from the first on, not {device}; write "
                 f"{kind}"
@@ -152,28 +146,22 @@ class TorchBackend(Backend):
 
     def platform(self) -> Platform:
         """Describe this machine and the device, and how many share a run."""
-        found, team = this_platform(self._word), self._team
-        if team.size == 1:
+        found = this_platform(self._word)
+        if self._processes == 1:
             return found
         library = self._device.libraries.rpartition(":")[2]
-        connected = team.interconnect(library, self.threads)
-        return replace(found, devices=team.size, interconnect=connected)
+        busy = self._processes * self.threads > usable_cores()
+        connected = f"{library} on 1 host" + f", {OVERSUBSCRIBED}" * busy
+        return replace(found, devices=self._processes, interconnect=connected)
 
     @cached_property
     def _running_team(self) -> RunningTeam:
-        return RunningTeam(self._team, self._member_settings)
-
-    @property
-    def _member_settings(self) -> dict[str, Any]:
-        """Return what each process of a team is started with; it adds its number to the device."""
-        return {
+        # Each process adds its number to the device.
+        settings = {
             "threads": self.threads, "device": f"{self._kind}:", "precision": self._precision,
             "layout": self._layout, "optimizer": self._optimizer,
         }  # fmt: skip
-
-    def join(self) -> None:
-        """Run this host's processes for the campaign of host 0, until it has ended."""
-        self._team.follow(self._member_settings)
+        return RunningTeam(self._processes, settings)
 
     def setting(self) -> Setting:
         """How PyTorch runs layers and networks here."""
@@ -265,7 +253,7 @@ class TorchBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        if self._team.size > 1:
+        if self._processes > 1:
             return self._running_team.network(path, batch, shapes)
         network = read_network(path, batch=batch, shapes=shapes)
         return self._built(network, weights_of(path, batch=batch, shapes=shapes))

@@ -37,8 +37,6 @@ class Bench:
         What runs the layers.
     settings : mapping
         Keywords of the backend, as JSON values.
-    seed : int, optional
-        The campaign's own by default.
     samples : int, optional
         Distinct layers; the campaign's own by default.
     networks : sequence of Path
@@ -51,7 +49,6 @@ class Bench:
 
     target: Target = DEFAULT
     settings: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
     samples: int | None = None
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
@@ -157,7 +154,6 @@ def _plan_with(planner: WorkerProcess | AbsentDevice, campaign: Campaign, bench:
     planned = plan(
         campaign,
         planner,
-        seed=bench.seed,
         samples=bench.samples,
         harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
         exclude_keys=frozenset(layer.key for layer in excluded),

@@ -218,7 +218,6 @@ def plan(
     campaign: Campaign,
     lowerer: Lowerer,
     *,
-    seed: int | None = None,
     samples: int | None = None,
     harvested: Sequence[Layer] = (),
     exclude_keys: frozenset[str] = frozenset(),
@@ -230,8 +229,6 @@ def plan(
     campaign : Campaign
     lowerer : Lowerer
         Lowers drawn layers to those that the framework runs.
-    seed : int, optional
-        The campaign's own by default.
     samples : int, optional
         Distinct layers; the campaign's own by default. A longer plan starts as a shorter one.
     harvested : sequence of Layer
@@ -244,12 +241,11 @@ def plan(
     CampaignError
         If no layer meets the constraints, or the framework can run no kind of the campaign.
     """
-    seed = campaign.seed if seed is None else seed
     if not campaign.kinds:
-        return Plan((), Stream(campaign, seed))
+        return Plan((), Stream(campaign, campaign.seed))
     wanted = campaign.samples if samples is None else samples
-    skip, notes = _unsupported_kinds(campaign, lowerer, seed)
-    stream = Stream(campaign, seed, harvested, exclude_keys, skip)
+    skip, notes = _unsupported_kinds(campaign, lowerer)
+    stream = Stream(campaign, campaign.seed, harvested, exclude_keys, skip)
     stream.fill(lowerer, wanted)
     notes += stream.notes(wanted)
     if campaign.mixture.from_networks > 0 and not harvested:
@@ -365,14 +361,12 @@ class Stream:
         return notes
 
 
-def _unsupported_kinds(
-    campaign: Campaign, lowerer: Lowerer, seed: int
-) -> tuple[frozenset[str], list[str]]:
+def _unsupported_kinds(campaign: Campaign, lowerer: Lowerer) -> tuple[frozenset[str], list[str]]:
     """Find kinds of which the framework can build none of a few cheap layers."""
     skip, notes = set(), []
     for kind in campaign.kinds:
         others = frozenset(campaign.kinds) - {kind}
-        sampler = Sampler(campaign, seed=seed, skip_kinds=others)
+        sampler = Sampler(campaign, seed=campaign.seed, skip_kinds=others)
         drawn = lowerer.lower(sampler.draw(8 * PROBES))
         cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:PROBES]
         reasons = lowerer.probe(cheap)

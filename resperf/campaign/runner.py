@@ -106,7 +106,7 @@ def run_campaign(
         store = Store(
             output,
             campaign,
-            seed=campaign.seed if bench.seed is None else bench.seed,
+            seed=campaign.seed,
             setting=setting,
             platform=platform,
             monitor=planned.monitor,

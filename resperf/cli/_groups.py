@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
+from resperf.cli._sections import Command
 from resperf.errors import did_you_mean
 
 
 class Group(click.Group):
     """A group of commands."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, WHERE, Command, option
 from resperf.errors import require
 from resperf.heartbeat import Heartbeat
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
@@ -23,10 +24,8 @@ _SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
 _DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-_COUNTED = ("threads", "processes", "nodes")
+_COUNTED = ("threads", "processes")
 """Settings that a file's name names beside their number."""
-_UNNAMED = ("device", "node_rank", "rendezvous")
-"""Settings that a file's name leaves out."""
 _MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
 """Unit of time -> its milliseconds."""
 
@@ -74,15 +73,15 @@ def spread_numbers(words: Sequence[str], option: str) -> list[str]:
     return spread
 
 
-class BatchCommand(click.Command):
+class BatchCommand(Command):
     """A command whose ``--batch`` takes one or several numbers."""
 
     spread_options: tuple[str, ...] = ("--batch",)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spread the numbers after the options, then parse as usual."""
-        for option in self.spread_options:
-            args = spread_numbers(args, option)
+        for word in self.spread_options:
+            args = spread_numbers(args, word)
         return super().parse_args(ctx, args)
 
 
@@ -170,112 +169,126 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 NETWORK: Decorator = click.argument("network", metavar="NETWORK.onnx", type=PATH)
 DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
-BATCH: Decorator = click.option(
+BATCH: Decorator = option(
     "--batch",
     "batches",
+    section=COMMON,
     multiple=True,
     callback=positive_integers,
     metavar="N...",
     help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
 )
-SHAPE: Decorator = click.option(
+SHAPE: Decorator = option(
     "--shape",
     "shapes",
+    section=COMMON,
     multiple=True,
     callback=_shapes,
     metavar="NAME=N,N,...",
     help="Shape of an input with free dimensions: --shape input=1,3,640,640. A pattern names "
     "several inputs: --shape 'past_*=1x12x128x64'.",
 )
-ASSUME: Decorator = click.option(
+ASSUME: Decorator = option(
     "--assume",
+    section=WHAT,
     multiple=True,
     callback=_counts,
     metavar="WHAT=N",
     help="How many an operator finds whose output depends on the data: boxes=100 "
     "(NonMaxSuppression), values=100 (NonZero, Compress, Unique). The prediction states it.",
 )
-CUSTOM: Decorator = click.option(
+CUSTOM: Decorator = option(
     "--custom",
     "custom_ms",
+    section=WHAT,
     multiple=True,
     callback=_durations_ms,
     metavar="DOMAIN.OP=TIME",
     help="Time of one run of an operator that resperf has no layer for: "
     "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",
 )
-DEVICE: Decorator = click.option(
+DEVICE: Decorator = option(
     "--device",
+    section=COMMON,
     metavar="D",
     help="Device (cpu, h100, rtx4090, ...), or a bundle's name or folder; see `resperf devices`. "
     "`predict` also takes a TOML file of a card's facts. By default the bundle's device, else cpu.",
 )
-FRAMEWORK: Decorator = click.option(
-    "--framework", metavar="F", help="Framework, if the device has several."
+FRAMEWORK: Decorator = option(
+    "--framework", section=WHERE, metavar="F", help="Framework, if the device has several."
 )
-BUNDLE: Decorator = click.option(
+BUNDLE: Decorator = option(
     "--bundle",
+    section=COMMON,
     metavar="B",
     help="Bundle: its name, folder or device. Or a folder of bundles, which is searched first.",
 )
-SEED: Decorator = click.option(
+SEED: Decorator = option(
     "--seed",
+    section=HOW,
     type=click.IntRange(0, 2**31 - 1),  # what every library accepts
     default=0,
     show_default=True,
     metavar="S",
     help="Seed of everything random.",
 )
-EPOCHS: Decorator = click.option(
-    "--epochs", type=COUNT, metavar="N", help="Passes over the training rows."
+ALL: Decorator = option("--all", "every", section=OUTPUT, is_flag=True, help="Show every layer.")
+JSON: Decorator = option(
+    "--json", "as_json", section=COMMON, is_flag=True, help="Write JSON to stdout."
 )
-ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
-JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
 
 
 def output(metavar: str, text: str, *, required: bool = False) -> Decorator:
     """Option -o, the file or folder to write; `text` is its help."""
-    return click.option("-o", "--output", type=PATH, metavar=metavar, required=required, help=text)
+    return option(
+        "-o", "--output", section=COMMON, type=PATH, metavar=metavar, required=required, help=text
+    )
 
 
 def paths(*names: str, text: str) -> Decorator:
     """Option of files or folders that may be repeated."""
-    return click.option(
-        *names, multiple=True, type=PATH, metavar="PATH", help=f"{text} (repeatable)."
-    )
+    return option(
+        *names, section=WHAT, multiple=True, type=PATH, metavar="PATH",
+        help=f"{text} (repeatable).",
+    )  # fmt: skip
 
 
 def threads(text: str) -> Decorator:
     """Option --threads."""
-    return click.option("--threads", type=COUNT, metavar="N", help=text)
+    return option("--threads", section=HOW, type=COUNT, metavar="N", help=text)
 
 
-PRECISION: Decorator = click.option(
+PRECISION: Decorator = option(
     "--precision",
+    section=COMMON,
     type=click.Choice(PRECISIONS),
     help="Precision of the run; amp is autocast to float16. The network's own types by default.",
 )
 _RUN_OPTIONS: tuple[Decorator, ...] = (
     threads("Number of threads of the framework; all cores by default."),
     PRECISION,
-    click.option(
+    option(
         "--layout",
+        section=HOW,
         type=click.Choice(LAYOUTS),
         help="Memory layout of images; the framework's own by default.",
     ),
-    click.option(
+    option(
         "--compiled",
+        section=HOW,
         type=click.Choice(COMPILED),
         help="Whether and by what the framework compiles; its own default otherwise.",
     ),
-    click.option(
+    option(
         "--training",
         "optimizer",
+        section=HOW,
         type=click.Choice(tuple(OPTIMIZERS)),
         help="Measure training steps with this optimizer instead of inference.",
     ),
-    click.option(
+    option(
         "--provider",
+        section=HOW,
         metavar="P",
         help="Execution provider of ONNX Runtime on a GPU: cuda or tensorrt.",
     ),
@@ -284,8 +297,8 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how layers and networks are run: `run_settings` reads them."""
-    for option in reversed(_RUN_OPTIONS):
-        command = option(command)
+    for each in reversed(_RUN_OPTIONS):
+        command = each(command)
     return command
 
 
@@ -305,14 +318,20 @@ def settings_name(settings: Mapping[str, Any]) -> str:
     return "".join(
         f"-{value}{name}" if name in _COUNTED else f"-{value}"
         for name, value in settings.items()
-        if name not in _UNNAMED
+        if name != "device"
     )
 
 
 def seconds(default: float, text: str) -> Decorator:
     """Option --seconds, a measuring time."""
-    return click.option(
-        "--seconds", type=POSITIVE, default=default, show_default=True, metavar="S", help=text
+    return option(
+        "--seconds",
+        section=HOW,
+        type=POSITIVE,
+        default=default,
+        show_default=True,
+        metavar="S",
+        help=text,
     )
 
 

@@ -18,6 +18,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import HOW, Command, option
 
 if TYPE_CHECKING:
     from resperf.bundle import Adaptation, Bundle
@@ -27,6 +28,7 @@ LONGER_S = 300
 
 
 @click.command(
+    cls=Command,
     epilog="\b\nFrom nothing to a night:\n"
     "  predict                  as on the bundle's machine\n"
     "  adapt                    a minute: how fast this machine is\n"
@@ -40,9 +42,12 @@ LONGER_S = 300
 @DEVICE
 @FRAMEWORK
 @seconds(60.0, "Time for all of it; three turns over the layers a minute, medians count.")
-@click.option("--forget", is_flag=True, help="Measure nothing: predict as before this command.")
-@click.option(
+@option(
+    "--forget", section=HOW, is_flag=True, help="Measure nothing: predict as before this command."
+)
+@option(
     "--probe-times",
+    section=HOW,
     is_flag=True,
     help="On the bundle's own machine: write the probes' times into it (-o), to be compared with "
     "on others.",

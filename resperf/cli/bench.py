@@ -24,6 +24,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
 from resperf.targets import device_number
 
@@ -46,7 +47,7 @@ Examples:
 INTERRUPTED = 130
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=Command, epilog=EPILOG)
 @click.argument("campaign", metavar="CAMPAIGN")
 @output(
     "FILE.h5",
@@ -56,38 +57,22 @@ INTERRUPTED = 130
 @DEVICE
 @FRAMEWORK
 @run_options
-@click.option(
+@option(
     "--processes",
+    section=HOW,
     type=COUNT,
     metavar="N",
     help="Processes of this host that share each training step of a network, of one thread each "
     "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
 )
-@click.option(
-    "--nodes",
-    type=COUNT,
-    metavar="N",
-    help="Hosts with so many processes each: give the same command on each of them, with its own "
-    "--node-rank. The files of networks have the same place on all.",
-)
-@click.option(
-    "--node-rank",
-    type=click.IntRange(min=0),
-    metavar="R",
-    help="With --nodes: number of this host, from 0. Host 0 measures and writes the dataset; the "
-    "others take part until it has been gone for ten minutes.",
-)
-@click.option(
-    "--rendezvous", metavar="HOST:PORT", help="With --nodes: where host 0 can be reached."
-)
-@click.option(
+@option(
     "--hours",
+    section=COMMON,
     type=POSITIVE,
     help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
     "if any]",
 )
-@click.option("--samples", type=COUNT, help="Total number of distinct layers to measure.")
-@click.option("--seed", type=int, help="Seed to use instead of the campaign's.")
+@option("--samples", section=WHAT, type=COUNT, help="Total number of distinct layers to measure.")
 @paths(
     "--networks",
     "--network",
@@ -95,19 +80,24 @@ INTERRUPTED = 130
     text="Network file or folder: variations of its layers are measured as well",
 )
 @paths("--exclude", text="Network file or folder: none of its layers is measured")
-@click.option(
+@option(
     "--adaptive",
+    section=WHAT,
     is_flag=True,
     help="After a first batch, choose the layers whose predictions are least certain.",
 )
-@click.option(
+@option(
     "--check-fusion",
+    section=OUTPUT,
     is_flag=True,
     help="First measure whether the framework fuses operators as resperf's rules for it assume "
     "(tensorflow only; onnxruntime reports what it fuses).",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
+@option(
+    "--dry-run",
+    section=COMMON,
+    is_flag=True,
+    help="Print what would be measured and how long it takes, then stop.",
 )
 @JSON
 def command(
@@ -117,7 +107,6 @@ def command(
     framework: str | None,
     hours: float | None,
     samples: int | None,
-    seed: int | None,
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
@@ -133,7 +122,6 @@ def command(
     cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
     no finished row; the same command resumes the campaign.
     """
-    from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch
@@ -147,18 +135,13 @@ def command(
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
-    if defined.kinds and (settings.get("processes", 1) > 1 or settings.get("nodes", 1) > 1):
+    if defined.kinds and settings.get("processes", 1) > 1:
         raise CampaignError(
             f"campaign {defined.name} has layers, which one process runs: several share training "
             "steps of whole networks; choose a campaign of [networks] alone, such as "
             "convmeter-torch-scaling"
         )
-    if settings.get("node_rank"):
-        backend(target.framework, target.device_class, **settings).join()
-        return
-    bench = Bench(
-        target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
-    )
+    bench = Bench(target, settings, samples, networks=varied, exclude=left_out, device=device or "")
     hours = defined.run.time_limit(hours)
     if dry_run:
         planned, setting, platform = plan_campaign(defined, bench, absent=True)

@@ -23,6 +23,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import HOW, WHAT, option
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ BATCHES = ("1", "8")
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE
 @FRAMEWORK
-@click.option(
+@option(
     "--runs",
+    section=WHAT,
     type=PATH,
     metavar="RUNS.h5",
     help="Measure nothing: learn from these runs of networks, of any machine (`resperf dataset "
@@ -58,9 +60,10 @@ BATCHES = ("1", "8")
     text="Leave out this network, or all in this folder, such as networks that will test the "
     "bundle",
 )
-@click.option(
+@option(
     "--batch",
     "batches",
+    section=WHAT,
     multiple=True,
     default=BATCHES,
     show_default=True,
@@ -69,8 +72,9 @@ BATCHES = ("1", "8")
     help="Batch sizes at which each network is run.",
 )
 @seconds(3.0, "Measuring time for each network and batch size.")
-@click.option(
+@option(
     "--turns",
+    section=HOW,
     type=click.IntRange(1),
     default=1,
     show_default=True,
@@ -82,8 +86,9 @@ BATCHES = ("1", "8")
     "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
     "own bundles; else, and with --runs, DEVICE-FRAMEWORK among your own bundles.",
 )
-@click.option(
+@option(
     "--adapt",
+    section=HOW,
     is_flag=True,
     help="Transfer the bundle of another machine to this one, without measuring layers.",
 )

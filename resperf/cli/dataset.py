@@ -12,6 +12,7 @@ import click
 
 from resperf.cli._groups import Group
 from resperf.cli._options import JSON, PATH, output, show_json
+from resperf.cli._sections import COMMON, OUTPUT, WHAT, option
 from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE = click.argument("file", type=PATH)
 FILES = click.argument("files", type=PATH, nargs=-1, required=True)
-FORCE = click.option("--force", is_flag=True, help="Replace an output that exists.")
+FORCE = option("--force", section=OUTPUT, is_flag=True, help="Replace an output that exists.")
 
 
 @click.group(cls=Group, epilog="Example: resperf dataset info datasets/demo.h5")
@@ -215,21 +216,17 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @command.command(
-    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv --kind conv",
+    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
 @FILE
 @output("OUT", "Ends in .csv or .parquet.", required=True)
-@click.option("--kind", help="Export only this kind of layer, such as conv.")
-@click.option("--samples", is_flag=True, help="Add the samples of each phase.")
 @FORCE
 @JSON
-def export(
-    file: Path, output: Path, kind: str | None, samples: bool, force: bool, as_json: bool
-) -> None:
+def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
     """Write FILE's rows as CSV or Parquet: one file per kind of layer."""
     from resperf.dataset import export_dataset
 
-    written = export_dataset(file, output, kind=kind, samples=samples, replace=force)
+    written = export_dataset(file, output, replace=force)
     if as_json:
         show_json({"files": [str(path) for path in written]})
     else:
@@ -247,26 +244,30 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
     "--format justus --device 1080ti -o 1080ti.h5",
 )
 @FILES
-@click.option(
+@option(
     "--format",
     "source",
+    section=COMMON,
     metavar="F",
     help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own).",
 )
-@click.option(
+@option(
     "--mapping",
+    section=WHAT,
     type=PATH,
     metavar="MAP.toml",
     help="Mapping that says what the columns of other files mean.",
 )
-@click.option(
+@option(
     "--device",
+    section=COMMON,
     metavar="NAME",
     help="Where the times were measured; replaces what the files say (neusight, timm, vidur, "
     "trtexec).",
 )
-@click.option(
+@option(
     "--graphs",
+    section=WHAT,
     type=PATH,
     metavar="FOLDER",
     help="ONNX files of the networks of neusight, timm or trtexec, each with a network's name.",

@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING
 import click
 
 from resperf.cli._options import JSON, POSITIVE, show_json
+from resperf.cli._sections import COMMON, Command, option
 
 if TYPE_CHECKING:
     from resperf.workflows.measure import MeasuredNetwork
 
 
-@click.command(epilog="Example: resperf demo --minutes 3 --keep demo")
-@click.option(
+@click.command(cls=Command, epilog="Example: resperf demo --minutes 3 --keep demo")
+@option(
     "--minutes",
+    section=COMMON,
     type=POSITIVE,
     default=3.0,
     show_default=True,
     metavar="M",
     help="Time for the campaign; training and running the networks take a few minutes more.",
 )
-@click.option(
+@option(
     "--keep",
     "folder",
+    section=COMMON,
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo"),
     show_default=True,

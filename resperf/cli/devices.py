@@ -7,24 +7,20 @@ from typing import Any
 import click
 
 from resperf.cli._options import BUNDLE, JSON, show_json
+from resperf.cli._sections import Command
 from resperf.errors import BundleError
 
 
-@click.command(epilog="Example: resperf devices --json")
+@click.command(cls=Command, epilog="Example: resperf devices --json")
 @BUNDLE
-@click.option(
-    "--provenance",
-    is_flag=True,
-    help="Also print each bundle's datasets, versions and changes, and whether it can be rebuilt.",
-)
 @JSON
-def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
+def command(bundle: str | None, as_json: bool) -> None:
     """List the devices that `resperf predict` knows, and the bundles that answer for them.
 
-    --json and --provenance name the folders of the bundles.
+    --json names their folders, datasets, versions and changes, and whether each can be rebuilt.
     """
     from resperf.prediction.asking import cards_without
-    from resperf.report.devices import device_table, provenance_text
+    from resperf.report.devices import device_table
 
     entries = _entries(bundle)
     if as_json:
@@ -37,9 +33,6 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
             "\nof these GPUs only the data sheet is known; predict infers from measured ones, or "
             f"estimates: {cards}"
         )
-        if provenance:
-            for each in (entry for entry in entries if "damaged" not in entry):
-                print(f"\n{provenance_text(each)}")
     else:
         print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
 

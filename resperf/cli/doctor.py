@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import JSON, run_options, run_settings, show_json
+from resperf.cli._options import JSON, run_settings, show_json
+from resperf.cli._sections import COMMON, Command, option
 from resperf.errors import ResperfError
 
 if TYPE_CHECKING:
@@ -20,37 +21,37 @@ Examples:
 """
 
 
-@click.command("doctor", epilog=EPILOG)
-@click.option(
-    "--device", metavar="D", help="Look at this local device only: cpu, cuda:0; all by default."
+@click.command("doctor", cls=Command, epilog=EPILOG)
+@option(
+    "--device",
+    section=COMMON,
+    metavar="D",
+    help="Look at this local device only: cpu, cuda:0; all by default.",
 )
-@click.option(
+@option(
     "--conformance",
+    section=COMMON,
     metavar="TARGET",
     help="Check instead whether the backend of a target, such as onnxruntime/cpu, keeps its "
     "contract here: a small layer of each kind is built, run and freed.",
 )
-@run_options
 @JSON
-def command(device: str | None, conformance: str | None, as_json: bool, **how: Any) -> None:
+def command(device: str | None, conformance: str | None, as_json: bool) -> None:
     """Say what this machine can measure, what is missing, and what you could improve.
 
-    Nothing is changed. The options of runs (--threads and so on) are those of --conformance.
+    Nothing is changed.
     """
     from resperf.cli.bench import campaign_folders
     from resperf.report.doctor import conformance_text, doctor_text
     from resperf.workflows.doctor import examine
 
-    settings = run_settings(device, **how)
     if conformance is not None:
-        checked = _checked(conformance, settings)
+        checked = _checked(conformance, run_settings(device))
         if as_json:
             show_json({**checked.to_json(), "conforms": checked.conforms})
         else:
             print(conformance_text(checked))
         return
-    if settings.keys() - {"device"}:
-        raise click.UsageError("options of runs need --conformance TARGET")
     campaigns = [path for folder in campaign_folders() for path in sorted(folder.glob("*.toml"))]
     found = examine(device, campaigns=campaigns)
     if as_json:

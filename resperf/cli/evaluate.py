@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -15,7 +14,6 @@ from resperf.cli._options import (
     BUNDLE,
     DATASET,
     DEVICE,
-    EPOCHS,
     FRAMEWORK,
     JSON,
     PATH,
@@ -25,6 +23,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, WHAT, option
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -32,16 +31,14 @@ if TYPE_CHECKING:
     from resperf.training.evaluate import Part
 
 _ONLY_WITH_BUNDLE = ("split",)
-_ONLY_WITH_METHODS = (
-    "test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot", "by", "convolutional",
-)  # fmt: skip
-_NOT_OF_NETWORKS = ("test", "rows", "kinds", "epochs", "plot")
+_ONLY_WITH_METHODS = ("test", "rows", "folds", "seed", "by")
+_NOT_OF_NETWORKS = ("test", "rows")
 """Options that say nothing about networks that are left out."""
 _EXAMPLES = """\b
 Examples:
   resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
   resperf evaluate datasets/demo.h5 --device cpu
-  resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000 --plot plots
+  resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000
   resperf evaluate runs.h5 --methods convmeter,operator-totals --leave-out network
 """
 
@@ -59,65 +56,52 @@ def _names(
 @BUNDLE
 @DEVICE
 @FRAMEWORK
-@click.option(
+@option(
     "--split",
+    section=WHAT,
     type=click.Choice(["test", "all"]),
     default="test",
     show_default=True,
     help="Rows for a bundle. test: the test split. all: every row that it was not trained on.",
 )
-@click.option(
+@option(
     "--methods",
+    section=COMMON,
     callback=_names,
     metavar="A,B,...",
     help="Train these methods and evaluate them on the same rows; all: every method.",
 )
-@click.option(
+@option(
     "--test",
+    section=WHAT,
     type=PATH,
     metavar="OTHER.h5",
     help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
-@click.option(
+@option(
     "--rows",
+    section=WHAT,
     multiple=True,
     callback=positive_integers,
     metavar="N...",
     help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
 )
-@click.option(
+@option(
     "--folds",
+    section=WHAT,
     type=click.IntRange(min=2),
     metavar="K",
     help="Cross-validate in K folds over the rows outside the test split, which is not read.",
 )
-@click.option(
+@option(
     "--leave-out",
     "by",
+    section=WHAT,
     type=click.Choice(["network", "family"]),
     help="Judge --methods for whole networks: each network, or family of them, by a fit without "
     "it. With --folds K, K parts of them are left out.",
 )
-@click.option(
-    "--convolutional",
-    is_flag=True,
-    help="With --leave-out: only networks whose convolutions do at least half of the "
-    "multiply-adds, without attention.",
-)
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind (repeatable).")
-@click.option(
-    "--phase",
-    "phases",
-    multiple=True,
-    metavar="QUANTITY",
-    help="Quantity to learn (repeatable): execution by default, or the whole call if FILE.h5 has "
-    "it.",
-)
 @SEED
-@EPOCHS
-@click.option(
-    "--plot", type=PATH, metavar="DIR", help="Draw the comparison into PNG files (needs [plot])."
-)
 @JSON
 @click.pass_context
 def command(
@@ -132,12 +116,7 @@ def command(
     rows: tuple[int, ...],
     folds: int | None,
     by: Literal["network", "family"] | None,
-    convolutional: bool,
-    kinds: tuple[str, ...],
-    phases: tuple[str, ...],
     seed: int,
-    epochs: int | None,
-    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Evaluate a bundle, or compare methods, on measured times of FILE.h5.
@@ -163,18 +142,15 @@ def command(
         return
     if by is not None:
         _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
-        _leave_out(file, methods, by, folds, phases, seed, convolutional, as_json)
+        _leave_out(file, methods, by, folds, seed, as_json)
         return
-    _refuse(ctx, ("convolutional",), "--leave-out")
     from resperf.predictors import methods_of
-    from resperf.quantities import Level, quantity_name
+    from resperf.quantities import Level
     from resperf.training import ComparisonSettings
 
     every = methods_of(Level.LAYER) if methods == ("all",) else methods
-    settings = ComparisonSettings(
-        every, rows, folds, kinds, tuple(map(quantity_name, phases)), seed, epochs
-    )
-    _compare(file, settings, test, plot, as_json)
+    settings = ComparisonSettings(every, rows, folds, seed=seed)
+    _compare(file, settings, test, as_json)
 
 
 def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
@@ -214,14 +190,9 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
     show_notes(evaluation.notes)
 
 
-def _compare(
-    file: Path, settings: ComparisonSettings, test: Path | None, plot: Path | None, as_json: bool
-) -> None:
-    from resperf.report.plots import ready_to_plot, write_plots
+def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool) -> None:
     from resperf.training import compare, progress_bar
 
-    if plot is not None:
-        ready_to_plot(plot)
     found: list[Compared] = []
     try:
         with progress_bar() as progress:
@@ -231,27 +202,24 @@ def _compare(
         if found:
             _show(found, as_json)
     show_notes(comparison.notes)
-    if plot is not None:
-        for path in write_plots(comparison.rows, plot):
-            print(f"plot: {path}", file=sys.stderr)
 
 
 def _leave_out(
-    file: Path, methods: tuple[str, ...], by: Literal["network", "family"], folds: int | None,
-    phases: tuple[str, ...], seed: int, convolutional: bool, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    methods: tuple[str, ...],
+    by: Literal["network", "family"],
+    folds: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     from resperf.predictors import methods_of
-    from resperf.quantities import Level, quantity_name
+    from resperf.quantities import Level
     from resperf.report.methods import left_out_text
     from resperf.training import leave_out
 
     every = methods_of(Level.NETWORK) if methods == ("all",) else methods
     notes: list[str] = []
-    names = tuple(map(quantity_name, phases))
-    found = leave_out(
-        file, every, by=by, folds=folds, quantities=names, seed=seed,
-        convolutional=convolutional, notes=notes,
-    )  # fmt: skip
+    found = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
     if as_json:
         show_json([each.to_json() for each in found])
     else:

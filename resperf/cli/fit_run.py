@@ -16,6 +16,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, WHAT, option
 from resperf.errors import TrainingError
 
 
@@ -31,37 +32,36 @@ class FitRunCommand(BatchCommand):
     "  resperf fit-run log.csv --fit-batch 16 --fit-iterations 150  (judged on the larger runs)",
 )
 @click.argument("log", type=PATH, metavar="LOG.csv")
-@click.option(
+@option(
     "--fit-batch",
+    section=WHAT,
     type=COUNT,
     metavar="N",
     help="Fit to runs of at most this batch size; the others judge the fit.",
 )
-@click.option(
+@option(
     "--fit-iterations",
+    section=WHAT,
     type=COUNT,
     metavar="N",
     help="Fit to runs of at most so many iterations; the others judge the fit.",
 )
-@click.option(
+@option(
     "--batch",
     "batches",
+    section=COMMON,
     multiple=True,
     callback=positive_integers,
     metavar="N ...",
     help="Batch sizes to predict.",
 )
-@click.option(
+@option(
     "--iterations",
+    section=COMMON,
     multiple=True,
     callback=positive_integers,
     metavar="N ...",
     help="Numbers of iterations to predict.",
-)
-@click.option(
-    "--relative",
-    is_flag=True,
-    help="Minimise relative errors, not those in seconds as published: short runs count as much.",
 )
 @JSON
 def command(
@@ -70,7 +70,6 @@ def command(
     fit_iterations: int | None,
     batches: tuple[int, ...],
     iterations: tuple[int, ...],
-    relative: bool,
     as_json: bool,
 ) -> None:
     """Predict how long a training or inference run takes, from your own log of smaller runs.
@@ -96,7 +95,7 @@ def command(
             f"{log} has no run of at most this batch size and number of iterations; the smallest "
             f"are {min(run.batch for run in runs):g} and {min(run.iterations for run in runs):g}"
         )
-    fit = fit_run(chosen, relative=relative)
+    fit = fit_run(chosen)
     judged = judge_runs(fit, runs)
     asked = list(itertools.product(batches, iterations))
     notes = [

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
     "predict-layer": (
         "resperf.cli.predict:predict_layer",
-        "Predict single layers, without a network file.",
+        "Predict a single layer, without a network file.",
     ),
     "measure": (
         "resperf.cli.measure:command",

@@ -24,6 +24,7 @@ from resperf.cli._options import (
     seconds,
     show_json,
 )
+from resperf.cli._sections import OUTPUT, WHAT, option
 from resperf.errors import require
 
 if TYPE_CHECKING:
@@ -41,14 +42,15 @@ if TYPE_CHECKING:
 @run_options
 @BATCH
 @SHAPE
-@click.option(
+@option(
     "--against",
+    section=OUTPUT,
     metavar="B",
     help="Bundle (name, folder or device) whose prediction is shown beside the measurement.",
 )
 @seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
 @output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
-@click.option("--no-layers", is_flag=True, help="Measure the whole network only.")
+@option("--no-layers", section=WHAT, is_flag=True, help="Measure the whole network only.")
 @ALL
 @JSON
 def command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -31,6 +30,7 @@ from resperf.cli._options import (
     show_json,
     threads,
 )
+from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
 from resperf.errors import LayerError, UnsupportedError, require
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PredictCommand(BatchCommand):
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
     "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
     "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
-    "  resperf predict resnet50.onnx --bundle runs-convmeter --train --image-size 224 --batch 32 "
+    "  resperf predict resnet50.onnx --bundle runs-convmeter --train --batch 32 "
     "--devices 1 2 4 8\n"
     "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
@@ -64,94 +64,88 @@ class PredictCommand(BatchCommand):
 @BUNDLE
 @BATCH
 @SHAPE
-@click.option(
-    "--image-size",
-    type=COUNT,
-    metavar="N",
-    help="Height and width of the network's image: as --shape INPUT=B,C,N,N.",
-)
 @ASSUME
 @CUSTOM
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
 @PRECISION
-@click.option("--compiled", is_flag=True, help="The framework compiles the network.")
-@click.option(
+@option("--compiled", section=HOW, is_flag=True, help="The framework compiles the network.")
+@option(
     "--host-dispatch-us",
+    section=HOW,
     type=POSITIVE,
     default=math.nan,
     metavar="US",
     help="Time that the host needs to start one kernel (5 to 20 with eager PyTorch): execution "
     "takes at least that for each.",
 )
-@click.option(
+@option(
     "--against",
+    section=OUTPUT,
     type=PATH,
     metavar="ENGINE.h5",
     help="Show the prediction beside a TensorRT engine of this network, layer by layer: a dataset "
     "that `resperf dataset import --format trtexec` made. Its batch size is predicted by default.",
 )
 @ALL
-@click.option(
+@option(
     "--method",
+    section=WHERE,
     metavar="M",
     help="Predict by a bundle that was trained by this method, such as convmeter.",
 )
-@click.option(
-    "--train", "training", is_flag=True, help="Predict training steps, if the bundle learnt them."
+@option(
+    "--train",
+    "training",
+    section=HOW,
+    is_flag=True,
+    help="Predict training steps, if the bundle learnt them.",
 )
-@click.option(
+@option(
     "--block",
+    section=WHAT,
     metavar="FROM:TO",
     help="Predict the operators from one to another alone, or those between two tensors, by their "
     "names in the file.",
 )
-@click.option(
+@option(
     "--devices",
+    section=SEVERAL,
     multiple=True,
     callback=positive_integers,
     metavar="N...",
     help="Numbers of devices that share a run: prints times and throughput for each, with --batch "
     "samples on every device.",
 )
-@click.option(
-    "--strong", is_flag=True, help="With --devices: they share each batch (strong scaling)."
+@option(
+    "--strong",
+    section=SEVERAL,
+    is_flag=True,
+    help="With --devices: they share each batch (strong scaling).",
 )
-@click.option(
+@option(
     "--images",
+    section=SEVERAL,
     type=COUNT,
     metavar="N",
     help="With --devices: size of the data set, for the time of an epoch.",
 )
-@click.option(
-    "--least-gain",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.5,
-    show_default=True,
-    metavar="SHARE",
-    help="With --devices: name the number beyond which one more device adds less than this share "
-    "of the throughput of one.",
-)
-@click.option(
+@option(
     "--topology",
+    section=SEVERAL,
     metavar="T",
     help="With --devices, where no run on several taught the bundle: what connects them "
     "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
 )
-@click.option(
-    "--plot",
-    type=PATH,
-    metavar="DIR",
-    help="With --devices: draw throughput by devices and by batch size into PNG files (needs "
-    "[plot]).",
-)
-@click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
-@click.option(
+@option("--strict", section=OUTPUT, is_flag=True, help="Fail if an operator has no predictor.")
+@option(
     "--strict-range",
+    section=OUTPUT,
     is_flag=True,
     help="As --strict; also fail if a layer or copy is outside the trained range.",
 )
-@click.option(
+@option(
     "--show-lowering",
+    section=OUTPUT,
     is_flag=True,
     help="Print which nodes of the file became which layer, in the order they run.",
 )
@@ -160,7 +154,6 @@ def command(
     network: Path,
     device: str | None,
     batches: tuple[int, ...],
-    image_size: int | None,
     every: bool,
     strict: bool,
     strict_range: bool,
@@ -169,9 +162,7 @@ def command(
     devices: tuple[int, ...],
     strong: bool,
     images: int | None,
-    least_gain: float,
     topology: str | None,
-    plot: Path | None,
     as_json: bool,
     **question: Any,
 ) -> None:
@@ -186,15 +177,12 @@ def command(
     from resperf.prediction import predict
     from resperf.report.network import batches_text, lowering_text, network_text
 
-    if image_size is not None:
-        question["shapes"] = _with_image(network, image_size, batches, question["shapes"])
     if devices:
-        shown = {"strong": strong, "images": images, "least_gain": least_gain,
-                 "topology": topology}  # fmt: skip
-        _scaled(network, batches, devices, {**shown, **question, "device": device}, plot, as_json)
+        shown = {"strong": strong, "images": images, "topology": topology}
+        _scaled(network, batches, devices, {**shown, **question, "device": device}, as_json)
         return
-    if strong or any(each is not None for each in (images, plot, topology)):
-        raise click.UsageError("--strong, --images, --topology and --plot are about --devices")
+    if strong or images is not None or topology is not None:
+        raise click.UsageError("--strong, --images and --topology are about --devices")
     if show_lowering and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
@@ -234,41 +222,21 @@ def command(
     print("\n\n".join(texts))
 
 
-def _with_image(
-    network: Path, size: int, batches: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Add the shape of the network's image to those that were given."""
-    from resperf.network import shape_of_image
-    from resperf.network.files import network_file
-
-    image = shape_of_image(network_file(network), size, next(iter(batches), None))
-    if twice := image.keys() & shapes:
-        raise click.UsageError(
-            f"--shape and --image-size both give the shape of {', '.join(twice)}; leave one out"
-        )
-    return {**shapes, **image}
-
-
 def _scaled(
     network: Path, batches: tuple[int, ...], devices: tuple[int, ...], question: dict[str, Any],
-    plot: Path | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Predict over batch sizes and numbers of devices."""
     from resperf.prediction.api import predict_scaling
-    from resperf.report.plots import ready_to_plot, write_scaling_plots
     from resperf.report.scaling import scaling_text
 
     for name in ("threads", "custom_ms", "host_dispatch_us", "strict"):
         question.pop(name, None)
-    if plot is not None:
-        ready_to_plot(plot)
     found = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
     if as_json:
         show_json(found.to_json())
     else:
         print(scaling_text(found))
-    for path in write_scaling_plots(found, plot) if plot is not None else ():
-        click.echo(f"plot: {path}", err=True)
 
 
 def _beside(
@@ -315,52 +283,42 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
 
 
 @click.command(
+    cls=Command,
     name="predict-layer",
     epilog="Example: resperf predict-layer conv batch=8 channels_in=64 size=56 kernel=3 "
     "channels_out=64 padding=same --device cpu",
 )
-@click.argument("kind", required=False)
+@click.argument("kind")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option(
-    "--csv",
-    "table",
-    type=PATH,
-    metavar="FILE",
-    help="Layers as rows of a CSV file: a column `kind`, and one for each field.",
-)
 @DEVICE
 @FRAMEWORK
 @BUNDLE
 @JSON
 def predict_layer(
-    kind: str | None,
+    kind: str,
     fields: tuple[str, ...],
-    table: Path | None,
     as_json: bool,
     device: str | None,
     framework: str | None,
     bundle: str | None,
 ) -> None:
-    """Predict the execution time of single layers, without a network file.
+    """Predict the execution time of a single layer, without a network file.
 
     A layer is a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
     `stride`, `dilation` and `pad` set both axes, and padding=same or valid sets the pads.
     conv_step and dense_step are training steps of a conv and a dense layer, with the optimizer
     as a field: optimizer=adam.
     """
-    if (kind is None) == (table is None):
-        raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
-    typed = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
     from resperf.prediction.adapting import as_adapted
     from resperf.prediction.asking import Asked, answering
     from resperf.prediction.host import bundle_warnings
     from resperf.report.network import layers_text, notes_text, warnings_text
 
+    layer, optimizer = _typed_layer(kind, fields)
     answer = answering(Asked(device, framework, bundle))
     found = as_adapted(answer.bundle)
-    layers, optimizers = zip(*typed, strict=True)
-    predictions = predict_layers(layers, found, optimizers)
+    predictions = predict_layers([layer], found, [optimizer])
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])
     else:
@@ -383,35 +341,3 @@ def _typed_layer(kind: str, words: tuple[str, ...]) -> tuple[Layer, str]:
             raise LayerError(f"{name} is given twice ({fields[name]} and {value}); leave one out")
         fields[name] = value
     return written_layer(kind, fields, typed=True)
-
-
-def _layers_of(path: Path) -> list[tuple[Layer, str]]:
-    """Read a CSV file of layers; an empty cell means the default of that field."""
-    from resperf.measurement import written_layer
-
-    layers: list[tuple[Layer, str]] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            rows = csv.DictReader(file, strict=True)
-            names = rows.fieldnames or ()
-            if "kind" not in names:
-                raise LayerError(f"{path}: the first line names no column `kind`; add one")
-            if any(names.count(name) > 1 for name in names if name):
-                raise LayerError(f"{path}: the first line names a column twice; leave one out")
-            for row in rows:
-                if any(cell.strip() for cell in row.get(None) or ()):
-                    raise LayerError(
-                        f"{path}, line {rows.line_num}: more cells than columns; write numbers "
-                        "without separators, or put texts with commas in quotes"
-                    )
-                cells = {k: v.strip() for k, v in row.items() if k and isinstance(v, str)}
-                words = {name: text for name, text in cells.items() if text}
-                try:
-                    layers.append(written_layer(words.pop("kind", ""), words, typed=True))
-                except LayerError as error:
-                    raise LayerError(f"{path}, line {rows.line_num}: {error}") from error
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise LayerError(f"{path} is not a CSV file in UTF-8: {error}") from error
-    if not layers:
-        raise LayerError(f"{path} holds no layers; write one row for each")
-    return layers

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import (
-    COUNT,
     DATASET,
-    EPOCHS,
     JSON,
     SEED,
     output,
@@ -19,6 +17,7 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
+from resperf.cli._sections import COMMON, Command, option
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx"
+    cls=Command,
+    epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx",
 )
 @DATASET
 @output(
@@ -35,27 +35,17 @@ if TYPE_CHECKING:
     "Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
     "among the bundles that `resperf predict` finds; needed for several devices.",
 )
-@click.option(
+@option(
     "--method",
+    section=COMMON,
     default=DEFAULT_METHOD,
     show_default=True,
     metavar="M",
     help=f"{', '.join(METHODS)}.",
 )
-@EPOCHS
 @SEED
-@click.option(
-    "--trees",
-    type=COUNT,
-    metavar="N",
-    help="Most trees of a predictor: fewer make a smaller bundle.",
-)
-@click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
-@paths(
-    "--estimate-from",
-    text="Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks. PATH "
-    "is the bundle of another device, which is scaled, or a dataset of whole calls on the same "
-    "device; datasets of other devices beside it test how well the estimates scale",
+@option(
+    "--device", section=COMMON, metavar="NAME", help="Name of the device; the dataset's by default."
 )
 @paths(
     "--exclude",
@@ -67,11 +57,11 @@ if TYPE_CHECKING:
 def command(
     file: Path,
     output: Path | None,
+    method: str,
+    seed: int,
     device: str | None,
-    estimate_from: tuple[Path, ...],
     networks: tuple[Path, ...],
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Train predictors on the measured layers of FILE.h5 and write them as a bundle.
 
@@ -86,13 +76,11 @@ def command(
 
     started = time.monotonic()
     target = output or _default_output(file, device)
-    datasets = [file, *(path for path in estimate_from if path.is_file())]
-    excluded = keys_of_networks(datasets, network_files(networks))
+    excluded = keys_of_networks([file], network_files(networks))
     with progress_bar() as progress:
         bundle = train(
-            file, target, device=device, exclude_keys=excluded,
-            excluded=[path.name for path in networks], estimate_from=estimate_from,
-            progress=progress, **settings,
+            file, target, method=method, seed=seed, device=device, exclude_keys=excluded,
+            excluded=[path.name for path in networks], progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
@@ -100,8 +88,6 @@ def command(
         return
     print(_table(bundle))
     show_notes(bundle.part["training"]["notes"])
-    if bundle.estimates:
-        print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
     print(
         f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
         f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"
@@ -155,7 +141,6 @@ def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
         "seed": training["seed"],
         "rows": training["rows"],
         "errors": bundle.errors,
-        "estimates": bundle.estimates,
         "notes": training["notes"],
         "size_bytes": bundle.size_bytes,
         "seconds": round(seconds, 3),

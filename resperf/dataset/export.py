@@ -23,19 +23,12 @@ Columns = Mapping[str, tuple[Column, list[Any]]]
 """Name to the column's meaning and its values; a value that is missing is None."""
 
 
-def export_dataset(
-    path: Path,
-    output: Path,
-    *,
-    kind: str | None = None,
-    samples: bool = False,
-    replace: bool = False,
-) -> list[Path]:
+def export_dataset(path: Path, output: Path, *, replace: bool = False) -> list[Path]:
     """Write a dataset's rows as CSV or Parquet, by the output's extension.
 
-    Columns have the same names as in the HDF5 file; samples are optional. Rows of networks name
-    their setting and device in columns of their own. A missing number is an empty cell (CSV) or a
-    null (Parquet), never 0.
+    Columns have the same names as in the HDF5 file, which alone holds the samples. Rows of
+    networks name their setting and device in columns of their own. A missing number is an empty
+    cell (CSV) or a null (Parquet), never 0.
 
     Parameters
     ----------
@@ -44,10 +37,6 @@ def export_dataset(
     output : Path
         ``.csv`` or ``.parquet``. Kinds have different columns: if there are several, each gets a
         file with its name before the extension, such as ``out.conv.csv``.
-    kind : str, optional
-        Export only this kind (or ``networks``), to `output` itself.
-    samples : bool
-        Add the samples of each quantity: numbers joined by spaces (CSV) or a list (Parquet).
     replace : bool
         Replace existing outputs; they are refused otherwise.
 
@@ -59,7 +48,7 @@ def export_dataset(
     Raises
     ------
     DatasetError
-        If the dataset cannot be read or has no such kind, or the extension is not known.
+        If the dataset cannot be read or has no rows, or the extension is not known.
     OutputError
         If an output exists already or cannot be written.
     MissingExtraError
@@ -69,15 +58,13 @@ def export_dataset(
         raise DatasetError(f"{output} must end in {' or '.join(FORMATS)}")
     encode = FORMATS[output.suffix]
     with open_dataset(path) as file:
-        kinds = [name for name in file if name not in FILES] if kind is None else [kind]
+        kinds = [name for name in file if name not in FILES]
         if not kinds:
             raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
-        if kind is not None and kind not in file:
-            raise DatasetError(f"{path} has no layers of kind {kind!r}; it has {', '.join(file)}")
         targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
         refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: a damaged file gives no partial export.
-        contents = [encode(_columns(file, name, samples)) for name in kinds]
+        contents = [encode(_columns(file, name)) for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
     return targets
@@ -87,11 +74,11 @@ def _beside(output: Path, kind: str) -> Path:
     return output.with_name(f"{output.stem}.{kind}{output.suffix}")
 
 
-def _columns(file: h5py.File, group: str, samples: bool) -> Columns:
+def _columns(file: h5py.File, group: str) -> Columns:
     found: dict[str, tuple[Column, list[Any]]] = {
         name: (column, _values(file[group], name, column))
         for name, column in columns_of_group(file, group).items()
-        if column.width == 1 or samples
+        if column.width == 1
     }
     if group != NETWORKS:
         return found
@@ -132,9 +119,6 @@ def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
     array: Array = group[name][()]
     if column.dtype == TEXT:
         return decode(array)
-    if column.width > 1:
-        counts = group[f"{name.rpartition('_samples_')[0]}_n_samples"][()]
-        return [row[:count] for row, count in zip(array, counts, strict=True)]
     if column.unit == "bool":
         return list(array.astype(bool).tolist())
     # Only NaN differs from itself.
@@ -150,20 +134,17 @@ def _csv(columns: Columns) -> bytes:
 
 
 def _cells(column: Column, values: list[Any]) -> list[Any]:
-    if column.width > 1:
-        # Shortest text that gives the same float32.
-        return [" ".join(row.astype(str)) for row in values]
     return [int(value) for value in values] if column.unit == "bool" else values
 
 
 def _parquet(columns: Columns) -> bytes:
     arrow, parquet = require("pyarrow", "parquet"), require("pyarrow.parquet", "parquet")
     types = {TEXT: arrow.string(), "<i4": arrow.int32(), "<i8": arrow.int64(),
-             "|u1": arrow.bool_(), "<f8": arrow.float64(), "<f4": arrow.float32()}  # fmt: skip
+             "|u1": arrow.bool_(), "<f8": arrow.float64()}  # fmt: skip
     fields = [
         arrow.field(
             name,
-            types[column.dtype] if column.width == 1 else arrow.list_(types[column.dtype]),
+            types[column.dtype],
             metadata={"unit": column.unit, "description": column.description},
         )
         for name, (column, _) in columns.items()

@@ -15,7 +15,6 @@ from resperf.network.block import block_of
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.given import read_given_network
-from resperf.network.image_size import shape_of_image
 from resperf.network.model import stripped_model
 from resperf.network.parameters import graph_parameters
 from resperf.network.reader import networks_at, read_network
@@ -39,7 +38,6 @@ __all__ = [
     "read_graph",
     "read_network",
     "read_network_once",
-    "shape_of_image",
     "stripped_model",
     "structure_digest",
     "weightless",

@@ -333,7 +333,6 @@ def predict_scaling(
     training: bool = False,
     strong: bool = False,
     images: int | None = None,
-    least_gain: float = 0.5,
     topology: str | None = None,
     block: str | None = None,
 ) -> Scaling:
@@ -348,7 +347,7 @@ def predict_scaling(
         Numbers of devices that share a run.
     batch : sequence of int
         Batch sizes of each device; with `strong`, of all together.
-    strong, images, least_gain, topology
+    strong, images, topology
         As in `resperf.prediction.scaling.scaling`.
 
     Returns
@@ -372,9 +371,8 @@ def predict_scaling(
     counts = [_integer(each, "devices", ResperfError) for each in devices]
     sizes = [_integer(each, "batch") for each in batch]
     return scaling(
-        read, found.bundle, sizes, counts, strong=strong, images=images, least_gain=least_gain,
-        topology=topology,
-    )  # fmt: skip
+        read, found.bundle, sizes, counts, strong=strong, images=images, topology=topology
+    )
 
 
 def _predictions(

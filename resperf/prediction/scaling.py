@@ -30,6 +30,8 @@ _TIMES = {
     Mode.INFERENCE: ("latency_ms", EXECUTION, WHOLE_CALL),
 }
 """Mode -> quantities that are the time of one run; the first that is known counts."""
+LEAST_GAIN = 0.5
+"""Share of one device's throughput that one more device should add."""
 _GRADIENT_BYTES = 4
 """Of a weight: gradients are float32, also under autocast."""
 _BUCKET_BYTES = 25 << 20
@@ -132,7 +134,6 @@ def scaling(
     *,
     strong: bool = False,
     images: int | None = None,
-    least_gain: float = 0.5,
     topology: str | None = None,
 ) -> Scaling:
     """Predict a network at batch sizes on numbers of devices.
@@ -150,8 +151,6 @@ def scaling(
         Whether the devices share each batch.
     images : int, optional
         Size of the data set, for the time of an epoch.
-    least_gain : float
-        See `Scaling`.
     topology : str, optional
         Name of what connects the devices, where their exchange is composed; that of the device by
         default.
@@ -226,7 +225,7 @@ def scaling(
         notes.append("whether what is extrapolated fits into the memory of a device is not checked")
     return Scaling(
         network.name, bundle.device, bundle.framework, name, part.method_of(NETWORK, name), strong,
-        least_gain, {batch: tuple(points) for batch, points in series.items()},
+        LEAST_GAIN, {batch: tuple(points) for batch, points in series.items()},
         () if connected is None else _parts(connected, counts), tuple(notes),
     )  # fmt: skip
 

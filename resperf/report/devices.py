@@ -1,4 +1,4 @@
-"""Bundles as a table, and their provenance."""
+"""Bundles as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from resperf.bundle import UNKNOWN
 from resperf.devices import device_facts
 from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import percent_cell, table
@@ -54,29 +53,6 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
         f"damaged: {entry['path']}: {entry['damaged']}" for entry in entries if entry.get("damaged")
     ]
     return "\n".join(parts)
-
-
-def provenance_text(entry: Mapping[str, Any]) -> str:
-    """Describe provenance: datasets, versions, later changes, whether it can be rebuilt."""
-    found = entry["provenance"]
-    lines = [f"{entry['path']}, for {entry['device']} with {entry['framework']}"]
-    lines += [
-        f"  dataset {each['name']}, campaign {each.get('campaign') or 'none'}, "
-        f"sha256 {each['checksum']}"
-        for each in found["datasets"]
-    ]
-    lines.append(f"  resperf {found['resperf']}, commit {found['commit']}")
-    packages = found.get("packages", UNKNOWN)
-    known = UNKNOWN if packages == UNKNOWN else ", ".join(f"{k} {v}" for k, v in packages.items())
-    lines.append(f"  packages: {known}")
-    changes = found["changes"]
-    if changes == UNKNOWN:
-        lines.append(f"  later changes: {UNKNOWN}")
-    else:
-        lines += [f"  changed {each['date']}: {each['reason']}" for each in changes]
-    again = found["rebuildable"]
-    lines.append(f"  can be rebuilt: {again['answer']} ({again['why']})")
-    return "\n".join(lines)
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

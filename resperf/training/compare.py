@@ -275,8 +275,8 @@ def _run(
         raise TrainingError("no rows to evaluate on; measure more layers with: resperf bench")
     start = time.perf_counter()
     predictor = fit_rows(
-        layer_predictor_class(method)(trial.train.kind, epochs=settings.epochs),
-        trial.train, trial.validation, phase, seed=settings.seed, progress=progress,
+        layer_predictor_class(method)(trial.train.kind), trial.train, trial.validation, phase,
+        seed=settings.seed, progress=progress,
     )  # fmt: skip
     fit_s = time.perf_counter() - start
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:

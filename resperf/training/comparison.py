@@ -96,8 +96,6 @@ class ComparisonSettings:
     seed : int
         Of the fits, of the folds, and of the rows of a learning curve. The test split is always
         the same.
-    epochs : int or None
-        The method's default if None.
 
     Raises
     ------
@@ -111,7 +109,6 @@ class ComparisonSettings:
     kinds: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     seed: int = 0
-    epochs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.methods:

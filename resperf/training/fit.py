@@ -33,9 +33,6 @@ from resperf.predictors import (
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
 from resperf.splits import SPLIT_SEED
-from resperf.training.activations import STEP as ACTIVATIONS
-from resperf.training.activations import estimate_activations
-from resperf.training.estimate import Source, read_source
 from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
 from resperf.training.manifest import described_dataset, manifest_of
 from resperf.training.networks import learn_networks
@@ -74,7 +71,6 @@ def train(
     device: str | None = None,
     exclude_keys: Set[str] = frozenset(),
     excluded: Sequence[str] = (),
-    estimate_from: Sequence[Path] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
     """Train predictors on a dataset and write them as a bundle.
@@ -101,10 +97,6 @@ def train(
         Layers that are used neither for training nor for validation.
     excluded : sequence of str
         Names of the networks of these layers, for the bundle's provenance.
-    estimate_from : sequence of Path
-        Sources of estimates for poolings and copies that the dataset lacks; see
-        `resperf.training.estimate.read_source`. Activations are then estimated from the dataset
-        itself.
     progress : callable, optional
 
     Returns
@@ -117,8 +109,7 @@ def train(
     DatasetError
         If the dataset cannot be read.
     TrainingError
-        If the method is not known or grows no trees, no kind has enough rows, or nothing can be
-        estimated from `estimate_from`.
+        If the method is not known or grows no trees, or no kind has enough rows.
     OutputError
         If the bundle cannot be written; an existing one is unchanged.
     """
@@ -132,17 +123,14 @@ def train(
         if predictor_class(method).level is Level.NETWORK:
             part = learn_networks(learning, dataset, excluded, device)
         else:
-            part = _learn_layers(learning, dataset, exclude_keys, estimate_from, device)
+            part = _learn_layers(learning, dataset, exclude_keys, device)
         if was_calibrated:
             learning.notes.append(
                 "the in-network correction of the earlier bundle is lost; fit it again with: "
                 f"resperf calibrate {output}"
             )
         came_from = provenance(
-            [
-                described_dataset(info, dataset),
-                *(described_dataset(read_info(p), p) for p in estimate_from if p.is_file()),
-            ],
+            [described_dataset(info, dataset)],
             seeds={"training": seed, "split": SPLIT_SEED},
             excluded={"networks": list(excluded), "layers": len(exclude_keys)},
         )
@@ -154,17 +142,10 @@ def _learn_layers(
     learning: Learning,
     dataset: Path,
     exclude_keys: Set[str],
-    estimate_from: Sequence[Path],
     device: str | None,
 ) -> dict[str, Any]:
-    """Train a method on a dataset's layers; copies by their bytes, and estimates of the rest."""
+    """Train a method on a dataset's layers; copies by their bytes."""
     method = learning.method
-    # Its errors must come before minutes of training.
-    source = (
-        read_source(estimate_from, learning.info.setting, learning.info.platform, exclude_keys)
-        if estimate_from
-        else None
-    )
     tables = read_table(dataset)
     if not tables and network_quantities(dataset):
         known = ", ".join(methods_of(Level.NETWORK)) or "none is installed"
@@ -221,10 +202,6 @@ def _learn_layers(
         "golden": {"layers": golden, "networks": []},
     }
     part = learning.part(entries)
-    if source is not None:
-        if len(learning.where) > 1:
-            raise TrainingError("estimates are of one device; leave out --estimate-from")
-        _estimate(part, learning, described_dataset(learning.info, dataset), source, parts)
     learning.notes += [
         f"{phase}: no transfer was measured, none is predicted"
         for phase in TRANSFERRED
@@ -247,37 +224,8 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
     if trees is None:
         return settings
     if "trees" not in signature(predictor_class(method)).parameters:
-        raise TrainingError(f"{method} has no number of trees to choose; leave out --trees")
+        raise TrainingError(f"{method} has no number of trees to choose; leave out trees")
     return {**settings, "trees": trees}
-
-
-def _estimate(
-    part: dict[str, Any],
-    learning: Learning,
-    dataset: Mapping[str, Any],
-    source: Source,
-    parts: Mapping[str, Trial],
-) -> None:
-    """Add estimates for what the dataset lacks to a part."""
-    execution = {
-        kind: quantities["execution_ms"]
-        for kind, quantities in learning.predictors.items()
-        if "execution_ms" in quantities
-    }
-    if not execution:
-        raise TrainingError("a bundle of whole calls needs no estimates; leave out --estimate-from")
-    estimates = source.estimates(execution, learning.info.machine_costs.get("session_ms"))
-    if "conv" in execution and (found := estimate_activations(execution["conv"], parts["conv"])):
-        activations, step = found
-        source_of = {"device": part["device"], **{k: dataset[k] for k in ("name", "checksum")}}
-        estimates = replace(
-            estimates,
-            kinds={**estimates.kinds, ACTIVATIONS: activations},
-            steps={**estimates.steps, ACTIVATIONS: {**step, "source": source_of}},
-        )
-    estimates.complete(part)
-    if not part["estimates"]:
-        learning.notes.append("everything was measured: nothing was estimated")
 
 
 def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:

@@ -16,7 +16,6 @@ from resperf.features import Array
 from resperf.network import Network
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import Errors, errors, r_squared
-from resperf.predictors.network_totals import counted
 from resperf.predictors.operator_classes import RunNetwork
 from resperf.quantities import Level
 from resperf.records import Record
@@ -105,9 +104,7 @@ def leave_out(
     *,
     by: By = "network",
     folds: int | None = None,
-    quantities: Sequence[str] = (),
     seed: int = 0,
-    convolutional: bool = False,
     notes: list[str] | None = None,
 ) -> list[LeftOut]:
     """Judge methods for networks by leaving networks or families out.
@@ -124,12 +121,7 @@ def leave_out(
         architecture), or one family.
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
-    quantities : sequence of str
-        Those to judge; all that a method can learn by default.
     seed : int
-    convolutional : bool
-        Keep only networks whose convolutions do at least half of the multiply-adds, without
-        attention.
     notes : list of str, optional
         Gets what was left out, and why.
 
@@ -147,11 +139,9 @@ def leave_out(
         if cls.level is not Level.NETWORK:
             raise TrainingError(f"{method} is for layers, which cannot be left out as networks")
         for name in network_quantities(dataset):
-            if (quantities and name not in quantities) or name not in (cls.quantities or {name}):
+            if name not in (cls.quantities or {name}):
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
-            if convolutional:
-                examples = _convolutional(examples)
             for setting, platform, rows in _by_way(examples):
                 names = [_architecture(each) for each in rows.networks]
                 groups = rows.groups if by == "family" else names
@@ -165,12 +155,6 @@ def leave_out(
             "with: resperf bench networks-cpu"
         )
     return found
-
-
-def _convolutional(examples: Examples) -> Examples:
-    """Keep convolutional networks."""
-    kept = [place for place, each in enumerate(examples.networks) if counted(each).is_convolutional]
-    return examples.select(np.array(kept, dtype=int))
 
 
 def _architecture(network: Network | RunNetwork) -> str:

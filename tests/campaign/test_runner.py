@@ -202,7 +202,7 @@ def test_another_machine_campaign_or_seed_is_refused(tmp_path: Path) -> None:
     for changes, options, part in (
         ({}, {"settings": {"threads": 4}}, "threads: 4 here, 1 there"),
         ({"protocol": {"budget_s": 0.5}}, {}, "campaign's protocol changed"),
-        ({}, {"seed": 9}, "seed: 9 here, 1 there"),
+        ({"seed": 9}, {}, "seed: 9 here, 1 there"),
     ):
         with pytest.raises(CampaignError, match=part):
             go(made(**changes), output, **options)

@@ -12,7 +12,6 @@ import pytest
 
 from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
 from resperf.dataset import Dataset, read_dataset, write_dataset
-from resperf.errors import MissingExtraError
 from resperf.prediction.api import predict
 from resperf.training import train
 
@@ -24,9 +23,7 @@ ANSWERS = {
 
 
 def test_a_table_of_methods(toy_dataset: Path, cli) -> None:
-    shown = cli.run(
-        "evaluate", "--methods", "baseline", "--rows", 40, 50, toy_dataset, "--kind", "conv"
-    )
+    shown = cli.run("evaluate", "--methods", "baseline", "--rows", 40, 50, toy_dataset)
     lines = [line.split() for line in shown.out.splitlines()]
     found = [line[:4] for line in lines if line[:3] == ["conv", "execution_ms", "baseline"]]
     assert found == [
@@ -62,12 +59,9 @@ def test_another_file_judges(toy_dataset: Path, cli) -> None:
         (["--methods", "baseline", "--bundle", "B"], "give either"),
         (["--methods", "baseline", "--split", "all"], "--split needs --bundle"),
         (["--bundle", "B", "--rows", "500"], "--rows needs --methods"),
-        (["--bundle", "B", "--plot", "P"], "--plot needs --methods"),
         (["--bundle", "B", "--seed", "0"], "--seed needs --methods"),
         (["--methods", "baseline", "--folds", "1"], "--folds"),
         (["--methods", "baseline", "--rows", "0"], "must be an integer"),
-        (["--methods", "baseline", "--kind", "lstm"], "no layer of kind lstm"),
-        (["--methods", "baseline", "--phase", "lunch"], "has no lunch times"),
         (["--methods", "baseline", "--test", "absent.h5"], "no dataset absent.h5"),
         (
             ["--methods", "baseline", "--test", "T", "--folds", "3"],
@@ -96,33 +90,6 @@ def test_what_was_finished_before_ctrl_c_is_shown(
     monkeypatch.setattr(training, "compare", interrupted)
     shown = cli.run("evaluate", toy_dataset, "--methods", "baseline", "--json", code=130)
     assert [row["kind"] for row in json.loads(shown.out)] == ["conv", "dense", "pool"]
-
-
-def test_plots(toy_dataset: Path, tmp_path: Path, cli) -> None:
-    pytest.importorskip("matplotlib", reason="drawing needs the extra [plot]")
-    words = [toy_dataset, "--methods", "baseline", "--kind", "dense", "--plot", tmp_path / "p"]
-    shown = cli.run("evaluate", *words)
-    names = ["predicted-dense-execution.png", "by-time-dense-execution.png"]
-    assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
-    # matplotlib prints this when it searches fonts for the first time.
-    told = [line for line in shown.err.splitlines() if line.startswith("plot: ")]
-    assert told == [f"plot: {tmp_path / 'p' / name}" for name in names]
-
-
-def test_without_matplotlib_nothing_is_trained_in_vain(
-    toy_dataset: Path,
-    tmp_path: Path,
-    cli,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def absent(module: str, extra: str) -> None:
-        raise MissingExtraError(f"{module} needs resperf[{extra}]")
-
-    monkeypatch.setattr("resperf.report.plots.require", absent)
-    monkeypatch.setattr("resperf.training.compare", lambda *_, **__: pytest.fail("was trained"))
-    error = cli.error("evaluate", toy_dataset, "--methods", "baseline", "--plot", tmp_path / "p")
-    assert error == "resperf: error: matplotlib needs resperf[plot]\n"
-    assert not (tmp_path / "p").exists()
 
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"

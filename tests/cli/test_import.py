@@ -51,21 +51,6 @@ def test_import_then_info_check_train_and_evaluate(
     assert layer["execution_ms"] > 0
 
 
-def test_what_a_source_lacks_is_estimated_from_a_shipped_bundle(
-    justus_csv: Path, tmp_path: Path, cli
-) -> None:
-    file, bundle = str(tmp_path / "j.h5"), str(tmp_path / "p100-tensorflow")
-    words = ["dataset", "import", str(justus_csv), "--format", "justus", "--device", "p100"]
-    cli.text(*words, "-o", file)
-    shipped = Path(__file__).parents[2] / "models" / "bundles" / "1080ti-tensorflow"
-    words = ["train", file, "-o", bundle, "--method", "baseline", "--estimate-from", str(shipped)]
-    shown = cli.run(*words)
-    steps = "pool execution, preprocess, postprocess, view_ms"
-    assert f"estimated, not learnt from this file: {steps}" in shown.out
-    assert shown.err == ""
-    assert set(cli.json(*words)["estimates"]) == set(steps.split(", "))
-
-
 def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, cli) -> None:
     (tmp_path / "map.toml").write_text(MAPPING)
     (tmp_path / "d.csv").write_text("n,in,out,time\n1,8,4,1500\n1,8,4,1700\n0,8,4,9\n1,8,4,-3\n")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 
 import click
 import pytest
 
 from resperf.cli import main as entry
+from resperf.cli._sections import COMMON, SECTIONS
 from resperf.errors import LayerError
 
 
@@ -43,7 +46,8 @@ def test_help_lists_every_command_and_loads_none_of_them():
         "heavy = {'numpy', 'onnx', 'onnxruntime', 'rich', 'h5py', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "loaded = [n for n in sys.modules if n.startswith('resperf.cli.')]\n"
-        "assert sorted(loaded) == ['resperf.cli._groups', 'resperf.cli.main'], loaded\n"
+        "light = ['_groups', '_sections', 'main']\n"
+        "assert sorted(loaded) == [f'resperf.cli.{name}' for name in light], loaded\n"
     )
     done = fresh_python("-c", script)
     assert done.returncode == 0, done.stderr
@@ -135,3 +139,26 @@ def test_a_reader_that_has_gone_is_no_error():
 def test_a_misspelt_command_names_the_one_that_was_meant(words, meant, capsys):
     assert entry.main(words) == 2
     assert f"No such command {meant}" in capsys.readouterr().err
+
+
+def commands(found: click.Command, name: str = "resperf") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(found, click.Group):
+        yield name, found
+        return
+    context = click.Context(found)
+    for word in found.list_commands(context):
+        each = found.get_command(context, word)
+        assert each is not None
+        yield from commands(each, f"{name} {word}")
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(entry.group)))
+def test_every_option_is_in_a_section_of_its_commands_help(name, command):
+    sections = Counter(each.section for each in command.params if isinstance(each, click.Option))
+    assert set(sections) <= set(SECTIONS)
+    assert 0 < sections[COMMON] <= 6, name
+    text = command.get_help(click.Context(command, info_name=name))
+    shown = [title for title in SECTIONS if f"\n{title}:\n" in text]
+    assert set(sections) <= set(shown)
+    assert shown[0] == COMMON
+    assert "\nOptions:\n" not in text

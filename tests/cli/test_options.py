@@ -114,9 +114,9 @@ def test_the_dataset_of_a_campaign_is_named_after_how_it_is_run(tmp_path, monkey
     settings = {"threads": 2, "precision": "amp", "layout": "nhwc", "device": "cuda:1"}
     name = str(default_output("quick", cuda, settings))
     assert name == "quick-cuda1-torch-2threads-amp-nhwc.h5"
-    shared = {"optimizer": "sgd", "processes": 2, "nodes": 2, "node_rank": 0, "rendezvous": "a:1"}
+    shared = {"optimizer": "sgd", "processes": 2}
     name = str(default_output("steps", target("torch", "cpu"), shared))
-    assert name == "steps-cpu-torch-sgd-2processes-2nodes.h5"
+    assert name == "steps-cpu-torch-sgd-2processes.h5"
     assert [device_number(word) for word in ("cpu", "cuda", "cuda:0", "cuda:12")] == [0, 0, 0, 12]
     for word in ("cuda:x", "cuda:", "cuda:-1"):
         with pytest.raises(ResperfError, match=f"'{word}' must be written like cuda:1"):

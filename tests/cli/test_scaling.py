@@ -203,15 +203,6 @@ def test_exchanges_of_a_card_that_was_measured_are_composed(tmp_path, cli):
     assert "did you mean h100-dgx" in cli.error(*words, "8", "--topology", "h100-dgxx")
 
 
-def test_throughput_is_drawn(bundle, new, tmp_path, cli):
-    pytest.importorskip("matplotlib")
-    words = ("predict", new, "--bundle", bundle, "--train", "--batch", "4", "16", "--devices", "1",
-             "2", "4", "--plot", tmp_path / "plots")  # fmt: skip
-    cli.text(*words)
-    drawn = sorted(each.name for each in (tmp_path / "plots").iterdir())
-    assert drawn == ["throughput-by-batch.png", "throughput-by-devices.png"]
-
-
 def test_bad_questions_are_one_line(bundle, new, cli):
     words = ("predict", new, "--bundle", bundle)
     assert "are about --devices" in cli.error(*words, "--strong")

@@ -30,22 +30,13 @@ def test_several_kinds_become_several_files(tmp_path: Path, golden: Path) -> Non
     assert failed["detail"] == "killed: 64 MiB übersteigt das Limit"
 
 
-def test_one_kind_becomes_the_named_file_with_samples(tmp_path: Path, golden: Path) -> None:
-    (path,) = export_dataset(golden, tmp_path / "out.csv", kind="conv", samples=True)
-    assert path == tmp_path / "out.csv"
-    table = pandas.read_csv(path)
-    assert table["execution_samples_ms"].tolist() == ["1.0 2.5 4.0", "3.0 3.5 4.0"]
-
-
-def test_parquet_keeps_types_units_and_samples(tmp_path: Path, golden: Path) -> None:
-    (path,) = export_dataset(golden, tmp_path / "out.parquet", kind="dense", samples=True)
-    schema = parquet.read_schema(path)
+def test_parquet_keeps_types_and_units(tmp_path: Path, golden: Path) -> None:
+    written = export_dataset(golden, tmp_path / "out.parquet")
+    schema = parquet.read_schema(written[1])
     assert schema.field("execution_ms").metadata[b"unit"] == b"ms"
-    table = pandas.read_parquet(path)
+    table = pandas.read_parquet(written[1])
     assert table["bias"].tolist() == [False, False]
     assert table["execution_ms"].isna().tolist() == [False, True]
-    assert table["execution_samples_ms"][0].tolist() == [0.0625, 0.1875]
-    assert table["execution_samples_ms"][1].tolist() == []
 
 
 def test_existing_outputs_stay_unless_told_otherwise(tmp_path: Path, golden: Path) -> None:
@@ -62,11 +53,7 @@ def test_what_cannot_be_exported_is_named(
 ) -> None:
     with pytest.raises(DatasetError, match=r"must end in \.csv or \.parquet"):
         export_dataset(golden, tmp_path / "out.xlsx")
-    with pytest.raises(
-        DatasetError, match="no layers of kind 'lstm'; it has conv, dense, dense_step"
-    ):
-        export_dataset(golden, tmp_path / "out.csv", kind="lstm")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[parquet\]'"):
-        export_dataset(golden, tmp_path / "out.parquet", kind="conv")
+        export_dataset(golden, tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []

@@ -289,7 +289,7 @@ def test_noisy_rows_of_networks_are_counted(info: DatasetInfo, tmp_path: Path) -
 
 
 def test_networks_are_exported_as_a_kind_of_their_own(golden: Path, tmp_path: Path) -> None:
-    written = export_dataset(golden, tmp_path / "a.csv", samples=True)
+    written = export_dataset(golden, tmp_path / "a.csv")
     (path,) = (each for each in written if each.name == "a.networks.csv")
     header, first, second, *_ = path.read_text().splitlines()
     cells = dict(zip(header.split(","), second.split(","), strict=True))

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="the report has plots, which need the extra [plot]")
+pytest.importorskip("matplotlib", reason="the report has plots")
 
 Write = Callable[..., tuple[str, str]]
 

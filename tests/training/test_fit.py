@@ -299,3 +299,28 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
     ]
     layers = [row.errors.rows for row in rows]
     assert 0.85 < np.average([row.in_interval for row in rows], weights=layers) < 0.97
+
+
+def test_fewer_trees_make_a_smaller_bundle(toy_rows, toy_dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm")
+    toy = read_dataset(toy_dataset)
+    layers, times_ms = toy_rows("dense", 300, noise=0.01)
+    # A step that no physical term models, for trees to learn.
+    stepped = {each: ms * (3 if each.features_out % 16 < 8 else 1) * (2 if each.batch > 4 else 1)
+               for each, ms in zip(layers, map(float, times_ms), strict=True)}  # fmt: skip
+    samples = toy.measurements[0].samples["execution_ms"]
+    rows = tuple(
+        replace(
+            toy.measurements[0], subject=layer,
+            samples={"execution_ms": replace(samples, values=(ms,) * len(samples.values))},
+        )
+        for layer, ms in stepped.items()
+    )  # fmt: skip
+    write_dataset(tmp_path / "s.h5", replace(toy, measurements=rows))
+    sizes = [
+        train(tmp_path / "s.h5", tmp_path / str(trees), method="boosted", trees=trees).size_bytes
+        for trees in (5, 50)
+    ]
+    assert sizes[0] + 2000 < sizes[1]
+    with pytest.raises(TrainingError, match="svr has no number of trees"):
+        train(toy_dataset, tmp_path / "s", method="svr", trees=5)

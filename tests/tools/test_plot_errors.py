@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from resperf.errors import OutputError
-from resperf.report import plots
-
-
-def test_reports_of_methods_do_not_load_matplotlib() -> None:
-    script = (
-        "import sys, resperf.report.methods, resperf.report.plots, resperf.cli.evaluate\n"
-        "assert not {'matplotlib', 'PIL'} & set(sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+pytest.importorskip("matplotlib", reason="the plots are drawn by it")
 
 
 @pytest.fixture
-def drawing() -> None:
-    pytest.importorskip("matplotlib", reason="drawing needs the extra [plot]")
+def plots(load_tool: Callable[[str], ModuleType]) -> ModuleType:
+    return load_tool("plot_errors")
 
 
-@pytest.mark.usefixtures("drawing")
-def test_each_method_has_a_panel_with_its_points(compared) -> None:
+def test_each_method_has_a_panel_with_its_points(plots, compared) -> None:
     rows = [compared(name, 0.04 * place) for place, name in enumerate("abcde", start=1)]
     figure = plots.predicted_against_measured(rows)
     panels = [axes for axes in figure.axes if axes.get_visible()]
@@ -46,8 +33,9 @@ def test_each_method_has_a_panel_with_its_points(compared) -> None:
         np.testing.assert_allclose(above[1], 1.1 * np.asarray(above[0]))
 
 
-@pytest.mark.usefixtures("drawing")
-def test_predictions_below_zero_and_too_many_points_are_still_drawn(compared, monkeypatch) -> None:
+def test_predictions_below_zero_and_too_many_points_are_still_drawn(
+    plots, compared, monkeypatch
+) -> None:
     monkeypatch.setattr(plots, "SHOWN_POINTS", 10)
     figure = plots.predicted_against_measured([compared("polynomial", -2.0)])
     measured_ms, predicted_ms = figure.axes[0].lines[-1].get_data()
@@ -57,8 +45,7 @@ def test_predictions_below_zero_and_too_many_points_are_still_drawn(compared, mo
     assert set(predicted_ms) == {figure.axes[0].get_ylim()[0]}
 
 
-@pytest.mark.usefixtures("drawing")
-def test_the_learning_curve_and_the_bins_show_the_figures(compared) -> None:
+def test_the_learning_curve_and_the_bins_show_the_figures(plots, compared) -> None:
     rows = [
         compared("a", 0.2, rows=500), compared("b", 0.1, rows=500),
         compared("a", 0.1, rows=2000), compared("b", 0.05, rows=2000),
@@ -75,8 +62,7 @@ def test_the_learning_curve_and_the_bins_show_the_figures(compared) -> None:
     np.testing.assert_allclose(shares, 5.0)
 
 
-@pytest.mark.usefixtures("drawing")
-def test_files_are_small_and_named_by_what_they_show(compared, tmp_path: Path) -> None:
+def test_files_are_small_and_named_by_what_they_show(plots, compared, tmp_path: Path) -> None:
     rows = [
         compared("a", 0.2, rows=500), compared("a", 0.1, rows=2000),
         compared("a", 0.1, kind="pool"),
@@ -92,10 +78,9 @@ def test_files_are_small_and_named_by_what_they_show(compared, tmp_path: Path) -
         assert path.stat().st_size < 100_000
 
 
-@pytest.mark.usefixtures("drawing")
-def test_a_folder_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="choose another folder"):
-        plots.ready_to_plot(tmp_path / "file" / "plots")
-    plots.ready_to_plot(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
+def test_a_dataset_is_drawn(plots, toy_dataset: Path, tmp_path: Path, capsys) -> None:
+    plots.main([str(toy_dataset), str(tmp_path / "p"), "--methods", "baseline"])
+    names = [f"{what}-{kind}-execution.png" for kind in ("conv", "dense", "pool")
+             for what in ("predicted", "by-time")]  # fmt: skip
+    assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
+    assert capsys.readouterr().out.split() == [str(tmp_path / "p" / name) for name in names]

@@ -1,25 +1,30 @@
-"""Plots of compared methods; the only module that uses matplotlib, imported when one is drawn."""
+#!/usr/bin/env python
+"""Draw how far methods are off: predicted against measured, by measured time, by rows trained.
+
+    python tools/plot_errors.py mine.h5 plots --methods baseline boosted --rows 500 2000
+
+Methods are trained and judged as by `resperf evaluate --methods`, and the pictures are PNG files.
+Other tools draw results that they have with `write_plots`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+from PIL import Image
 
-from resperf.errors import OutputError, require
+from resperf.predictors import DEFAULT_METHOD
 from resperf.quantities import QUANTITIES
 from resperf.report.methods import at_most_rows, by_kind_and_quantity
-from resperf.units import MS_PER_S
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from resperf.prediction.scaling import Scaling
-    from resperf.training import Compared
+from resperf.training import Compared, ComparisonSettings, compare, progress_bar
 
 SHOWN_POINTS = 1500
 """Largest number of points per panel: more would overlap and make large files."""
@@ -28,23 +33,19 @@ _PANELS_PER_LINE = 4
 _COLOURS = 64
 
 
-def ready_to_plot(folder: Path) -> None:
-    """Check before hours of training whether plots can be written afterwards.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OutputError
-        If the folder cannot be created.
-    """
-    require("matplotlib", "plot")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"{folder} cannot be created ({error.strerror or error}); choose another folder"
-        ) from error
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--methods", nargs="+", default=["baseline", DEFAULT_METHOD])
+    parser.add_argument("--rows", nargs="+", type=int, default=[])
+    given = parser.parse_args(words)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    settings = ComparisonSettings(tuple(given.methods), tuple(given.rows))
+    with progress_bar() as progress:
+        found = compare(given.dataset, settings, progress=progress)
+    for path in write_plots(found.rows, given.folder):
+        print(path)
 
 
 def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
@@ -59,13 +60,6 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
         Those of one kind and quantity are adjacent.
     folder : Path
         Must exist; files of the same names are replaced.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OutputError
-        If a file cannot be written.
     """
     written = []
     for (kind, quantity), group in by_kind_and_quantity(rows):
@@ -141,53 +135,9 @@ def error_by_rows(rows: Sequence[Compared]) -> Figure:
     return figure
 
 
-def write_scaling_plots(scaling: Scaling, folder: Path) -> tuple[Path, ...]:
-    """Draw throughput by devices and by batch size (ConvMeter, Figures 8 and 9) into PNG files.
-
-    One line for each batch size, or number of devices, with the 90% interval as a band.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OutputError
-        If a file cannot be written.
-    """
-    points = [each for series in scaling.series.values() for each in series]
-    written = []
-    for name, x, other in (("devices", "devices", "batch"), ("batch", "batch", "devices")):
-        figure, axes = _one_panel()
-        for place, value in enumerate(sorted({getattr(each, other) for each in points})):
-            line = sorted(
-                (each for each in points if getattr(each, other) == value),
-                key=lambda each: getattr(each, x),
-            )
-            xs = [getattr(each, x) for each in line]
-            per_ms = [each.batch * each.devices * MS_PER_S for each in line]
-            axes.plot(
-                xs, [each.images_per_s for each in line], _style(place), label=f"{value} {other}"
-            )
-            axes.fill_between(
-                xs,
-                [work / each.high_ms for work, each in zip(per_ms, line, strict=True)],
-                [work / max(each.low_ms, 1e-9) for work, each in zip(per_ms, line, strict=True)],
-                alpha=0.15, color=f"C{place % 10}",
-            )  # fmt: skip
-        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="images/s")
-        axes.legend(fontsize=7)
-        axes.set_title(f"{scaling.network} on {scaling.device}, {scaling.method}", fontsize=9)
-        path = folder / f"throughput-by-{name}.png"
-        _save(figure, path)
-        written.append(path)
-    return tuple(written)
-
-
 def _figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches; without pyplot, which would hold a reference to it."""
-    figure: Figure = require("matplotlib.figure", "plot").Figure(
-        figsize=(width, height), dpi=100, layout="constrained"
-    )
-    return figure
+    return Figure(figsize=(width, height), dpi=100, layout="constrained")
 
 
 def _one_panel() -> tuple[Figure, Any]:
@@ -214,7 +164,7 @@ def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
         title=f"{first.kind}, {_stem(first.phase)}",
     )  # fmt: skip
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(require("matplotlib.ticker", "plot").LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.grid(visible=True, which="both", linewidth=0.3)
     axes.legend(fontsize=8)
 
@@ -233,14 +183,10 @@ def _middle(from_ms: float, to_ms: float) -> float:
 
 def _save(figure: Figure, path: Path) -> None:
     """Write a PNG with few colours, a third of the size of one with all colours."""
-    image_of = require("PIL.Image", "plot")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
-    packed = io.BytesIO()
-    image_of.open(drawn).convert("RGB").quantize(_COLOURS).save(packed, "png", optimize=True)
-    try:
-        path.write_bytes(packed.getvalue())
-    except OSError as error:
-        raise OutputError(
-            f"{path} could not be written ({error.strerror or error}); choose another folder"
-        ) from error
+    Image.open(drawn).convert("RGB").quantize(_COLOURS).save(path, "png", optimize=True)
+
+
+if __name__ == "__main__":
+    main()
