@@ -219,7 +219,7 @@ class Compared:
 
 
 def precision_of(path: Path) -> str:
-    """Tell a network's precision by its name, as tools/export_unseen.py gives them."""
+    """Tell a network's precision by its name, as tools/benchmarks/networks.toml gives them."""
     found = [each for each in ("fp16", "int8") if f"-{each}" in path.stem]
     return found[0] if found else "float32"
 

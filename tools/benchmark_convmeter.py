@@ -3,8 +3,8 @@
 
 The datasets are those of three campaigns, each on an otherwise idle machine:
 
-    python tools/export_networks.py build/convmeter --convmeter
-    python tools/export_networks.py build/convmeter-torch --convmeter --unfolded
+    python tools/benchmarks/export.py convmeter build/convmeter
+    python tools/benchmarks/export.py convmeter-torch build/convmeter-torch
     resperf bench convmeter-onnxruntime -o ort.h5
     resperf bench convmeter-torch --framework torch -o torch.h5
     resperf bench convmeter-torch-training --framework torch --training sgd -o training.h5

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How well `roofline` predicts published networks through ONNX: writes tables of docs/gpus.md.
 
-    python tools/export_gpu_networks.py build/gpu_networks --language
+    python tools/benchmarks/export.py language build/gpu_networks
     python tools/report_gpu_networks.py build/gpu_networks        # 5 minutes on one core
     python tools/report_gpu_networks.py build/gpu_networks --bundle gpus-torch
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """What whole networks tell of the operators in them: writes tables of docs/gpus.md.
 
-    python tools/export_gpu_networks.py build/gpu_networks --language --timm operators.jsonl.gz
+    python tools/benchmarks/export.py language build/gpu_networks
+    python tools/benchmarks/export.py operators.jsonl.gz build/gpu_networks
     for device in 3090 4090; do
         resperf dataset import ../shared/data/timm/*$device*.csv.gz \\
             ../shared/data/timm/operators.jsonl.gz --format timm -o build/timm-$device.h5

@@ -18,12 +18,12 @@ def load_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Load a tool anew: ``load_tool("fuzz_networks")``."""
 
     def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(Path(name).name, TOOLS / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         # Its dataclasses look themselves up.
-        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
         spec.loader.exec_module(module)
         return module
 

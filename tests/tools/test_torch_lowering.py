@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = Path(__file__).parents[2] / "tools" / "benchmarks"
 
 X, W, B = [2, 5, 8], [8, 16], [16]
 ROWS, OUT = [10, 8], [10, 16]
@@ -53,9 +53,9 @@ def compared(
     lists.write_bytes(gzip.compress(json.dumps(row).encode()))
     monkeypatch.syspath_prepend(str(TOOLS))
     monkeypatch.setattr(sys, "argv", ["compare", str(lists), str(network), "--differences"])
-    import compare_torch_lowering
+    import torch_lowering
 
-    compare_torch_lowering.main()
+    torch_lowering.main()
     return str(capsys.readouterr().out)
 
 

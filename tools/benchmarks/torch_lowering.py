@@ -1,8 +1,7 @@
-#!/usr/bin/env python
 """Compare what the rules for PyTorch lower networks to with the operators that PyTorch runs.
 
-    python tools/export_gpu_networks.py build/gpu_networks --timm operators.jsonl.gz
-    python tools/compare_torch_lowering.py operators.jsonl.gz build/gpu_networks/*.onnx
+    python tools/benchmarks/export.py operators.jsonl.gz build/gpu_networks
+    python tools/benchmarks/torch_lowering.py operators.jsonl.gz build/gpu_networks/*.onnx
 
 The lists hold the operators of each architecture under CUDA autocast at batch 2, traced with fake
 tensors: a multiset without edges. Operators agree if their name, the shapes and types of their
@@ -13,15 +12,12 @@ count, of a copy, axes of length 1. ``weights only`` says how many compute with 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from export_gpu_networks import BATCH, operator_lists
+from export import BATCH, operator_lists
 
 from resperf.errors import ResperfError
 from resperf.lowering._torch_autocast import autocast
