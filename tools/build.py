@@ -1,25 +1,46 @@
-"""Build the reference networks of models/networks/: structure and shapes, no weights.
+"""Build what is shipped: reference networks, and the bundles of GPUs of published measurements.
 
-    python tools/build_networks.py [FOLDER] [--only NAME ...]
+    python tools/build.py networks                    # models/networks
+    python tools/build.py networks --only lenet5 --output build/reference
+    python tools/build.py bundles                     # 20 minutes on 2 cores
+    python tools/build.py bundles --only k80 gpus-torch gpus-torch-networks
 
-Weights are marked as external data in a file that is never written, so that a network of half a
-gigabyte takes a few kilobytes. The batch dimension is 1; `--batch` sets another.
+Networks are structure and shapes at batch 1. Weights are marked as external data in a file that is
+never written, so that a network of half a gigabyte takes a few kilobytes.
+
+Measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). TensorFlow: one bundle
+per card; convolutions and dense layers, forward and as training steps, are learnt from justus; what
+it lacks is estimated from perfnet's whole calls on the 1080 Ti, and scaled for the other devices.
+No row and no predictor of perfnet is in a bundle, only a few coefficients. PyTorch: one bundle of
+all cards, in two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur
+(float16) are learnt together, each row on its own card. PyTorch, whole networks: costs of operator
+classes on GPUs, and on two CPUs, are learnt from timm's times of whole networks.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper
 
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from gpus import import_all
+from pages import ROOT, imported, public_data, run
+from published import import_layers
+
+from resperf.dataset import read_info
+from resperf.devices import device_class
+
 OPSET = 17
 IR_VERSION = 8
 ABSENT_FILE = "absent.weights"
 Shape = tuple[int, ...]
-FOLDER = Path(__file__).resolve().parent.parent / "models" / "networks"
 
 
 class Builder:
@@ -349,17 +370,14 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Build the weightless reference networks.")
-    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
-    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    options = parser.parse_args(arguments)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    for name in options.only:
+def networks(folder: Path, names: Sequence[str]) -> None:
+    """Write networks: structure and shapes, no weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
         model = NETWORKS[name]().model(name)
         checker.check_model(_without_external_marks(model))
         data = model.SerializeToString(deterministic=True)
-        (options.folder / f"{name}.onnx").write_bytes(data)
+        (folder / f"{name}.onnx").write_bytes(data)
         print(f"{name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
 
 
@@ -375,6 +393,90 @@ def _without_external_marks(model: ModelProto) -> ModelProto:
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in absent
     )
     return copy
+
+
+FIRST = "1080ti"
+"""The device with whole calls; the others' estimates are scaled from its bundle."""
+DEVICES = (FIRST, "k80", "p100", "v100")
+SCALING_JUDGED_BY = ("p5000", "p1000")
+TREES = 500
+"""Of each kind at most, so that a bundle stays below 6 MB."""
+TORCH = "gpus-torch"
+"""The bundle of all cards under PyTorch."""
+TORCH_TREES = {"cuda": 800, "rocm": 200}
+"""Its parts, that of most cards first: class of devices -> most trees of each kind, so that the
+bundle stays below 10 MB."""
+OPERATOR_COSTS = "gpus-torch-networks"
+"""The bundle of what operators cost under PyTorch, learnt from whole networks."""
+COST_PARTS = {"gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_12700h")}
+"""Its parts -> the devices in the names of timm's files."""
+BUNDLES = (*DEVICES, TORCH, OPERATOR_COSTS)
+
+
+def bundles(output: Path, names: Sequence[str]) -> None:
+    """Train bundles, that of the 1080 Ti first."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for device in (each for each in DEVICES if each in names):
+            build_tensorflow(device, work, output)
+        if TORCH in names:
+            build_torch(work, output / TORCH)
+        if OPERATOR_COSTS in names:
+            build_operator_costs(work, output / OPERATOR_COSTS)
+
+
+def build_tensorflow(device: str, work: Path, output: Path) -> None:
+    """Train a card's bundle, with estimates of what its measurements lack."""
+    first = output / f"{FIRST}-tensorflow"
+    sources = [first]
+    if device == FIRST:
+        sources = [import_layers(f"perfnet-{each}", work) for each in (FIRST, *SCALING_JUDGED_BY)]
+    elif not first.exists():
+        raise SystemExit(f"{first} is not there, whose estimates the others scale; build it first")
+    dataset = import_layers(f"justus-{device}", work)
+    words = [word for path in sources for word in ("--estimate-from", path)]
+    run("train", dataset, "--trees", TREES, "-o", output / f"{device}-tensorflow", *words)
+
+
+def build_torch(work: Path, output: Path) -> None:
+    """Import, merge and train the cards of each class, and join the two bundles."""
+    datasets = import_all(work / "cards", ("neusight", "vidur"))
+    for name, most in TORCH_TREES.items():
+        of_class = [path for path in datasets
+                    if device_class(read_info(path).platform.device) == name]  # fmt: skip
+        run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
+        words = ["--method", "roofline", "--trees", most, "-o", work / name]
+        run("train", work / f"{name}.h5", *words)
+    run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
+
+
+def build_operator_costs(work: Path, output: Path) -> None:
+    """Import, merge and train the devices of each part, and join the parts."""
+    data = public_data() / "timm"
+    for part, devices in COST_PARTS.items():
+        datasets = []
+        for device in devices:
+            files = [
+                *sorted(data.glob(f"benchmark-*{device}*.csv.gz")),
+                data / "operators.jsonl.gz",
+            ]
+            datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
+        run("dataset", "merge", *datasets, "-o", work / f"{part}.h5")
+        run("train", work / f"{part}.h5", "--method", "class-costs", "-o", work / part)
+    run("bundle", "merge", *(work / part for part in COST_PARTS), "-o", output)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="what", required=True)
+    for what, names in (("networks", [*NETWORKS]), ("bundles", BUNDLES)):
+        command = commands.add_parser(what)
+        command.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names)
+        command.add_argument("--output", type=Path, default=ROOT / "models" / what)
+    options = parser.parse_args(arguments)
+    {"networks": networks, "bundles": bundles}[options.what](options.output, options.only)
 
 
 if __name__ == "__main__":
