@@ -1,9 +1,7 @@
-"""The candidates of `tools/benchmark_many.py`, and the ways to predict them that it compares."""
+"""Candidates that are predicted many at once, and the ways to predict them that are compared."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import onnx
@@ -12,17 +10,10 @@ import pytest
 from resperf.network import structure_digest
 from resperf.prediction.api import read_batches
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import benchmark_many
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    return benchmark_many
+@pytest.fixture
+def tool(load_tool) -> ModuleType:
+    return load_tool("benchmarks/speed")
 
 
 def test_candidates_are_networks_of_about_sixty_nodes_and_none_is_like_another(tool) -> None:
