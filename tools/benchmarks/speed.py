@@ -155,11 +155,11 @@ def one_call(word: str, _folder: Path, _words: argparse.Namespace) -> None:
     from resperf.measurement import layer_and_optimizer
 
     bundle = find_bundle(word)
-    for kind in bundle.kinds:
+    for kind in ("conv", "dense"):
         entry = next(
             each for each in bundle.part["golden"]["layers"] if each["key"].startswith(f"{kind}:")
         )
-        width = "features_in" if "dense" in kind else "channels_in"
+        width = {"conv": "channels_in", "dense": "features_in"}[kind]
         layer, optimizer = layer_and_optimizer(entry["key"])
         if getattr(layer, "groups", 1) > 1:
             layer = layer.replace(groups=1)
