@@ -1,8 +1,7 @@
-#!/usr/bin/env python
 """Compare what the rules for TensorRT lower networks to with the layers of real engines.
 
-    python tools/compare_tensorrt_lowering.py GRAPH.json NETWORK.onnx [--precision fp16]
-    python tools/compare_tensorrt_lowering.py ../shared/data/trtexec [--differences]
+    python tools/benchmarks/tensorrt_lowering.py GRAPH.json NETWORK.onnx [--precision fp16]
+    python tools/benchmarks/tensorrt_lowering.py ../shared/data/trtexec [--differences]
 
 GRAPH.json is written by trtexec --exportLayerInfo with --profilingVerbosity=detailed. A folder
 stands for the engines in it whose network is known here: those of TensorRT Engine Explorer.
@@ -44,7 +43,7 @@ from resperf.report.tables import table
 from resperf.settings import Setting
 from resperf.units import DTYPE_BYTES
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _EXPORTED, _REFERENCE = ROOT / "tests/lowering/exported", ROOT / "models/networks"
 ANY_GPU = Platform("cuda", "any", instruction_set="", cores=1, memory_bytes=1, system="Linux")
 FOLDED = frozenset({

@@ -2,7 +2,7 @@
 
     python3.11 -m venv newest && newest/bin/pip install . "onnxruntime==1.32.*"
     python3.11 -m venv oldest && oldest/bin/pip install . "onnxruntime==1.21.*"
-    python tools/compare_runtimes.py newest/bin/python oldest/bin/python
+    python tools/benchmarks/runtimes.py newest/bin/python oldest/bin/python
 
 Prints how the shipped networks (or FILES) were lowered, which predictions differ by more than
 --tolerance, and the warnings that this environment does not give. Exits with 1 if totals of
@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BATCHES = ("1", "8")
 
 

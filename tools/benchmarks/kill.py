@@ -1,7 +1,7 @@
 """kill -9 a campaign at random moments, resume it, and count rows that were lost or doubled.
 
-    python tools/benchmark_kill.py --kills 50
-    PYTHONPATH=.:tests python tools/benchmark_kill.py --kills 20 \\
+    python tools/benchmarks/kill.py --kills 50
+    PYTHONPATH=.:tests python tools/benchmarks/kill.py --kills 20 \\
         --framework synthetic_gpu:TARGET --settings '{"hot": [100, 4]}'
 
 Runs on the synthetic device, with the dataset compacted all the time, so that kills hit journal
@@ -34,7 +34,7 @@ from resperf.dataset import read_dataset
 from resperf.errors import ResperfError
 from resperf.targets import Target, register, target
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = """
 samples = {layers}
 seed = 1
@@ -48,7 +48,7 @@ batch = {{ law = "uniform", low = 1, high = 64 }}
 features_in = {{ law = "uniform", low = 1, high = 2000 }}
 features_out = {{ law = "uniform", low = 1, high = 500 }}
 """
-CHILD = "import sys, benchmark_kill; benchmark_kill.measure(*sys.argv[1:])"
+CHILD = "import sys, kill; kill.measure(*sys.argv[1:])"
 
 
 @dataclass
@@ -120,7 +120,11 @@ def kill_and_resume(
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes]:
-    folders = [str(ROOT), str(ROOT / "tools"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    folders = [
+        str(ROOT),
+        str(ROOT / "tools" / "benchmarks"),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     return subprocess.Popen([sys.executable, "-c", CHILD, *words], env=environment)
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Time training runs of a small network over batch sizes and iterations: a log for `fit-run`.
 
 Gianniti et al. (2019) time every combination of 8 batch sizes and 20 numbers of iterations, and
@@ -6,7 +5,7 @@ predict the larger from the smallest 6, 12 and 20 (section 4.3, Table 4). This d
 small convolutional network in eager PyTorch on one thread of the CPU, in about ten minutes, on a
 machine that does nothing else.
 
-    python tools/measure_run_grid.py build/grid.csv
+    python tools/benchmarks/run_grid.py build/grid.csv
     resperf fit-run build/grid.csv --fit-batch 16 --fit-iterations 150
 
 A run is what a script does between its imports and its end: it makes images, network and optimizer,

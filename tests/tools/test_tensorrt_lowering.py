@@ -22,14 +22,9 @@ needs_engines = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import compare_tensorrt_lowering
-    finally:
-        sys.path.pop(0)
-    return compare_tensorrt_lowering
+@pytest.fixture
+def tool(load_tool) -> ModuleType:
+    return load_tool("benchmarks/tensorrt_lowering")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from resperf.workflows.fit_run import read_runs
 
 @pytest.fixture
 def tool(load_tool) -> ModuleType:
-    return load_tool("measure_run_grid")
+    return load_tool("benchmarks/run_grid")
 
 
 def seconds(batch: int, iterations: int) -> float:
