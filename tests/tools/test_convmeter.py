@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf.bundle import Bundle
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, read_graph, read_network, weightless
 from resperf.platform import Platform
-from resperf.prediction import predict_network
 from resperf.predictors.network_totals import counted
 from resperf.settings import Mode, Setting
 
@@ -96,18 +94,6 @@ def test_the_learning_curve_judges_on_networks_that_were_not_drawn(tool, runs):
         assert max(each.mapes) > alone + 0.01
     _, again = tool.figures(runs, METHODS, (3, 5), range(6))
     assert [each.mapes for each in again] == [each.mapes for each in curve]
-
-
-def test_sums_of_layers_are_judged_on_the_same_rows(tool, runs):
-    bundle = Path(__file__).parents[2] / "models" / "bundles" / "cpu-onnxruntime"
-    networks, blocks = tool.sums_of_layers(runs, bundle)
-    assert (networks.on, len(networks.measured)) == ("networks", 32)
-    assert (blocks.on, len(blocks.measured)) == ("blocks", 16)
-    assert networks.quantity == "latency_ms"
-    place = networks.names.index(ODD)
-    network = read_network(runs.with_name(f"{ODD}@8.onnx"), batch=1)
-    alone = predict_network(network, Bundle.load(bundle)).total_ms
-    assert networks.predicted[place] == pytest.approx(alone, rel=0.05)
 
 
 def test_the_tables_show_methods_networks_and_the_curve(tool, runs, capsys, monkeypatch):

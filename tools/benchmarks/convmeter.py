@@ -7,7 +7,7 @@ The datasets are those of campaigns, each on an otherwise idle machine:
     resperf bench convmeter-onnxruntime -o ort.h5
     resperf bench convmeter-torch --framework torch -o torch.h5
     resperf bench convmeter-torch-training --framework torch --training sgd -o training.h5
-    python tools/benchmarks/convmeter.py ort.h5 --bundle BUNDLE
+    python tools/benchmarks/convmeter.py ort.h5
     python tools/benchmarks/convmeter.py training.h5
 
 Rows of several processes that share a training step (``resperf bench convmeter-torch-scaling
@@ -15,8 +15,8 @@ Rows of several processes that share a training step (``resperf bench convmeter-
 
 Every prediction is by a fit without the network, at any batch or image size, and without any of its
 blocks (networks whose names have a dash behind the ``@``). One set of coefficients predicts all
-other networks, or all networks and blocks together. With ``--bundle``, the sum of that bundle's
-layers is judged on the same rows, and on those of networks all of whose operators it predicts.
+other networks, or all networks and blocks together. `resperf evaluate ort.h5 --bundle BUNDLE`
+judges the sum of a bundle's layers on the same rows.
 
 The learning curve draws some networks, at all their sizes, and judges on all others: the mean error
 of the draws, and that of the worst. Figures of the paper stand beside: of an Intel Xeon Gold 5318Y
@@ -35,24 +35,18 @@ from pathlib import Path
 
 import numpy as np
 
-from resperf.bundle import Bundle
 from resperf.errors import ResperfError, TrainingError
 from resperf.features import Array
-from resperf.prediction.sum_of_layers import SumOfLayers
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.metrics import errors, r_squared
 from resperf.quantities import QUANTITIES
 from resperf.report.markdown import markdown_table
 from resperf.report.tables import UNKNOWN, percent_cell
 from resperf.splits import architecture_of
-from resperf.training import evaluate
 from resperf.training.rows import network_examples, network_quantities
 
 METHODS = ("convmeter", "convmeter-relative", "convmeter-non-negative", "operator-totals")
 COUNTS = (3, 5, 10, 15)
-LAYERS = "sum of layers"
-COMPLETE = "sum of layers, all known"
-"""Of networks all of whose operators the bundle predicts."""
 NETWORKS, BLOCKS, BOTH = "networks", "blocks", "networks and blocks"
 PAPER: Mapping[str, Mapping[str, float]] = tomllib.loads(
     Path(__file__).with_name("convmeter.toml").read_text(encoding="utf-8")
@@ -135,7 +129,6 @@ def block_of(name: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--bundle", type=Path, help="also judge the sum of its layers")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD")
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, metavar="N",
                         help="numbers of networks of the learning curve")  # fmt: skip
@@ -145,8 +138,6 @@ def main() -> int:
     draws = range(words.seed, words.seed + words.draws)
     try:
         judged, curve = figures(words.dataset, words.methods, words.counts, draws)
-        if words.bundle is not None:
-            judged += sums_of_layers(words.dataset, words.bundle)
     except ResperfError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -267,39 +258,6 @@ def learning_curve(
                 continue
             mapes.append(errors(rows.values[judged], values).mape)
         yield Point(rows.quantity, method, count, float(np.mean(sizes)), tuple(mapes))
-
-
-def sums_of_layers(dataset: Path, path: Path) -> Iterator[Judged]:
-    """Predict networks and blocks by the layers of a bundle; again those alone that it knows whole.
-
-    Raises
-    ------
-    ResperfError
-        If the bundle cannot be read, or is of another framework or mode.
-    """
-    bundle = Bundle.load(path)
-    evaluation = evaluate(dataset, bundle, "all", SumOfLayers(bundle))
-    for note in evaluation.notes:
-        print(f"{LAYERS}: {note}", file=sys.stderr)
-    lacking = {note.split(":")[0] for note in evaluation.notes if "its total leaves out" in note}
-    for found in evaluation.rows:
-        if found.method != SumOfLayers.method:
-            continue
-        for on in (NETWORKS, BLOCKS):
-            own = [row for row in found.networks if bool(block_of(row.network)) == (on == BLOCKS)]
-            whole = [row for row in own if row.network not in lacking]
-            for method, some in ((LAYERS, own), (COMPLETE, whole)):
-                if not some or (method == COMPLETE and len(some) == len(own)):
-                    continue
-                inside = [row.low <= row.measured <= row.high for row in some
-                          if math.isfinite(row.low)]  # fmt: skip
-                yield Judged(
-                    found.phase, method, bundle.path.name, on,
-                    [(row.network, 0, 1) for row in some],
-                    np.array([row.measured for row in some]),
-                    np.array([row.predicted for row in some]),
-                    float(np.mean(inside)) if inside else math.nan,
-                )  # fmt: skip
 
 
 def report(dataset: Path, judged: Sequence[Judged], curve: Sequence[Point]) -> str:

@@ -4,7 +4,7 @@
     python tools/benchmarks/gpus.py --only operators cards   # these again
     python tools/benchmarks/gpus.py --write                  # the page of what there is
 
-NeuSight's and Vidur's rows, and convolutions of justus, are read from $RESPERF_PUBLIC_DATA
+NeuSight's and Vidur's rows are read from $RESPERF_PUBLIC_DATA
 (../shared/data by default) and imported into the work folder once. A fifth of the layers, chosen by
 the hash of their keys, judges and is seen by no fit; a tenth of the others chooses the number of
 trees. Rows that the importer flags are left out. No measured row is written into the page.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,6 @@ FEWEST_JUDGED = 40
 TREES_OF_FEW = 500
 """Fewer than by default, since each card and kind has a fit of its own."""
 HALF_KINDS = ("dense", "norm")
-YEAR_2018 = {"p100": "p100-pcie", "v100": "v100-pcie"}
-"""Cards of justus -> those of NeuSight. Which variant was measured is not published."""
-OLD_SESSION = "2018"
 ABOVE = 4.0
 """Times the shortest of a card and kind: estimates are judged on rows longer than this, since
 shorter ones hold the host's dispatch rather than the device's time."""
@@ -94,25 +91,13 @@ class Rows:
         """Return which rows are of a card, and of a session of it."""
         return (self.devices == device) & ((self.sessions == session) | (not session))
 
-    def with_rows(self, other: Rows) -> Rows:
-        """Return these rows, then others of the same kind."""
-        columns = {
-            name: np.concatenate([values, other.columns[name]])
-            for name, values in self.columns.items()
-        }
-        rest = [
-            np.concatenate([getattr(each, field.name) for each in (self, other)])
-            for field in fields(self)[2:]
-        ]
-        return Rows(self.kind, columns, *rest)
-
 
 def share(key: str, salt: str) -> float:
     """Return a number between 0 and 1 that depends on a layer's key alone."""
     return int(hashlib.sha256(f"{salt}{key}".encode()).hexdigest()[:8], 16) / 2**32
 
 
-def import_all(work: Path, sources: Sequence[str] = ("neusight", "vidur", "justus")) -> list[Path]:
+def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
     data = public_data()
     found: dict[str, list[Path]] = {}
@@ -121,15 +106,9 @@ def import_all(work: Path, sources: Sequence[str] = ("neusight", "vidur", "justu
             found.setdefault(f"neusight-{path.parent.name}", []).append(path)
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
         found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
-    for old, device in YEAR_2018.items():
-        found[f"justus-{device}"] = [data / "justus" / f"{old}_convolution.csv.gz"]
     datasets = []
     for name, files in found.items():
-        source, _, device = name.partition("-")
-        if source in sources:
-            # The other sources' files name their devices.
-            more = ("--device", device) if source == "justus" else ()
-            datasets.append(imported(work / f"{name}.h5", source, files, *more))
+        datasets.append(imported(work / f"{name}.h5", name.partition("-")[0], files))
     return datasets
 
 
@@ -157,7 +136,7 @@ def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
         kind, {name: np.concatenate(parts) for name, parts in columns.items()},
         np.concatenate(times), np.array(settings, dtype=object), np.array(platforms, dtype=object),
         np.array([each.device for each in platforms]),
-        np.array([each.options.get(SESSION, OLD_SESSION) for each in settings]), held_out,
+        np.array([each.options[SESSION] for each in settings]), held_out,
         validation,
     )  # fmt: skip
 
@@ -247,33 +226,6 @@ def half(work: Path, kind: str) -> Iterator[Judged]:
     for device in sorted(set(rows.devices)):
         own = rows.of(device)
         yield from judge(f"{kind}, card left out", fit(rows, ~own, trees=1), rows, own)
-
-
-def conv2018(work: Path, kind: str) -> Iterator[Judged]:
-    """Judge how far the convolutions of 2018 on two of the cards help with NeuSight's."""
-    if kind != "conv":
-        return
-    new = rows_of(work, kind)
-    both = new.with_rows(rows_of(work, kind, "justus"))
-    is_new = both.sessions != OLD_SESSION
-    alone, held = fit(both, is_new), is_new & both.held_out
-    yield from judge("held out", alone, both, held)
-    yield from judge("held out, with those of 2018", fit(both, ~both.held_out), both, held)
-    for device in sorted(set(new.devices)):
-        own = is_new & both.of(device)
-        for label, mask in (
-            ("card left out", is_new & ~own),
-            ("card left out, with those of 2018", ~own),
-            ("card left out, with those of 2018 of other cards", ~both.of(device)),
-        ):
-            yield from judge(label, fit(both, mask, trees=1), both, own)
-    yield from judge("those of 2018 by NeuSight's", alone, both, ~is_new)
-    same = [("kernel", 3), ("stride", 1)]
-    as_neusight = [both.columns[f"{name}_{side}"] == value
-                   for name, value in same for side in ("height", "width")]  # fmt: skip
-    as_neusight += [both.columns[f"pad_{side}"] == 1 for side in ("top", "left")]
-    mask = ~is_new & np.all(as_neusight, axis=0)
-    yield from judge("those of 2018 by NeuSight's, 3x3 and stride 1", alone, both, mask)
 
 
 @cache
@@ -410,10 +362,6 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
                  "The estimate from the data sheet alone, and the same times what the card's other "
                  "kinds take longer than theirs (median over kinds, operations and bytes apart), "
                  f"on rows above {ABOVE:g} times the shortest of their card and kind."),
-    "conv2018": (conv2018, "Convolutions of 2018",
-                 "Single convolutions in TensorFlow 1 on a P100 and a V100 beside NeuSight's (3x3, "
-                 "stride 1), each source with coefficients of its own. A card that was left out "
-                 "keeps its rows of 2018."),
 }  # fmt: skip
 AIMS_OF = {"operators": AIMS, "cards": CARD_AIMS}
 

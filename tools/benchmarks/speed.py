@@ -1,10 +1,9 @@
-"""How quickly predictions come: cold starts, a second batch size, networks and layers a second.
+"""How quickly predictions come: cold starts, a second batch size, networks a second.
 
     python tools/benchmarks/speed.py starts cpu-onnxruntime     # first time ever, then medians
     python tools/benchmarks/speed.py second-batch cpu-onnxruntime models/networks/vgg16.onnx
     python tools/benchmarks/speed.py networks cpu-onnxruntime   # one process, twice
     python tools/benchmarks/speed.py many cpu --count 150       # predict_many
-    python tools/benchmarks/speed.py layers cpu-onnxruntime     # 100,000 in one call
 
 Starts are fresh processes, interleaved so that a busy moment meets all of them. Lowering is cached
 by `resperf` from the second run on; the first run, with an empty cache, is shown separately.
@@ -30,7 +29,6 @@ NETWORKS = Path(__file__).resolve().parents[2] / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
 RUNS = 7
 BATCHES = (1, 2, 3, 4, 6, 8, 16)
-LAYERS = 100_000
 NODES = 60
 """Of a candidate of `many`."""
 WARM = 30
@@ -149,38 +147,6 @@ def second_batch(bundle: str, folder: Path, given: argparse.Namespace) -> None:
         print(f"{path.stem:<32} {first_s:10.3f} {second_s:9.3f} {second_s / first_s:6.2f}")
 
 
-def one_call(word: str, _folder: Path, _words: argparse.Namespace) -> None:
-    """Predict 100,000 different layers in one call, which runs in one thread."""
-    from resperf.bundle import find_bundle
-    from resperf.measurement import layer_and_optimizer
-
-    bundle = find_bundle(word)
-    for kind in ("conv", "dense"):
-        entry = next(
-            each for each in bundle.part["golden"]["layers"] if each["key"].startswith(f"{kind}:")
-        )
-        width = {"conv": "channels_in", "dense": "features_in"}[kind]
-        layer, optimizer = layer_and_optimizer(entry["key"])
-        if getattr(layer, "groups", 1) > 1:
-            layer = layer.replace(groups=1)
-        layers = [
-            layer.replace(batch=1 + place % 64, **{width: 1 + place // 64})
-            for place in range(LAYERS)
-        ]
-        optimizers = [optimizer] * LAYERS
-        bundle.predict(layers[:100], bundle.layer_quantity, optimizers[:100])
-        seconds = []
-        for _ in range(3):
-            start = time.perf_counter()
-            bundle.predict(layers, bundle.layer_quantity, optimizers)
-            seconds.append(time.perf_counter() - start)
-        print(
-            f"{LAYERS:,} layers in one call, {kind}, "
-            f"{bundle.method_of(kind, bundle.own_quantity(kind))}: "
-            f"{LAYERS / median(seconds):,.0f} a second"
-        )
-
-
 def candidate(seed: int) -> ModelProto:
     """Make a network of mobile and residual blocks."""
     draw = random.Random(seed)
@@ -269,7 +235,6 @@ def many(device: str, _folder: Path, given: argparse.Namespace) -> None:
 
 WAYS: dict[str, Callable[[str, Path, argparse.Namespace], None]] = {
     "starts": cold_starts, "second-batch": second_batch, "networks": throughput, "many": many,
-    "layers": one_call,
 }  # fmt: skip
 
 

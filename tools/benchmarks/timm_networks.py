@@ -26,7 +26,6 @@ from resperf.devices import DeviceFacts, device_facts
 from resperf.features import Array
 from resperf.predictors._class_fit import (
     FEWEST_NETWORKS,
-    SHRINKAGES,
     Identified,
     Relative,
     Shrinkage,
@@ -35,14 +34,12 @@ from resperf.predictors._class_fit import (
     costs_of,
     relative_to,
 )
-from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors._fitted_classes import ClassFit
 from resperf.predictors._left_out_cards import CardRows, spread_of
-from resperf.predictors.intervals import ASSUMED
-from resperf.predictors.operator_classes import Cost, RunNetwork, Terms, class_terms
+from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms
 from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION, Mode, Setting
-from resperf.splits import first_of_keys, folds_of
-from resperf.training.correction import Placed, fit_correction, priors_of_runs, total_ms
+from resperf.splits import folds_of
 from resperf.training.rows import network_examples
 
 NETWORK_FOLDS = 10
@@ -50,16 +47,6 @@ _NOTHING = Identified(0, 0, 1.0, ())
 LEAST_DIFFERENCE = 0.1
 """Share of a network's time that added blocks must take: less is within the noise."""
 AIMS = {"eager": "7%", "compiled": "9%", "training": "8.5%"}
-SISTERS = {
-    ("rtx4090", "eager"): (("rtx3090", "2.4.0"), ("rtx5090", "2.9.1")),
-    ("rtx5090", "eager"): (("rtx4090", "2.9.1"), ("rtx3090", "2.4.0")),
-    ("rtx3090", "eager"): (("rtx4090", "2.4.0"), ("rtx5090", "2.9.1")),
-    ("rtx5090", "dynamo"): (("rtx4090", "2.9.1"),),
-}  # fmt: skip
-"""Card, compiled or not -> cards that it is predicted from, with versions."""
-RUNS = (1, 3, 10, 30)
-"""Networks of a card that `calibrate --runs` is given."""
-RUN_DRAWS = 30
 
 
 @dataclass(frozen=True)
@@ -230,62 +217,6 @@ def added_blocks(file: File, ratios: Array) -> dict[str, Any]:
             "p90": float(np.quantile(errors, 0.9))}  # fmt: skip
 
 
-def transfers(files: Sequence[File]) -> Iterator[list[str]]:
-    """Yield a row per card: predicted from others, with none and some networks of its own."""
-    by_key = {
-        (file.facts.device, file.setting.compiled, file.setting.framework_version): file
-        for file in files
-        if file.setting.mode is Mode.INFERENCE and file.setting.layout == "nchw"
-    }
-    for (device, compiled), sources in SISTERS.items():
-        others = [by_key.get((name, compiled, version)) for name, version in sources]
-        own = [each for key, each in by_key.items() if key[:2] == (device, compiled)]
-        known = [each for each in others if each is not None]
-        if not own or len(known) != len(others):
-            continue
-        yield transferred(max(own, key=lambda each: each.setting.framework_version), known)
-
-
-def transferred(target: File, others: Sequence[File]) -> list[str]:
-    """Predict a card by coefficients relative to data sheets, and from a few runs of its own."""
-    costs, relative = together(others)
-    by_sheet_ms = columns_of(target.terms, costs).sheet_ms * relative.solve(SHRINKAGES[1])
-    error = _error(by_sheet_ms.sum(axis=1) / target.times_ms)
-    names = ", ".join(file.facts.name for file in others)
-    return [target.facts.name, target.setting.compiled, names, f"{error:.1%}",
-            *by_runs(target, costs, by_sheet_ms)]  # fmt: skip
-
-
-def by_runs(target: File, costs: Sequence[Cost], by_sheet_ms: Array) -> list[str]:
-    """Correct what others' coefficients say of a card by a few networks of it, as runs.
-
-    Errors on the card's other networks, means of many draws; and how many of these are inside the
-    90% interval.
-    """
-    groups = [group_of(cost.of) for cost in costs]
-    names = sorted(set(groups))
-    member = np.array([[float(group == name) for name in names] for group in groups])
-    placed = [
-        Placed(str(row), None, float(time_ms), dict(zip(names, parts, strict=True)), 0, 0.0, 0.0)
-        for row, (time_ms, parts) in enumerate(
-            zip(target.times_ms, by_sheet_ms @ member, strict=True)
-        )
-    ]
-    cells = []
-    for count in RUNS:
-        errors, inside = [], []
-        for seed in range(RUN_DRAWS):
-            chosen = first_of_keys([f"{n} {b}" for n, b in enumerate(target.names)], count, seed)
-            some = [placed[row] for row in np.flatnonzero(chosen)]
-            learnt = fit_correction(some, {}, priors_of_runs(ASSUMED))
-            rest = [placed[row] for row in np.flatnonzero(~chosen)]
-            ratios = np.array([total_ms(each, learnt) / each.measured_ms for each in rest])
-            errors.append(_error(ratios))
-            inside.append(float(np.mean(np.abs(np.log(ratios)) <= learnt.log_width)))
-        cells.append(f"{np.mean(errors):.1%} ({np.max(errors):.1%}), {np.mean(inside):.0%}")
-    return cells
-
-
 def coverage(file: File) -> dict[str, float]:
     """Return the shares of networks inside their 90% intervals, of fits without their fold."""
     found = {}
@@ -341,14 +272,6 @@ def left_out_cards(files: Sequence[File]) -> Iterator[list[str]]:
 def card_rows(file: File) -> CardRows:
     fit = ClassFit.fit(file.terms, file.times_ms, file.families, training=False, similar=file.same)
     return CardRows(fit, file.terms, file.times_ms, file.families, file.is_training)
-
-
-def together(files: Sequence[File]) -> tuple[tuple[Any, ...], Relative]:
-    """Return the terms of several cards, and these relative to the measured times."""
-    costs = costs_of([t for file in files for t in file.terms], training=False)
-    sheet_ms = np.concatenate([columns_of(file.terms, costs).sheet_ms for file in files])
-    times_ms = np.concatenate([file.times_ms for file in files])
-    return costs, relative_to(times_ms, sheet_ms, costs, training=False)
 
 
 def accuracy(results: Sequence[tuple[File, dict[str, Any]]]) -> str:
@@ -415,16 +338,6 @@ def main() -> None:
             [name, str(found["pairs"]), f"{found['median']:.1%}", f"{found['p90']:.1%}"]
             for name, found in blocks
         ]),
-        "## One card from the others, and from a few runs of its own",
-        "Coefficients relative to data sheets, fitted to the other cards together; then with "
-        "networks of the card as runs of `resperf calibrate --runs`: groups of operators get "
-        "factors that are drawn to 1. The mean error on the card's other networks over "
-        f"{RUN_DRAWS} draws; in brackets that of the worst draw; and how many of them are inside "
-        "the 90% interval.",
-        markdown_table(
-            ("card", "", "from", "without runs", *(f"{count} networks" for count in RUNS)),
-            list(transfers(files)),
-        ),
         "## Cards that nobody measured",
         "The latest file of each card, predicted with its data sheet by the geometric mean of what "
         "the other cards' fits say. The interval is the next card's factor as those of the cards "
