@@ -11,7 +11,6 @@ and dataset alike.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import json
 import os
@@ -26,6 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
 from resperf.campaign.journal import read_journal
@@ -96,7 +97,7 @@ def kill_and_resume(
         before = _identities(output, report)
         process = _start(words)
         _wait_for_growth(output, process, source, longest_s)
-        children = _children(process.pid)
+        children = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGKILL)
         ended = process.wait()
         if ended != -signal.SIGKILL:
@@ -105,7 +106,8 @@ def kill_and_resume(
         after = _identities(output, report)
         report.lost += len(before.keys() - after.keys())
         report.rows_at_kill.append(len(after))
-        report.orphans += _still_there(children)
+        # Children that outlive their parent by more than two seconds.
+        report.orphans += len(psutil.wait_procs(children, timeout=2.0)[1])
     before = _identities(output, report)
     if _start(words).wait():
         report.unreadable += 1
@@ -159,32 +161,6 @@ def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
         print(f"unreadable: {error}", file=sys.stderr)
         report.unreadable += 1
     return found
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        listing = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(word) for word in listing.split()]
-    return []
-
-
-def _still_there(pids: list[int]) -> int:
-    """Count children that outlive their parent by more than two seconds."""
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
-        pids = [pid for pid in pids if _is_running(pid)]
-        if not pids:
-            return 0
-        time.sleep(0.02)
-    return len(pids)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def main() -> int:
