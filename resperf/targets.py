@@ -176,7 +176,7 @@ _ROWS = (
         precisions=("fp32", "fp16", "bf16"),
         recycle_layers=1000,
     ),
-    # The shipped bundles of GPUs are trained on published times (tools/build_bundles.py).
+    # The shipped bundles of GPUs are trained on published times (tools/build.py).
     Target(
         framework="tensorflow",
         device_class="cuda",

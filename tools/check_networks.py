@@ -1,6 +1,6 @@
 """Predict networks on every device that is shipped or known, and list what is wrong or left out.
 
-    python tools/export_networks.py build/networks
+    python tools/benchmarks/export.py default build/networks
     python tools/check_networks.py build/networks models/networks --batch 1 --setting fp32 amp
 
 Wrong is: an error, a total or a layer without a time, an interval that does not hold its value, a

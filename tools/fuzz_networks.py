@@ -272,26 +272,14 @@ def _names(model: onnx.ModelProto, source: random.Random) -> None:
 
 
 CHANGES: Mapping[str, Change] = {
-    "a node removed": _without_a_node,
-    "a node twice": _a_node_twice,
-    "another order": _in_another_order,
-    "a cycle": _a_cycle,
-    "other inputs": _other_inputs,
-    "fewer or more inputs": _fewer_or_more_inputs,
-    "another operator": _another_operator,
-    "another domain": _another_domain,
-    "absurd dimensions": _absurd_dimensions,
-    "another type": _another_type,
-    "unusual attributes": _attributes,
-    "no attributes": _no_attributes,
-    "an enormous weight": _enormous_weight,
-    "weights outside the folder": _weights_outside,
-    "control flow": _control_flow,
-    "functions": _functions,
-    "operator sets": _operator_sets,
-    "no outputs": _no_outputs,
-    "names": _names,
-}
+    change.__name__.strip("_").replace("_", " "): change
+    for change in (
+        _without_a_node, _a_node_twice, _in_another_order, _a_cycle, _other_inputs,
+        _fewer_or_more_inputs, _another_operator, _another_domain, _absurd_dimensions,
+        _another_type, _attributes, _no_attributes, _enormous_weight, _weights_outside,
+        _control_flow, _functions, _operator_sets, _no_outputs, _names,
+    )
+}  # fmt: skip
 
 
 def outcome(path: Path, bundle: Path | None) -> str:

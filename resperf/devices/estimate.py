@@ -4,7 +4,7 @@ The limits are not reached: kernels take longer than the larger of operations ov
 over bandwidth by the factors below. Those of `CARDS`, whose data sheets state the limits, are
 medians over published times of nine cards and the operators products, convolutions,
 normalisations, softmax and element-wise ones (NeuSight, rows above four times the shortest);
-`tools/report_gpus.py --only withheld` prints errors.
+`tools/benchmarks/gpus.py --only withheld` prints errors.
 """
 
 from __future__ import annotations

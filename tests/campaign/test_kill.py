@@ -10,12 +10,12 @@ import pytest
 
 from resperf import targets
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "benchmark_kill.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "benchmarks" / "kill.py"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_kill", TOOL)
+    spec = importlib.util.spec_from_file_location("kill", TOOL)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -61,7 +61,7 @@ def macs(net: Network, node: Node) -> int:
 
 
 def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("builder", ROOT / "tools" / "build_networks.py")
+    spec = importlib.util.spec_from_file_location("builder", ROOT / "tools" / "build.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -97,7 +97,9 @@ def test_batch_reaches_every_tensor(name: str) -> None:
 
 
 def test_the_builder_gives_the_shipped_bytes(tmp_path: Path) -> None:
-    builder().main([str(tmp_path), "--only", "lenet5", "resnet50", "googlenet"])
+    builder().main(
+        ["networks", "--output", str(tmp_path), "--only", "lenet5", "resnet50", "googlenet"]
+    )
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (NETWORKS / path.name).read_bytes()
 

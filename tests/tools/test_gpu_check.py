@@ -30,6 +30,7 @@ warmup_s = 0.0
 [kinds.dense]
 [kinds.activation]
 """
+Scenario = Callable[[str], None]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def tool(load_tool: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     # Its handler would outlive the test.
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    return load_tool("gpu_check")
+    return load_tool("benchmarks/gpu_check")
 
 
 def words(folder: Path, *more: object) -> list[str]:
@@ -45,12 +46,13 @@ def words(folder: Path, *more: object) -> list[str]:
     return [str(each) for each in (folder, *given, *more)]
 
 
-def results(folder: Path) -> Any:
-    return json.loads((folder / "results.json").read_text())
+def by_name(folder: Path) -> dict[str, tuple[str, str]]:
+    steps = json.loads((folder / "results.json").read_text())["steps"]
+    return {step["name"]: (step["status"], step["reason"]) for step in steps}
 
 
 def test_the_simulated_device_is_checked_from_end_to_end(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (tmp_path / "tiny.toml").write_text(TOML)
     # The campaign has an end of its own, so that no step depends on this machine's speed.
@@ -58,43 +60,22 @@ def test_the_simulated_device_is_checked_from_end_to_end(
     folder = tmp_path / "out"
     asked = words(folder, "--campaign", tmp_path / "tiny.toml", "--minutes", 5)
     assert tool.main(asked) == 0
-    found = results(folder)
-    target = "synthetic/synthetic"
-    names = (
-        "conformance",
-        "bench",
-        "train",
-        "predict-lenet5",
-        "measure-lenet5-1",
-        "measure-lenet5-8",
-    )
-    assert [step["name"] for step in found["steps"]] == [
-        "doctor", *(f"{target}/{name}" for name in names),
-    ]  # fmt: skip
-    assert {step["status"] for step in found["steps"]} == {"ok"}
-    own = folder / "synthetic-synthetic"
-    assert {each.name for each in own.iterdir()} >= {"layers.h5", "bundle", "runs.h5"}
-    assert (folder / "logs" / "synthetic-synthetic-bench.out").exists()
-    # A whole run on the simulated clock is its three phases; LeNet's layers were left out of the
-    # campaign, whose times follow a formula that the baseline has the terms of.
-    assert [each["batch"] for each in found["comparisons"]] == [1, 8]
-    for each in found["comparisons"]:
-        assert each["phases_ms"] == pytest.approx(each["whole_ms"], rel=1e-3)
-        assert each["skipped"] == 0
-        assert each["predicted_ms"] == pytest.approx(each["whole_ms"], rel=0.02)
+    found = by_name(folder)
+    assert len(found) == 7
+    assert {status for status, _ in found.values()} == {"ok"}
     text = (folder / "report.md").read_text()
-    assert "Conformance: the backend keeps its contract (" in text
-    assert "| lenet5 | 8 | " in text
+    assert "| synthetic/synthetic | lenet5 | 8 | " in text
     assert "## What could not be run\n\nNothing." in text
-    assert "(2 of 2 predicted completely)" in text
+    # A whole run on the simulated clock is its three phases.
+    (line,) = (each for each in text.splitlines() if "| lenet5 | 1 |" in each)
+    assert abs(float(line.split("|")[6].strip().rstrip("%"))) <= 0.1
     # Again: everything is there. No command could run.
     monkeypatch.setattr(tool, "COMMAND", ("/nowhere/resperf",))
     capsys.readouterr()
     assert tool.main(asked) == 0
     assert capsys.readouterr().out.count(": done before") == 7
-    assert results(folder)["comparisons"] == found["comparisons"]
-    assert tool.main([*asked, "--method", "gianniti"]) == 2
-    assert "a check with other options" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="a check with other options"):
+        tool.main([*asked, "--method", "gianniti"])
 
 
 FAKE = """
@@ -128,9 +109,7 @@ print(json.dumps(answers[words[0]]))
 
 
 @pytest.fixture
-def scenario(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], None]:
+def scenario(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     """Replace `resperf`: lines of WORD+WORD=CODE say what a command with these words does."""
     script = tmp_path / "fake.py"
     script.write_text(FAKE)
@@ -142,14 +121,9 @@ def scenario(
     return write
 
 
-def by_name(folder: Path) -> dict[str, tuple[str, str]]:
-    return {step["name"]: (step["status"], step["reason"]) for step in results(folder)["steps"]}
-
-
 def test_a_step_that_does_not_end_is_ended(
-    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tool: ModuleType, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tool, "GRACE_S", 0.1)
     scenario("train=signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)\n")
     started = time.monotonic()
@@ -159,14 +133,14 @@ def test_a_step_that_does_not_end_is_ended(
 
 
 def test_no_failing_step_ends_the_check(
-    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
+    tool: ModuleType, scenario: Scenario, tmp_path: Path
 ) -> None:
     scenario(
         "conformance+a/cuda=os.kill(os.getpid(), signal.SIGSEGV)\n"
         "bench+--framework a=print('x', file=sys.stderr); "
         "sys.exit('noise\\nresperf: error: out of memory | now')\n"
         "measure+--framework a+--batch 8=os._exit(3)\n"
-        "train+b-cuda=sys.exit(7)\n"
+        "train+b-cuda=print('[]'); sys.exit(7)\n"
     )
     folder = tmp_path / "out"
     assert tool.main(words(folder)) == 0
@@ -184,63 +158,33 @@ def test_no_failing_step_ends_the_check(
     assert found["b/cuda/measure-lenet5-8"] == ("ok", "")
     text = (folder / "report.md").read_text()
     assert "| a/cuda/bench | failed | out of memory / now |" in text
-    assert "- closing conv: failed: still runs" in text
-    assert "- persistence mode is off" in text
-    card = "cuda:0: T4, driver 535, CUDA up to 12.2, MIG unknown, ECC on, persistence mode unknown"
-    assert f"- {card}\n" in text
-    # What was measured without a prediction is there; an unknown phase is not 0.
-    assert "| lenet5 | 8 | 0.5000 | 1.000 | - | 16.00 | 32.00 | -50.0% | - | - |" in text
-    assert "predicted unknown (0 of 2 predicted completely)" in text
-    assert "Warnings:\n\n- noisy" in text
-    # What failed or was skipped is repeated, and nothing else.
-    before = {step["name"]: step["seconds"] for step in results(folder)["steps"]}
+    assert "| closing | conv | failed | still runs |" in text
+    # What was measured without a prediction is there.
+    assert "| b/cuda | lenet5 | 8 | 16.00 | 32.00 | -50.0% | - | - | noisy |" in text
+    # What failed or was skipped is repeated.
     scenario("bench+--framework b=sys.exit(1)\n")
     assert tool.main(words(folder)) == 0
     assert {name for name, (status, _) in by_name(folder).items() if status != "ok"} == {"c/cuda"}
-    after = {step["name"]: step["seconds"] for step in results(folder)["steps"]}
-    text = (folder / "report.md").read_text()
-    assert "predicted 50.0% (1 of 2 predicted completely)" in text
-    assert "| 16.00 (without 7 operators) |" in text
-    assert {name for name in after if after[name] == before.get(name)} == {
-        "doctor", "c/cuda", "b/cuda/conformance", "b/cuda/bench", "b/cuda/measure-lenet5-1",
-        "a/cuda/measure-lenet5-1",
-        "b/cuda/measure-lenet5-8",
-    }  # fmt: skip
-
-
-def test_an_answer_of_another_form_costs_its_target_only(
-    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
-) -> None:
-    scenario("bench+--framework a=print('[]'); sys.exit()\n")
-    folder = tmp_path / "out"
-    assert tool.main(words(folder)) == 0
-    found = by_name(folder)
-    assert found["a/cuda/train"] == ("skipped", "the campaign has no rows")
-    assert found["b/cuda/measure-lenet5-8"] == ("ok", "")
+    assert "| 16.00 (without 7 operators) |" in (folder / "report.md").read_text()
 
 
 def test_a_device_that_is_not_there_fails_the_check(
-    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
+    tool: ModuleType, scenario: Scenario, tmp_path: Path
 ) -> None:
     scenario("doctor=sys.exit('no device')\n")
     assert tool.main(words(tmp_path / "out")) == 2
     assert by_name(tmp_path / "out") == {"doctor": ("failed", "no device")}
 
 
-def test_a_folder_that_cannot_be_read_is_refused(tool: ModuleType, tmp_path: Path, capsys) -> None:
-    (tmp_path / "results.json").write_text("{")
-    assert tool.main(words(tmp_path)) == 2
-    assert "results.json cannot be read" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_is_done(
-    sent: signal.Signals, scenario: Callable[[str], None], tmp_path: Path
+    sent: signal.Signals, scenario: Scenario, tmp_path: Path
 ) -> None:
     scenario("bench+--framework a=open('started', 'w'); time.sleep(60)\n")
     folder = tmp_path / "out"
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); import gpu_check; "
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tools' / 'benchmarks')!r}); "
+        "import gpu_check; "
         f"gpu_check.COMMAND = (sys.executable, {str(tmp_path / 'fake.py')!r}); "
         f"sys.exit(gpu_check.main({words(folder)!r}))"
     )
@@ -258,4 +202,3 @@ def test_an_interruption_keeps_what_is_done(
     found = by_name(folder)
     assert found["a/cuda/bench"] == ("interrupted", "interrupted")
     assert found["a/cuda/conformance"] == ("ok", "")
-    assert "| a/cuda/bench | interrupted | interrupted |" in (folder / "report.md").read_text()

@@ -332,7 +332,7 @@ class Published:
             first = min(each.name for each in subjects)
             raise DatasetError(
                 f"--graphs {folder} has no file with the name of a network, such as {first}.onnx; "
-                "tools/export_gpu_networks.py writes them, or leave the option out"
+                "tools/benchmarks/export.py writes them, or leave the option out"
             )
         for place, row in enumerate(self._rows):
             if row.subject in attached:

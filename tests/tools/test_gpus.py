@@ -1,0 +1,53 @@
+"""The page on operators of GPUs: which rows judge, and what counts in means."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+pytest.importorskip("h5py")
+
+
+@pytest.fixture
+def tool(load_tool) -> ModuleType:
+    return load_tool("benchmarks/gpus")
+
+
+def judged(device: str, mape: float, rows: int = 100, session: str = "train", inside=None):
+    return {"label": "dense", "device": device, "session": session, "rows": rows, "mape": mape,
+            "above": mape, "inside": inside}  # fmt: skip
+
+
+def test_a_fifth_of_the_layers_is_held_out(tool: ModuleType) -> None:
+    keys = [f"dense:batch={batch}" for batch in range(2000)]
+    held_out = [tool.share(key, "") < tool.HELD_OUT for key in keys]
+    assert 0.17 < sum(held_out) / len(keys) < 0.23
+
+
+def test_means_leave_out_p4_amd_and_cards_with_few_rows(tool: ModuleType) -> None:
+    rows = [
+        judged("t4", 5.0, 300), judged("t4", 1.0, 100, "test"), judged("h100", 6.0),
+        judged("p4", 90.0), judged("mi100", 80.0), judged("a100-80gb", 70.0, rows=5),
+    ]  # fmt: skip
+    table = tool.by_card(rows, {"dense": 5.5})
+    assert table.splitlines()[-1] == "| dense | 70.0 | 6.0 | 4.0 | 90.0 | 80.0 | 5.0 | 5.0 | 5.5 |"
+
+
+def test_shares_inside_intervals_are_means_over_rows_and_then_cards(tool: ModuleType) -> None:
+    rows = [
+        judged("t4", 5.0, 300, inside=100.0), judged("t4", 5.0, 100, "test", inside=60.0),
+        judged("h100", 5.0, inside=80.0),
+    ]  # fmt: skip
+    table = tool.by_card(rows, name="inside")
+    assert table.splitlines()[-1] == "| dense | 80.0 | 90.0 | 85.0 |"
+
+
+def test_estimates_follow_what_other_kinds_take_longer(tool: ModuleType) -> None:
+    moves, computes = np.zeros(40, dtype=bool), np.ones(40, dtype=bool)
+    others = [(np.full(40, factor), np.ones(40), moves) for factor in (2.0, 4.0)]
+    # Too few rows of which operations decide: the estimate stays.
+    others.append((np.full(39, 9.0), np.ones(39), computes[:39]))
+    found = tool.by_other_kinds(np.ones(2), np.array([False, True]), others)
+    assert found == pytest.approx([0.005 + 3.0 * (1 - 0.005), 1.0])

@@ -1,0 +1,548 @@
+"""Export published architectures as ONNX files without weights, to judge predictions on.
+
+    pip install torch==2.13.0 torchvision timm transformers onnxscript
+    pip install onnxconverter-common diffusers           # for the lists from first to ninth
+    python tools/benchmarks/export.py default build/networks          # 61 networks
+    python tools/benchmarks/export.py ninth build/ninth --only resnet50t seresnetaa50d-fp16
+    python tools/benchmarks/export.py convmeter-torch build/convmeter-torch
+    python tools/benchmarks/export.py first-keras build/first         # needs tensorflow and tf2onnx
+    python tools/benchmarks/export.py language build/gpu_networks
+    python tools/benchmarks/export.py operators.jsonl.gz build/gpu_networks --only resnet50
+
+Lists, names and sizes are in networks.toml. A file of timm's operator lists (``model``, ``size``,
+``reparameterised`` per line) is a list as well: each architecture is exported at its listed image
+size, as PyTorch runs it, nothing folded. Weights are random, nothing is downloaded, and files that
+are there already stay. What cannot be exported is named at the end, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import inspect
+import json
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from resperf.errors import first_line
+from resperf.network import stripped_model
+
+DATA: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_name("networks.toml").read_text(encoding="utf-8")
+)
+LISTS: Mapping[str, Mapping[str, Any]] = DATA["lists"]
+MODELS = {name: (sort, each) for sort, own in DATA["models"].items() for name, each in own.items()}
+SCRIPT_OPSET, KERAS_OPSET = 17, 15
+BATCH = 2
+"""Of the example input: torch.export would read a batch of 1 as a fixed dimension."""
+PAST, PROMPT = 128, 64
+ABSENT = "absent.bin"
+
+Made = tuple[Any, tuple[Any, ...]]
+"""Module and example inputs."""
+Export = Callable[[Path], bytes]
+"""Writes what it needs into a folder; returns an ONNX file."""
+
+
+def exports(name: str) -> dict[str, Export]:
+    """Return the networks of a list by file name, without suffix."""
+    if name not in LISTS:
+        rows = operator_lists(Path(name))
+        # The operators are millions of objects, which would slow every collection of garbage.
+        wanted = ({**row, "ops": None} for row in rows.values())
+        return {network_name(row): lambda _, row=row: traced_timm(row) for row in wanted}
+    listed = LISTS[name]
+    batch = listed.get("batch", BATCH)
+    more = LISTS[listed["same_as"]] if "same_as" in listed else listed
+    folded = listed.get("folded", True)
+    found: dict[str, Export] = {}
+
+    def by_script(key: str, make: Callable[[], Made]) -> None:
+        found[key] = lambda folder: _stripped(make, folder, script, folded=folded)
+
+    for each in listed.get("script", ()):
+        by_script(each, lambda each=each: made(each, batch))
+    for each in more.get("sized", ()):
+        for size in more["sizes"]:
+            by_script(f"{each}@{size}", lambda e=each, s=size: torchvision_network(e, batch, s))
+    for each, kind, number in more.get("blocks", ()):
+        for size in more["block_sizes"]:
+            by_script(
+                f"{each}@{size}-{kind.strip('_')}{number}",
+                lambda e=each, s=size, k=kind, n=number: block(e, s, k, n),
+            )
+    for each in listed.get("dynamo", ()):
+        found[each] = lambda folder, each=each: _stripped(lambda: made(each, batch), folder, dynamo)
+    for each, form in listed.get("converted", {}).items():
+        found[f"{each}-{form}"] = lambda folder, each=each, form=form: converted(
+            made(each, batch), form, folder
+        )
+    for each in listed.get("keras", ()):
+        found[f"keras_{each.casefold()}"] = lambda folder, each=each: keras(each, folder)
+    for each in listed.get("traced", ()):
+        found[each] = lambda _, each=each: traced_model(each)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("list", help=f"{', '.join(LISTS)}, or a file of operator lists")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
+    arguments = parser.parse_args()
+    if arguments.list not in LISTS and not Path(arguments.list).is_file():
+        parser.error(f"no list is called {arguments.list!r}; there are {', '.join(LISTS)}")
+    found = exports(arguments.list)
+    chosen = dict.fromkeys(found) if not arguments.only else {}
+    for word in arguments.only or ():
+        own = [name for name in found if word in (name, name.rpartition("-")[0])]
+        if not own:
+            near = " or ".join(get_close_matches(word, found)) or f"one of {len(found)} others"
+            parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
+        chosen |= dict.fromkeys([word] if word in own else own)
+    warnings.simplefilter("ignore")
+    _kept = declare_operators() if not arguments.list.endswith("keras") else None
+    return write_each(arguments.folder, ((name, found[name]) for name in chosen))
+
+
+def write_each(folder: Path, exports: Iterable[tuple[str, Export]]) -> int:
+    """Write each network that is not there yet; return the exit status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    failures = {}
+    for name, export in exports:
+        target = folder / f"{name}.onnx"
+        if target.exists():
+            continue
+        try:
+            with TemporaryDirectory() as scratch:
+                target.write_bytes(export(Path(scratch)))
+        except Exception as error:  # whatever a framework says of an architecture it cannot export
+            failures[name] = reason(error)
+        else:
+            print(f"{name}: {target.stat().st_size / 1e3:.0f} kB", flush=True)
+    for name, why in failures.items():
+        print(f"{name}: not exported: {why}", file=sys.stderr)
+    return bool(failures)
+
+
+def reason(error: BaseException) -> str:
+    """Name the first of the errors that led to one."""
+    while before := error.__cause__ or error.__context__:
+        error = before
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def declare_operators() -> Any:
+    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
+
+    The declarations last as long as the returned object lives.
+    """
+    from torch import library
+
+    operators = library.Library("torchvision", "DEF")
+    for _ in range(40):
+        try:
+            import torchvision  # noqa: F401
+        except RuntimeError as error:
+            text = str(error)
+            if "torchvision::" not in text:
+                raise
+            operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
+            for module in [each for each in sys.modules if each.startswith("torchvision")]:
+                del sys.modules[module]
+            operators.define(f"{operator}(Tensor x) -> Tensor")
+        else:
+            break
+    return operators
+
+
+# What is exported: module and example inputs
+
+
+def made(name: str, batch: int) -> Made:
+    """Make a network of a list by its name."""
+    import torch
+
+    stem, _, form = name.rpartition("_")
+    if name == "detr_encoder":  # over the 400 places of a detector's image
+        layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+        encoder = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        return encoder, (torch.randn(batch, 400, 256),)
+    if name in MODELS:
+        return library_model(name, batch)
+    if form in ("prompt", "token") and stem in DATA["decoders"]:
+        return decoder(DATA["decoders"][stem], batch, *{"prompt": (PROMPT, 0)}.get(form, (1, PAST)))
+    if name.startswith("tv_"):
+        return torchvision_network(name.removeprefix("tv_"), batch, 224)
+    import timm
+
+    # Fused attention is exported in parts in any case; these are the parts.
+    timm.layers.set_fused_attn(False)
+    module = timm.create_model(name, pretrained=False, exportable=True)
+    size = module.default_cfg.get("input_size", (3, 224, 224))
+    return module, (torch.randn(batch, *size),)
+
+
+def torchvision_network(name: str, batch: int, size: int) -> Made:
+    """Make an architecture of torchvision; a segmentation answers its map alone."""
+    import torch
+    import torchvision
+
+    if name == "mc3_18":  # of videos
+        return torchvision.models.get_model(name, weights=None), (
+            torch.randn(batch, 3, 8, 112, 112),
+        )
+    image = torch.randn(batch, 3, size, size)
+    if f"tv_{name}" not in DATA["segmentation"]:
+        return torchvision_module(name), (image,)
+    model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    return only_first(model, lambda x: model(x)["out"]), (image,)
+
+
+@lru_cache(maxsize=1)  # all sizes of a network follow each other
+def torchvision_module(name: str) -> Any:
+    import torch
+    import torchvision
+
+    plain = {"aux_logits": False, "init_weights": False}
+    extra = plain if name in ("googlenet", "inception_v3") else {}
+    module = torchvision.models.get_model(name, weights=None, **extra)
+    with torch.no_grad():
+        # The exporter writes equal tensors once, and untrained biases and statistics are equal.
+        for each in (*module.parameters(), *module.buffers()):
+            if each.is_floating_point():
+                each.uniform_(0.5, 1.5)
+    return module
+
+
+def block(name: str, size: int, kind: str, number: int) -> Made:
+    """Make a block of a network, with an input as the network gives it."""
+    import torch
+
+    model, images = torchvision_network(name, 1, size)
+    model.eval()
+    found = [each for each in model.modules() if type(each).__name__ == kind][number - 1]
+    given: list[Any] = []
+    hook = found.register_forward_pre_hook(lambda _, inputs: given.extend(inputs))
+    with torch.no_grad():
+        model(*images)
+    hook.remove()
+    return found, tuple(torch.zeros_like(each) for each in given)
+
+
+def only_first(model: Any, answer: Callable[..., Any]) -> Any:
+    """Make a module of a model that answers one of its tensors; inputs come by position."""
+    import torch
+
+    class First(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: Any) -> Any:
+            return answer(*inputs)
+
+    return First()
+
+
+def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Make a model of transformers or diffusers; return it with its sizes."""
+    import importlib
+
+    own = {"library", "of", "model", "part", "method", "inputs", "integers", "masked", "base"}
+    sizes = {
+        **DATA["bases"].get(values.get("base"), {}),
+        **{key: value for key, value in values.items() if key not in own},
+    }
+    library = importlib.import_module(values.get("library", "transformers"))
+    if "library" in values:
+        return getattr(library, values["of"])(**sizes), sizes
+    configuration = getattr(library, f"{values['of']}Config")(**sizes)
+    configuration._attn_implementation = "eager"
+    model = getattr(library, values["of"] + values.get("model", "Model"))(configuration)
+    return model, sizes
+
+
+def library_model(name: str, batch: int) -> Made:
+    """Make a model that answers its first tensor."""
+    import torch
+
+    sort, values = MODELS[name]
+    shapes = values.get("inputs") or DATA["inputs"][sort]
+    whole = {"input_ids", *values.get("integers", ())}
+    inputs = tuple(
+        torch.ones(batch, *shape, dtype=torch.int64) if key in whole else torch.randn(batch, *shape)
+        for key, shape in shapes.items()
+    )
+    model, _ = configured(values)
+    model = getattr(model, values["part"]) if "part" in values else model
+    if name == "vq_decoder":  # answers a tensor
+        return model, inputs
+    call = getattr(model, values["method"]) if "method" in values else model
+
+    def answer(*given: Any) -> Any:
+        named = dict(zip(shapes, given, strict=True))
+        if values.get("masked"):
+            named["attention_mask"] = torch.ones_like(given[0])
+        return call(**named, return_dict=False)[0]
+
+    return only_first(model, answer), inputs
+
+
+def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Made:
+    """Make a decoder for a number of tokens behind a cache of others, which it returns extended."""
+    import torch
+    from transformers import DynamicCache
+
+    model, sizes = configured({"model": "ForCausalLM", **values})
+    heads = sizes.get("num_key_value_heads", sizes["num_attention_heads"])
+    width = sizes["hidden_size"] // sizes["num_attention_heads"]
+    layers = sizes["num_hidden_layers"]
+
+    class Decoder(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, *cache: Any) -> Any:
+            if not cache:
+                return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
+            pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
+            mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
+            found = self.model(
+                input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs),
+                use_cache=True,
+            )  # fmt: skip
+            extended = found.past_key_values.layers
+            return (found.logits, *(x for each in extended for x in (each.keys, each.values)))
+
+    ids = torch.ones(batch, tokens, dtype=torch.int64)
+    cache = [torch.zeros(batch, heads, past, width) for _ in range(2 * layers)] if past else []
+    return Decoder(), (ids, *cache)
+
+
+# How it is exported
+
+
+def _stripped(
+    make: Callable[[], Made], folder: Path, write: Callable[..., None], **more: Any
+) -> bytes:
+    path = folder / "whole.onnx"
+    write(*make(), path, **more)
+    return bytes(stripped_model(path).SerializeToString())
+
+
+def script(module: Any, inputs: tuple[Any, ...], path: Path, *, folded: bool = True) -> None:
+    """Export by TorchScript; not folded, each batch normalisation stays an operator of its own."""
+    import torch
+
+    modes = torch.onnx.TrainingMode
+    names = [f"x{place}" for place, _ in enumerate(inputs)] if len(inputs) > 1 else ["x"]
+    with torch.no_grad():
+        torch.onnx.export(
+            module.eval(), inputs, str(path), opset_version=SCRIPT_OPSET, dynamo=False,
+            input_names=names, output_names=["y"],
+            dynamic_axes={name: {0: "batch"} for name in names},
+            training=modes.EVAL if folded else modes.PRESERVE, do_constant_folding=folded,
+        )  # fmt: skip
+
+
+def dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    """Export by torch.export, optimised."""
+    import torch
+
+    auto: list[Any] = [{0: torch.export.Dim.AUTO} for _ in inputs]
+    given = inspect.signature(module.forward).parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in given):
+        named = len(given) - 1
+        auto = [*auto[:named], *([tuple(auto[named:])] if auto[named:] else [])]
+    with torch.no_grad():
+        torch.onnx.export(
+            module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto),
+            verbose=False, external_data=False,
+        )  # fmt: skip
+
+
+def keras(name: str, folder: Path) -> bytes:
+    """Export an application of Keras by tf2onnx."""
+    import tensorflow as tf
+    import tf2onnx
+
+    network = getattr(tf.keras.applications, name)(weights=None)
+    function = tf.function(lambda image: network(image, training=False))
+    image = tf.TensorSpec((None, *network.input_shape[1:]), tf.float32, name="x")
+    path = folder / "whole.onnx"
+    tf2onnx.convert.from_function(
+        function, input_signature=[image], opset=KERAS_OPSET, output_path=str(path)
+    )
+    return bytes(stripped_model(path).SerializeToString())
+
+
+def converted(made: Made, form: str, folder: Path) -> bytes:
+    """Export by TorchScript and convert; weights stay, since their values decide the conversion."""
+    whole, target = folder / "whole.onnx", folder / "converted.onnx"
+    script(*made, whole)
+    (to_float16 if form.startswith("fp16") else to_int8)(whole, target, form, made[1])
+    return target.read_bytes()
+
+
+def to_float16(whole: Path, target: Path, form: str, _inputs: tuple[Any, ...]) -> None:
+    import onnx
+
+    model = onnx.load(whole)
+    if form == "fp16":
+        from onnxconverter_common import float16
+
+        onnx.save(float16.convert_float_to_float16(model), target)
+    else:
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        onnx.save(convert_float_to_float16(model, keep_io_types=True), target)
+
+
+def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> None:
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    ready = whole.with_name("ready.onnx")
+    quant_pre_process(str(whole), str(ready), skip_symbolic_shape=True)
+    weights = quantization.QuantType.QInt8
+    if form == "int8-dynamic":
+        quantization.quantize_dynamic(str(ready), str(target), weight_type=weights)
+        return
+
+    class Images(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = [{"x": inputs[0].numpy()}]
+
+        def get_next(self) -> Any:
+            return self.left.pop() if self.left else None
+
+    formats = quantization.QuantFormat
+    quantization.quantize_static(
+        str(ready), str(target), Images(), per_channel=form == "int8-qdq", weight_type=weights,
+        quant_format=formats.QDQ if form == "int8-qdq" else formats.QOperator,
+        activation_type=quantization.QuantType.QUInt8,
+    )  # fmt: skip
+
+
+# Networks of published GPU times: unoptimised, without memory for weights
+
+
+def network_name(row: Mapping[str, Any]) -> str:
+    """Return the file name of an architecture, without suffix: ``resnet50-256``."""
+    return f"{row['model']}-{row['size']}" + ("-reparameterised" if row["reparameterised"] else "")
+
+
+def operator_lists(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a file of operator lists, by `network_name`."""
+    with gzip.open(path, "rt") as lines:
+        rows = [json.loads(line) for line in lines]
+    return {network_name(row): row for row in rows if row["ok"]}
+
+
+def traced_timm(row: Mapping[str, Any]) -> bytes:
+    """Export an architecture, without memory for its weights where that is possible."""
+    import timm
+    import torch
+    from timm.utils.model import reparameterize_model
+
+    errors = []
+    # Some architectures read values of tensors, which "meta" tensors do not have.
+    for device, fused_attention in (("meta", True), ("cpu", True), ("meta", False)):
+        timm.layers.set_fused_attn(fused_attention)
+        try:
+            with torch.device(device):
+                module = timm.create_model(row["model"], pretrained=False, **row["kw"]).eval()
+                if row["reparameterised"]:
+                    module = reparameterize_model(module)
+                channels = module.default_cfg.get("input_size", (3,))[0]
+                image = torch.zeros(BATCH, channels, row["size"], row["size"])
+            return traced(module, image)
+        except Exception as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def traced_model(name: str) -> bytes:
+    """Export a language model, without memory for its weights."""
+    import torch
+
+    with torch.device("meta"):
+        module, (tokens,) = library_model(name, BATCH)
+    return traced(module.eval(), tokens)
+
+
+def traced(module: Any, example: Any) -> bytes:
+    """Return what PyTorch's default exporter writes, with a free batch where that is possible."""
+    import torch
+
+    def program(**more: Any) -> Any:
+        with torch.no_grad():
+            return torch.onnx.export(
+                module, (example,), dynamo=True, optimize=False, verbose=False, **more
+            )
+
+    batch = {0: torch.export.Dim("batch")}
+    varying = any(
+        each.kind is each.VAR_POSITIONAL
+        for each in inspect.signature(module.forward).parameters.values()
+    )
+    with attention_on_any_axes():
+        try:
+            made = program(dynamic_shapes=((batch,),) if varying else (batch,))
+        except Exception:  # an architecture that computes with its batch size
+            made = program()
+    return declared_absent(made.model)
+
+
+@contextlib.contextmanager
+def attention_on_any_axes() -> Iterator[None]:
+    """Write attention on other than four axes as PyTorch computes it without a fused kernel."""
+    import torch
+
+    functional = torch.nn.functional
+    fused = functional.scaled_dot_product_attention
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **more: Any) -> Any:
+        if query.dim() == 4 or {name for name, each in more.items() if each} - {"dropout_p"}:
+            return fused(query, key, value, attn_mask, **more)
+        root = query.shape[-1] ** -0.25
+        scores = (query * root) @ (key.transpose(-2, -1) * root)
+        masked = scores if attn_mask is None else scores + attn_mask
+        return masked.softmax(-1) @ value
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = fused
+
+
+def declared_absent(model: Any) -> bytes:
+    """Serialise a model whose weights are declared in an absent file."""
+    import onnx_ir
+
+    for value in model.graph.initializers.values():
+        value.const_value = onnx_ir.ExternalTensor(
+            ABSENT, None, None, value.dtype, shape=value.shape, name=value.name
+        )
+    proto = onnx_ir.to_proto(model)
+    for described in (*proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
+        described.ClearField("metadata_props")  # stack traces: most of the file
+        described.ClearField("doc_string")
+    return bytes(proto.SerializeToString())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

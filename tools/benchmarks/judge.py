@@ -1,0 +1,214 @@
+"""Predicted beside measured time of whole networks, with a bundle as it is and calibrated here.
+
+    python tools/benchmarks/judge.py cpu-onnxruntime                  # LeNet, AlexNet, VGG16, ...
+    python tools/benchmarks/judge.py A B --networks build/networks --batch 1 8 --store judged.json
+    python tools/benchmarks/judge.py cpu-onnxruntime-xeon --networks build/ninth --seconds 0.5 \\
+        --calibrate-seconds 60 300
+
+All networks are measured in turns, one after the other, since a shared machine changes its speed
+for minutes: a network's time is the median of its turns, and how far single turns are from it is
+printed as well, since no prediction can be better. Turns in which the machine never had its usual
+speed count only where there is no other. With --calibrate-seconds, each bundle's calibration layers
+are measured between two halves of the turns, and the bundle is judged with nothing and calibrated;
+of one that knows this hardware, also as on hardware that it does not know. Measurements are stored
+in --store as soon as they exist, so that a stopped run goes on, and other bundles can be judged by
+the same times. Nothing is kept where predictions look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from resperf.backends import backend
+from resperf.bundle import Bundle, find_bundle
+from resperf.campaign.harvest import shipped_networks
+from resperf.errors import ResperfError
+from resperf.files import write_whole
+from resperf.network import read_network
+from resperf.network.files import network_files, network_names
+from resperf.prediction import Prediction, predict_network
+from resperf.prediction.adapting import as_adapted
+from resperf.report.comparison import ComparisonRow, comparison_table
+from resperf.splits import was_packed
+from resperf.workflows.adapt import fitted, measured_probes
+from resperf.workflows.measure import measure_network, reference_monitor
+
+Turns = dict[str, list[dict[str, float]]]
+"""Network and batch size -> its turns: total in ms, and how many rounds were steady."""
+Runs = Mapping[str, tuple[Path, int]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A prediction of a run beside the median of its turns."""
+
+    path: Path
+    prediction: Prediction
+    measured_ms: float
+
+    @property
+    def error(self) -> float:
+        return self.prediction.total_ms / self.measured_ms - 1
+
+    @property
+    def precision(self) -> str:
+        """The network's precision by its name, as networks.toml gives them."""
+        found = [each for each in ("fp16", "int8") if f"-{each}" in self.path.stem]
+        return found[0] if found else "float32"
+
+    def row(self, name: str) -> ComparisonRow:
+        lacking = len(self.prediction.skipped)
+        remark = f"without {lacking} operators" if lacking else ""
+        batch = self.prediction.batch
+        return ComparisonRow(name, batch, self.prediction.total_ms, self.measured_ms, remark)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bundles", nargs="+", help="names or folders")
+    parser.add_argument("--networks", type=Path, nargs="+", help="default: models/networks")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1])
+    parser.add_argument("--turns", type=int, default=3, help="over all networks")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per network and turn")
+    parser.add_argument("--calibrate-seconds", type=float, nargs="+", default=[])
+    parser.add_argument("--store", type=Path, help="store measurements here, and resume from them")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    words = parser.parse_args()
+    bundles = {word: find_bundle(word) for word in words.bundles}
+    paths = network_files(words.networks) if words.networks else shipped_networks(["*"])
+    names = network_names(paths)
+    runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
+    turns: Turns = {}
+    if words.store and words.store.exists():
+        turns = json.loads(words.store.read_text())
+    first = next(iter(bundles.values()))
+    before = words.turns // 2 if words.calibrate_seconds else words.turns
+    measure(runs, turns, before, first, words.seconds, words.store)
+    ways = {word: versions(bundle, words.calibrate_seconds) for word, bundle in bundles.items()}
+    measure(runs, turns, words.turns, first, words.seconds, words.store)
+    runs = {key: run for key, run in runs.items() if turns.get(key)}
+    print(noise([turns[key] for key in runs]))
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for word, found in ways.items():
+        for label, bundle in found.items():
+            judged = judge(bundle, runs, turns)
+            table = [judged[key].row(key.rpartition("@")[0]) for key in judged]
+            print(f"\n{word}, {label}:\n{comparison_table(table)}\n{report(judged, bundle)}")
+            rows[word if label == "nothing" else f"{word}, {label}"] = [vars(row) for row in table]
+    if words.json:
+        words.json.write_text(json.dumps(rows, indent=1))
+
+
+def measure(
+    runs: Runs, turns: Turns, count: int, bundle: Bundle, seconds: float, store: Path | None
+) -> None:
+    """Measure every network until it has so many turns; what cannot run is named."""
+    device = backend(bundle.framework, threads=bundle.setting.threads)
+    with reference_monitor(device, bundle=bundle) as monitor:
+        for turn in range(count):
+            for key, (path, batch) in runs.items():
+                if len(turns.get(key, ())) > turn:
+                    continue
+                try:
+                    found = measure_network(
+                        path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
+                    )
+                except (ResperfError, MemoryError) as error:
+                    print(f"{key} is not measured: {error}", flush=True)
+                    continue
+                values = {"total_ms": found.total_ms, "steady_rounds": found.steady_rounds}
+                turns.setdefault(key, []).append(values)
+                if store is not None:
+                    write_whole(store, json.dumps(turns, indent=1).encode())
+                print(f"turn {turn + 1}: {key}: {found.total_ms:.4g} ms, {found.steady_rounds} of "
+                      f"{found.rounds} rounds steady, reference {found.reference_ratio:.2f}",
+                      flush=True)  # fmt: skip
+
+
+def versions(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Bundle]:
+    """Return a bundle as it is, and calibrated for each of several times."""
+    found = {"nothing": bundle}
+    shipped = as_adapted(bundle)
+    if shipped.adapted is not None and shipped.adapted.from_bundle:
+        found["as on a similar machine that it knows"] = shipped
+    for each in seconds:
+        run = measured_probes(bundle, seconds=each)
+        here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
+        label = f"calibrated in {each:.0f} s"
+        print(f"{label}: {here.summary()}", flush=True)
+        found[label] = bundle.adapted_to(here)
+        if unknown.correction != here.correction:
+            found[f"{label}, as on unknown hardware"] = bundle.adapted_to(unknown)
+    return found
+
+
+def counted_ms(turns: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return times of the turns with a steady round; of all where none had one."""
+    steady = [each["total_ms"] for each in turns if each["steady_rounds"]]
+    return steady or [each["total_ms"] for each in turns]
+
+
+def noise(turns: Sequence[Sequence[Mapping[str, float]]]) -> str:
+    """Say how much the turns of one network differ: no prediction can be better."""
+    several = [times for times in map(counted_ms, turns) if len(times) > 1]
+    if not several:
+        return "measured once: how much repeats differ is not known"
+    apart = [max(times) / min(times) - 1 for times in several]
+    off = [fmean(abs(ms / median(times) - 1) for ms in times) for times in several]
+    return (f"repeats differ by {median(apart):.1%} (median) and are {fmean(off):.1%} off their "
+            f"median (mean), {len(turns) - len(several)} networks have none")  # fmt: skip
+
+
+def judge(bundle: Bundle, runs: Runs, turns: Turns) -> dict[str, Judged]:
+    """Predict every run; what cannot be predicted is named and left out."""
+    found = {}
+    for key, (path, batch) in runs.items():
+        try:
+            prediction = predict_network(read_network(path, batch=batch), bundle)
+        except ResperfError as error:
+            print(f"{key} is not predicted: {error}", flush=True)
+            continue
+        found[key] = Judged(path, prediction, median(counted_ms(turns[key])))
+    return found
+
+
+def report(judged: Mapping[str, Judged], bundle: Bundle) -> str:
+    """Summarise errors and intervals by precision, and what the bundle had learnt from."""
+    every = list(judged.values())
+    groups = {name: [each for each in every if each.precision == name]
+              for name in sorted({each.precision for each in every})}  # fmt: skip
+    groups = {"all": every, **(groups if len(groups) > 1 else {})}
+    keys = sorted({layer.key for each in every for layer in each.prediction.layers})
+    lines = [f"  {name}: {summary(own)}" for name, own in groups.items() if own]
+    if "training" in bundle.part:
+        seen = was_packed(keys, bundle.part["training"]["seen"])
+        lines.append(f"  {int(seen.sum())} of {len(keys)} judged layers were learnt from")
+    return "\n".join(lines)
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """Say how far off runs are, and what their intervals hold."""
+    off = [abs(each.error) for each in judged]
+    shown = [each.prediction for each in judged]
+    inside = [each.prediction.low_ms <= each.measured_ms <= each.prediction.high_ms
+              for each in judged]  # fmt: skip
+    width = median((each.high_ms - each.low_ms) / each.total_ms for each in shown)
+    lacking = sum(not each.complete for each in shown)
+    return (
+        f"{len(off)} runs: mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
+        f"{fmean(e <= 0.1 for e in off):.0%}, within 15% {fmean(e <= 0.15 for e in off):.0%}, "
+        f"worst {max(off):.0%}, mean deviation {fmean(e.error for e in judged):+.1%}; in the 90% "
+        f"interval {fmean(inside):.0%}, median width {width:.2f}; {lacking} incomplete"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""How accurate every method is on published times of single layers: docs/tables/published.md.
+
+    python tools/benchmarks/published.py            # hours; started again, it goes on
+    python tools/benchmarks/published.py --only perfnet-1080ti --methods baseline boosted
+    python tools/benchmarks/published.py --write    # the page of what there is, no fits
+
+Measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default), in folders `justus` and
+`perfnet` of files DEVICE_KIND.csv.gz. Imported datasets and each result are kept in the work
+folder: delete a result (KIND-METHOD-ROWS.json) to have it made again. Another dataset, seed or
+version of the features makes results again. The page names the commit of each figure, and no
+measured row is written into it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pages import commit, imported, parser_of, public_data, write_page
+
+from resperf.bundle._provenance import package_versions
+from resperf.dataset import checksum, read_table
+from resperf.errors import ResperfError
+from resperf.features import FEATURE_SET_VERSION
+from resperf.files import write_whole
+from resperf.platform import this_platform
+from resperf.predictors import METHODS
+from resperf.predictors.metrics import Errors
+from resperf.report.markdown import methods_markdown
+from resperf.training import Compared, ComparisonSettings, compare
+
+FORMATS = ("perfnet", "justus")
+SLOW = ("svr", "perfnet", "resperfnet")
+"""On one device of each source alone: the published settings would take days on all of them."""
+SLOW_ON = ("perfnet-1080ti", "justus-1080ti")
+CURVE_DATASET, CURVE_KIND = "perfnet-1080ti", "conv"
+CURVE_METHODS = ("baseline", "xgboost", "boosted", "residual", "ensemble")
+CURVE_ROWS = (500, 1000, 2000, 5000, 10_000)
+INTRODUCTION = """\
+Timings of single layers by Justus et al. (2018) and by the authors of PerfNet and ResPerfNet
+(2019-2020). Layers are split by their key into 80% to train, 10% to choose the best epoch or the
+number of trees, and 10% that judge and that no method sees; *rows trained* counts the first two.
+Every method has the same settings on every device. MAPE is the mean of |predicted - measured| /
+measured, the noise floor the MAPE that a perfect predictor would score, known where layers were
+measured more than once. Predictions are those of the exported predictor. Fits ran one after another
+on a machine that may have had other work; the first network of a run also loads TensorFlow.
+
+`whole_call` times contain the call and the output's copy, `execution` times do not: they are not
+like for like with each other, nor with the tables of the papers. A `_step` is a training step:
+forward, backward, update."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One fit: done as a whole or not at all."""
+
+    dataset: str
+    kind: str
+    method: str
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dataset}: {self.kind}, {self.method}, {self.rows or 'all'} rows"
+
+
+def sources(data: Path) -> dict[str, list[Path]]:
+    """Find the published files: dataset such as ``perfnet-1080ti`` -> its files."""
+    found: dict[str, list[Path]] = {}
+    for name in FORMATS:
+        for file in sorted((data / name).glob("*_*.csv.gz")):
+            found.setdefault(f"{name}-{file.name.partition('_')[0]}", []).append(file)
+    return found
+
+
+def import_layers(name: str, work: Path) -> Path:
+    """Import a dataset such as ``justus-k80``, once."""
+    source, _, device = name.partition("-")
+    files = sources(public_data())[name]
+    return imported(work / f"{name}.h5", source, files, "--device", device)
+
+
+def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[Unit]:
+    """Yield what is to be fitted to the kinds of datasets, quick methods first."""
+    for slow in (False, True):
+        for name, kinds in datasets.items():
+            for kind in kinds:
+                for method in methods:
+                    if (method in SLOW) == slow and (not slow or name in SLOW_ON):
+                        yield Unit(name, kind, method)
+    if CURVE_KIND in datasets.get(CURVE_DATASET, ()):
+        for method in (each for each in CURVE_METHODS if each in methods):
+            yield from (Unit(CURVE_DATASET, CURVE_KIND, method, rows) for rows in CURVE_ROWS)
+
+
+class Store:
+    """Results in the work folder: one JSON file per unit."""
+
+    def __init__(self, work: Path, seed: int) -> None:
+        self.work = work
+        self.seed = seed
+        self._checksums: dict[str, str] = {}
+
+    def path(self, unit: Unit) -> Path:
+        name = f"{unit.kind}-{unit.method}-{unit.rows or 'all'}.json"
+        return self.work / unit.dataset / name
+
+    def _made_with(self, unit: Unit) -> list[object]:
+        if unit.dataset not in self._checksums:
+            self._checksums[unit.dataset] = checksum(self.work / f"{unit.dataset}.h5")
+        return [self._checksums[unit.dataset], self.seed, FEATURE_SET_VERSION]
+
+    def load(self, unit: Unit) -> tuple[str, Compared] | None:
+        """Return the commit and the result of the dataset, seed and features as they are now."""
+        if not self.path(unit).exists():
+            return None
+        stored = json.loads(self.path(unit).read_text(encoding="utf-8"))
+        if [stored["checksum"], stored["seed"], stored["features"]] != self._made_with(unit):
+            return None
+        values, none = stored["result"], np.empty(0)
+        names = (
+            "kind",
+            "phase",
+            "method",
+            "rows_trained",
+            "rows_validation",
+            "fit_s",
+            "predict_us",
+        )
+        floor = values["noise_floor"]
+        return stored["commit"], Compared(
+            **{name: values[name] for name in names}, errors=Errors.from_json(values), bins=(),
+            r2=values["r2"], fold_mapes=(), noise_floor=math.nan if floor is None else floor,
+            measured_ms=none, predicted_ms=none,
+        )  # fmt: skip
+
+    def save(self, unit: Unit, result: Compared) -> None:
+        made_with = dict(zip(("checksum", "seed", "features"), self._made_with(unit), strict=True))
+        values = {**made_with, "commit": commit(), "result": result.to_json()}
+        self.path(unit).parent.mkdir(exist_ok=True)
+        write_whole(self.path(unit), f"{json.dumps(values, indent=1)}\n".encode())
+
+    def fit(self, unit: Unit) -> Compared:
+        """Fit and judge one method."""
+        rows = (unit.rows,) if unit.rows else ()
+        settings = ComparisonSettings((unit.method,), rows, kinds=(unit.kind,), seed=self.seed)
+        return compare(self.work / f"{unit.dataset}.h5", settings).rows[0]
+
+
+def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
+    """Run what is not done yet, telling how far it is; return what failed, and why."""
+    waiting = [unit for unit in units if store.load(unit) is None]
+    print(f"{len(units)} fits, {len(units) - len(waiting)} of them done", flush=True)
+    failed: dict[Unit, str] = {}
+    start = time.monotonic()
+    for place, unit in enumerate(waiting, start=1):
+        try:
+            result = store.fit(unit)
+        except ResperfError as error:
+            failed[unit] = told = str(error)
+        else:
+            store.save(unit, result)
+            minutes = (time.monotonic() - start) / 60
+            told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s, {minutes:.0f} min in all"
+        print(f"{place}/{len(waiting)} {unit}: {told}", flush=True)
+    return failed
+
+
+def by_place(units: Mapping[Unit, str]) -> list[str]:
+    """List what is said of units, the methods of one dataset and kind in one line."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for unit, said in units.items():
+        rows = f", {unit.rows} rows" if unit.rows else ""
+        place = f"{unit.dataset}: {unit.kind}{rows}"
+        methods.setdefault((place, said), []).append(unit.method)
+    return [f"- {place}: {', '.join(names)}: {said}" for (place, said), names in methods.items()]
+
+
+def platform_line(seed: int) -> str:
+    """Say what machine and packages a page was written with."""
+    machine = this_platform("cpu")
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    return f"Seed {seed}; {machine.processor}, {machine.cores} cores; {versions}."
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = parser_of(__doc__, "published")
+    parser.add_argument("--only", nargs="+", metavar="DATASET", help="such as justus-k80")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    given = parser.parse_args(words)
+    names = sources(public_data())
+    for name in () if given.write else given.only or names:
+        import_layers(name, given.work)
+    # The page is of all that there is, whatever was asked for this time.
+    paths = {name: given.work / f"{name}.h5" for name in names}
+    datasets = {name: list(read_table(path)) for name, path in paths.items() if path.exists()}
+    store = Store(given.work, given.seed)
+    failed = {}
+    if not given.write:
+        asked = {name: datasets[name] for name in given.only or datasets}
+        failed = collect(list(plan(asked, given.methods)), store)
+    every = list(plan(datasets, list(METHODS)))
+    loaded = {unit: found for unit in every if (found := store.load(unit))}
+    parts = [platform_line(given.seed), INTRODUCTION]
+    for name in datasets:
+        own = sorted((unit for unit in loaded if unit.dataset == name), key=lambda unit: unit.kind)
+        if own:
+            parts += [f"## {name}", methods_markdown([loaded[unit][1] for unit in own])]
+            parts.append("\n".join(by_place({u: f"commit `{loaded[u][0]}`" for u in own})))
+    missing = {unit: failed.get(unit, "not run") for unit in every if unit not in loaded}
+    if missing:
+        parts += ["## Not there", "\n".join(by_place(missing))]
+    write_page(given.output, "How accurate on published measurements", parts)
+
+
+if __name__ == "__main__":
+    main()

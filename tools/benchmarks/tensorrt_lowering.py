@@ -1,0 +1,402 @@
+"""Compare what the rules for TensorRT lower networks to with the layers of real engines.
+
+    python tools/benchmarks/tensorrt_lowering.py GRAPH.json NETWORK.onnx [--precision fp16]
+    python tools/benchmarks/tensorrt_lowering.py ../shared/data/trtexec [--differences]
+
+GRAPH.json is written by trtexec --exportLayerInfo with --profilingVerbosity=detailed. A folder
+stands for the engines in it whose network is known here: those of TensorRT Engine Explorer.
+
+Compute layers (convolutions and products, pooling, pointwise) agree if kernel, stride, padding,
+groups, number of computed inputs, whether there is an activation, and the shapes of first input and
+outputs are the same. They are matched in the order of execution: ``in order``; ``any order`` counts
+them as a multiset. Where the engine names nodes of this very file, ``by name`` compares which nodes
+each compute layer has. Layers that TensorRT compiled as a whole (``ForeignNode``) have no layers to
+compare; the nodes in them are left out on both sides where they are named.
+
+``reformat MB`` are the bytes that layers changing a format read and write; the rules know those of
+types only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_engine
+from resperf.errors import ResperfError
+from resperf.layers import Activation, Conv, Dense, Elementwise, Pool
+from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.lowering.tensorrt import lower, reformat_bytes
+from resperf.network import Network, read_graph, read_network, stripped_model
+from resperf.platform import Platform
+from resperf.report.tables import table
+from resperf.settings import Setting
+from resperf.units import DTYPE_BYTES
+
+ROOT = Path(__file__).resolve().parents[2]
+_EXPORTED, _REFERENCE = ROOT / "tests/lowering/exported", ROOT / "models/networks"
+ANY_GPU = Platform("cuda", "any", instruction_set="", cores=1, memory_bytes=1, system="Linux")
+FOLDED = frozenset({
+    "BatchNormalization", "Constant", "Dropout", "Identity", "QuantizeLinear", "DequantizeLinear",
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Operators that an engine's layers name or leave out, whatever is fused."""
+
+
+class Known(NamedTuple):
+    """The network of an engine.
+
+    `quantized` are the operators whose inputs are quantised: ``Conv`` (and products), ``Add`` for
+    the shortcut of a residual sum, ``GlobalAveragePool``.
+    """
+
+    network: Path
+    precision: str
+    quantized: tuple[str, ...] = ()
+
+
+_RESNET18, _RESNET50 = _EXPORTED / "resnet18-torch.onnx", _EXPORTED / "resnet50-keras.onnx"
+KNOWN = {
+    "pytorch-resnet-A100-fp32-resnet": Known(_RESNET18, "fp32"),
+    "pytorch-resnet-A100-fp16-resnet": Known(_RESNET18, "fp16"),
+    "tensorflow-resnet-RTX-3090-fp32-resnet": Known(_RESNET50, "fp32"),
+    "pytorch-resnet-A100-qat-resnet-qat": Known(_RESNET18, "int8", ("Conv",)),
+    "pytorch-resnet-A100-qat-residual-qgap-resnet-qat-residual-qgap": Known(
+        _RESNET18, "int8", ("Conv", "Add", "GlobalAveragePool")
+    ),
+    "tensorflow-resnet-RTX-3090-qat-resnet-qat": Known(
+        _RESNET50, "int8", ("Conv", "Add", "ReduceMean")
+    ),
+    "trex-mobilenet.qat": Known(_REFERENCE / "mobilenet_v2.onnx", "int8", ("Conv",)),
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """A layer, as far as both sides know it.
+
+    `same` is what is compared: kind, parameters, shapes.
+    """
+
+    same: tuple[Any, ...]
+    name: str
+    nodes: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {' '.join(map(str, self.same))}"
+
+
+def of_engine(layer: EngineLayer) -> Group | None:
+    """Return a compute layer of an engine; None for any other layer."""
+    given = dict(layer.parameters)
+    kind = str(given.get("ParameterType", layer.type))
+    is_pooled = kind == "ConvActPool"
+    if is_pooled:
+        given |= {key.removeprefix("Conv"): each for key, each in given.items()}
+    if not layer.inputs or not layer.outputs:
+        return None
+    count, first = len(layer.inputs), layer.inputs[0].shape
+    results = tuple(tensor.shape for tensor in layer.outputs)
+    active = given.get("Activation", "NONE") != "NONE" or "PWN(" in layer.name
+    same: tuple[Any, ...]
+    if is_pooled or kind in ("Convolution", "Deconvolution"):
+        window = [tuple(given[word]) for word in ("Kernel", "Stride", "PrePadding", "PostPadding")]
+        if first[2:] == (1, 1) == window[0] and count == 1:
+            same = ("dense", *first[:2], results[0][1], active)
+        else:
+            shapes = (first,) if is_pooled else (first, *results)
+            same = ("convolution", *window, given.get("Groups", 1), count, active, *shapes)
+    elif kind == "Pooling":
+        window = [tuple(given[word]) for word in ("WindowSize", "Stride", "PrePadding")]
+        same = ("pooling", *window, first, *results)
+    elif kind.lower() in ("matrixmultiply", "gemm") and count == 1:
+        same = ("dense", math.prod(first[:-1]), first[-1], results[0][-1], active)
+    elif kind.lower() in ("matrixmultiply", "gemm"):
+        same = ("product", count, first, *results)
+    elif kind.startswith(("PointWise", "ElementWise", "Activation", "Unary")):
+        same = ("pointwise", len({tensor.name for tensor in layer.inputs}), *results)
+    else:
+        return None
+    return Group(same, layer.name, frozenset(layer.nodes))
+
+
+def of_rules(network: Network, node: LoweredNode) -> Group | None:
+    """Return a compute layer of the rules; None for any other layer."""
+    layer = node.layer
+    if layer is None or node.role != "execution":
+        return None
+    same: tuple[Any, ...]
+    if isinstance(layer, Conv):
+        shapes = [layer.input_shape]
+        if "MaxPool" not in node.op:
+            shapes += (
+                (layer.batch, channels, *layer.output_shape[2:])
+                for channels in _branches(network, node, layer)
+            )
+        same = ("convolution", *_window(layer), layer.groups, 1 + layer.residual,
+                _is_active(node, layer), *shapes)  # fmt: skip
+    elif isinstance(layer, Dense):
+        sizes = (layer.batch, layer.features_in, layer.features_out)
+        same = ("dense", *sizes, _is_active(node, layer))
+    elif isinstance(layer, Pool):
+        same = ("pooling", *_window(layer)[:3], layer.input_shape, layer.output_shape)
+    elif node.op == "MatMul":
+        read, written = _outside(network, node)
+        same = ("product", 2, *(network.tensors[name].shape for name in (*read[:1], *written)))
+    elif isinstance(layer, Activation | Elementwise) or node.op.startswith("PWN("):
+        read, written = _outside(network, node)
+        same = ("pointwise", len(read), *(network.tensors[name].shape for name in written))
+    else:
+        return None
+    return Group(same, f"{node.op} ({node.name})", frozenset(node.sources))
+
+
+def _window(layer: Conv | Pool) -> tuple[tuple[int, int], ...]:
+    """Return kernel, stride, and padding before and after."""
+    return (
+        (layer.kernel_height, layer.kernel_width), (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left), (layer.pad_bottom, layer.pad_right),
+    )  # fmt: skip
+
+
+def _is_active(node: LoweredNode, layer: Conv | Dense) -> bool:
+    return layer.activation != "none" or "PWN(" in node.op
+
+
+def _nodes_of(network: Network, names: Iterable[str]) -> list[Any]:
+    wanted = set(names)
+    return [node for node in network.nodes if node.name in wanted]
+
+
+def _branches(network: Network, node: LoweredNode, layer: Conv) -> list[int]:
+    """Return the output channels of convolutions that were merged."""
+    if "||" not in node.op:
+        return [layer.channels_out]
+    convolutions = [each for each in _nodes_of(network, node.sources) if each.op == "Conv"]
+    return [network.tensors[each.outputs[0]].shape[1] for each in convolutions]
+
+
+def _outside(network: Network, node: LoweredNode) -> tuple[list[str], list[str]]:
+    """Return the computed tensors that a layer reads, and those that it writes for others."""
+    own = _nodes_of(network, node.sources)
+    made = {name for each in own for name in each.outputs}
+    names = {each.name for each in own}
+    read_elsewhere = {n for each in network.nodes if each.name not in names for n in each.inputs}
+    read = [name for each in own for name in each.inputs
+            if name and name not in made and not network.tensors[name].is_weight]  # fmt: skip
+    written = [
+        name for each in own for name in each.outputs
+        if name in read_elsewhere or name in network.outputs
+    ]  # fmt: skip
+    return list(dict.fromkeys(read)), written
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the rules agree with an engine, in compute layers."""
+
+    engine: Sequence[Group]
+    rules: Sequence[Group]
+    in_order: int
+    any_order: int
+    by_name: int | None
+    others: Counter[str]
+
+    @property
+    def larger(self) -> int:
+        return max(len(self.engine), len(self.rules))
+
+    def lines(self, *, everything: bool = False) -> list[str]:
+        """Return what is in one sequence only, in order; or all, matched layers side by side."""
+        matcher = difflib.SequenceMatcher(
+            None, [g.same for g in self.engine], [g.same for g in self.rules], autojunk=False
+        )
+        found = []
+        for word, a, b, c, d in matcher.get_opcodes():
+            if word != "equal":
+                found += [f"  engine {group}" for group in self.engine[a:b]]
+                found += [f"  rules  {group}" for group in self.rules[c:d]]
+            elif everything:
+                pairs = zip(self.engine[a:b], self.rules[c:d], strict=True)
+                found += [f"  both   {one.name} | {other.name}" for one, other in pairs]
+        return found
+
+
+def compare(engine: Engine, network: Network, lowered: LoweredNetwork) -> Agreement:
+    """Compare an engine's compute layers with those of the rules."""
+    compiled = _compiled(engine, network)
+    mine = [group for layer in engine.layers if (group := of_engine(layer))]
+    theirs = [
+        group for node in lowered.nodes
+        if not set(node.sources) & compiled and (group := of_rules(network, node))
+    ]  # fmt: skip
+    matcher = difflib.SequenceMatcher(
+        None, [g.same for g in mine], [g.same for g in theirs], autojunk=False
+    )
+    in_order = sum(block.size for block in matcher.get_matching_blocks())
+    any_order = (Counter(g.same for g in mine) & Counter(g.same for g in theirs)).total()
+    others = Counter(
+        layer.type for layer in engine.layers if of_engine(layer) is None and layer.type != "NoOp"
+    )
+    return Agreement(mine, theirs, in_order, any_order, _by_name(network, mine, theirs), others)
+
+
+def _compiled(engine: Engine, network: Network) -> set[str]:
+    """Return the nodes of parts that were compiled as a whole: from the first to the last."""
+    places = {node.name: place for place, node in enumerate(network.nodes)}
+    found: set[str] = set()
+    for layer in engine.layers:
+        ends = [places[name] for name in layer.nodes if name in places]
+        if layer.spans and ends:
+            found |= {node.name for node in network.nodes[min(ends) : max(ends) + 1]}
+    return found
+
+
+def _by_name(network: Network, mine: Sequence[Group], theirs: Sequence[Group]) -> int | None:
+    """Count the engine's layers with the same nodes; None if it is not of this file."""
+    compared = {node.name for node in network.nodes if node.op not in FOLDED}
+    named = [group.nodes & compared for group in mine]
+    if sum(map(bool, named)) < len(named) / 2:
+        return None
+    made = Counter(group.nodes & compared for group in theirs)
+    return (Counter(filter(None, named)) & made).total()
+
+
+def engine_reformat_bytes(engine: Engine) -> float:
+    """Return the bytes that an engine's Reformat layers read and write."""
+    return sum(
+        _bytes(tensor) for layer in engine.layers if layer.type == "Reformat"
+        for tensor in (*layer.inputs, *layer.outputs)
+    )  # fmt: skip
+
+
+def _bytes(tensor: EngineTensor) -> float:
+    return tensor.values * DTYPE_BYTES.get(tensor.dtype, float("nan"))
+
+
+def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
+    """Return a network with Q/DQ before operators, as quantisation toolkits insert them.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Left unchanged.
+    ops : sequence of str
+        As in `Known`. Products are quantised with ``Conv``; of a sum, the shortcut: the operand
+        that no convolution computes, or the later one.
+    """
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    nodes = list(graph.node)
+    weights = {tensor.name for tensor in graph.initializer}
+    maker = {name: place for place, node in enumerate(nodes) for name in node.output}
+    del graph.node[:]
+    graph.initializer.append(numpy_helper.from_array(np.asarray(0.05, np.float32), "qdq/scale"))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "qdq/zero"))
+    for node in nodes:
+        for place in _quantized_inputs(node, ops, weights, maker, nodes):
+            name = f"{node.name or node.output[0]}/{place}"
+            given = [node.input[place], "qdq/scale", "qdq/zero"]
+            between, after = f"{name}/int8", f"{name}/dequantized"
+            graph.node.append(
+                helper.make_node("QuantizeLinear", given, [between], name=f"{name}/Q")
+            )
+            back = [between, *given[1:]]
+            graph.node.append(
+                helper.make_node("DequantizeLinear", back, [after], name=f"{name}/DQ")
+            )
+            node.input[place] = after
+        graph.node.append(node)
+    return made
+
+
+def _quantized_inputs(
+    node: NodeProto, ops: Sequence[str], weights: set[str], maker: dict[str, int], nodes: Any
+) -> list[int]:
+    if node.op_type in ("Conv", "Gemm", "MatMul"):
+        return [0, 1] if "Conv" in ops else []
+    if node.op_type not in ops:
+        return []
+    if node.op_type != "Add":
+        return [0]
+    if any(name in weights or name not in maker for name in node.input):
+        return []
+
+    def of_convolution(place: int) -> tuple[bool, int]:
+        made = nodes[maker[node.input[place]]]
+        while made.op_type == "BatchNormalization":
+            made = nodes[maker[made.input[0]]]
+        return made.op_type != "Conv", maker[node.input[place]]
+
+    return [max((0, 1), key=of_convolution)]
+
+
+def lowered_network(known: Known, engine: Engine) -> tuple[Network, LoweredNetwork]:
+    """Read and lower a network, quantised or not, at the engine's batch size."""
+    batches = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
+    batch = batches.pop() if len(batches) == 1 else None
+    if known.quantized:
+        model = quantized(stripped_model(known.network), known.quantized)
+        network = read_graph(model.SerializeToString(), known.network.stem, batch=batch)
+    else:
+        network = read_network(known.network, batch=batch)
+    return network, lower(network, Setting("tensorrt", precision=known.precision), ANY_GPU)
+
+
+def _pairs(engine: Path, network: Path | None, precision: str) -> list[tuple[Path, Known]]:
+    if network is not None:
+        return [(engine, Known(network, precision))]
+    found = [(engine / f"{name}.graph.json.gz", known) for name, known in KNOWN.items()]
+    if missing := [path.name for path, _ in found if not path.is_file()]:
+        sys.exit(f"{engine} lacks {', '.join(missing)}; give a GRAPH.json and its NETWORK.onnx")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("engine", type=Path, help="GRAPH.json[.gz], or a folder of known engines")
+    parser.add_argument("network", type=Path, nargs="?", help="its ONNX file")
+    parser.add_argument("--precision", default="fp32", help="that it was built with")
+    parser.add_argument("--differences", action="store_true", help="print unmatched layers")
+    parser.add_argument(
+        "--layers", action="store_true", help="print all, matched ones side by side"
+    )
+    arguments = parser.parse_args()
+    rows = []
+    for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
+        try:
+            engine = read_engine(path)
+            network, lowered = lowered_network(known, engine)
+        except ResperfError as error:
+            sys.exit(str(error))
+        found = compare(engine, network, lowered)
+        rows.append([
+            engine.name, known.precision, "yes" if known.quantized else "",
+            str(len(found.engine)), str(len(found.rules)), f"{found.in_order / found.larger:.1%}",
+            f"{found.any_order / found.larger:.1%}",
+            "" if found.by_name is None else f"{found.by_name / found.larger:.1%}",
+            f"{engine_reformat_bytes(engine) / 1e6:.1f}", f"{reformat_bytes(lowered) / 1e6:.1f}",
+            ", ".join(f"{count} {kind}" for kind, count in sorted(found.others.items())),
+        ])  # fmt: skip
+        if arguments.differences or arguments.layers:
+            print("\n".join([engine.name, *found.lines(everything=arguments.layers)]))
+    headings = (
+        "engine", "precision", "Q/DQ", "engine's", "rules'", "in order", "any order", "by name",
+        "reformat MB", "rules' MB", "other layers of the engine",
+    )  # fmt: skip
+    print(table(headings, rows, text=("engine", "precision", "Q/DQ", headings[-1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,484 @@
+"""Build what is shipped: reference networks, and the bundles of GPUs of published measurements.
+
+    python tools/build.py networks                    # models/networks
+    python tools/build.py networks --only lenet5 --output build/reference
+    python tools/build.py bundles                     # 20 minutes on 2 cores
+    python tools/build.py bundles --only k80 gpus-torch gpus-torch-networks
+
+Networks are structure and shapes at batch 1. Weights are marked as external data in a file that is
+never written, so that a network of half a gigabyte takes a few kilobytes.
+
+Measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). TensorFlow: one bundle
+per card; convolutions and dense layers, forward and as training steps, are learnt from justus. What
+it lacks (poolings, activations, copies, reshapes) is not fitted here but taken over from the
+shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bundle of all cards, in two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur
+(float16) are learnt together, each row on its own card. PyTorch, whole networks: costs of operator
+classes on GPUs, and on two CPUs, are learnt from timm's times of whole networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from gpus import import_all
+from pages import ROOT, imported, public_data, run
+from published import import_layers
+
+from resperf.bundle import Bundle, replaced_folder, write_manifest
+from resperf.dataset import read_info
+from resperf.devices import device_class
+from resperf.layers import kind_of_key
+from resperf.training import train
+
+OPSET = 17
+IR_VERSION = 8
+ABSENT_FILE = "absent.weights"
+Shape = tuple[int, ...]
+
+
+class Builder:
+    """Adds one operator at a time to the tensor that is current.
+
+    `shape` is that of the current tensor without the batch.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        self.input = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, *shape])
+        self.name, self.shape = "input", shape
+        self.nodes: list = []
+        self.weights: list[TensorProto] = []
+        self._count = itertools.count(1)
+
+    def model(self, name: str) -> ModelProto:
+        """Finish: the current tensor is the output."""
+        self.nodes[-1].output[0] = "output"
+        output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, *self.shape])
+        return _model(name, self.nodes, [self.input], [output], self.weights)
+
+    @property
+    def at(self) -> tuple[str, Shape]:
+        """The current tensor, to come back to."""
+        return self.name, self.shape
+
+    def go(self, at: tuple[str, Shape]) -> Builder:
+        """Make another tensor the current one."""
+        self.name, self.shape = at
+        return self
+
+    def weight(self, suffix: str, *dims: int) -> str:
+        """Declare a weight whose bytes are nowhere."""
+        tensor = TensorProto(dims=dims, data_type=TensorProto.FLOAT, name=f"{self.next}.{suffix}")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=ABSENT_FILE)
+        self.weights.append(tensor)
+        return tensor.name
+
+    def scalar(self, suffix: str, value: float) -> str:
+        """Declare a constant that is part of the structure."""
+        name = f"{self.next}.{suffix}"
+        self.weights.append(helper.make_tensor(name, TensorProto.FLOAT, [], [value]))
+        return name
+
+    def op(self, op: str, inputs: Sequence[str], shape: Shape, **attributes: object) -> Builder:
+        """Add a node; its name was made by `begin`."""
+        self.nodes.append(helper.make_node(op, inputs, [self.next], self.next, **attributes))
+        self.name, self.shape = self.next, shape
+        return self
+
+    def begin(self, word: str) -> None:
+        """Name the next node."""
+        self.next = f"{word}{next(self._count)}"
+
+    def conv(
+        self, channels: int, kernel: int, stride: int = 1, pad: int = 0, *, groups: int = 1,
+        bias: bool = True,
+    ) -> Builder:  # fmt: skip
+        self.begin("conv")
+        c, h, w = self.shape
+        names = [self.name, self.weight("weight", channels, c // groups, kernel, kernel)]
+        if bias:
+            names.append(self.weight("bias", channels))
+        shape = (channels, *((n + 2 * pad - kernel) // stride + 1 for n in (h, w)))
+        return self.op(
+            "Conv", names, shape, kernel_shape=[kernel] * 2, strides=[stride] * 2,
+            pads=[pad] * 4, dilations=[1, 1], group=groups,
+        )  # fmt: skip
+
+    def up(self, channels: int) -> Builder:
+        """Transposed convolution that doubles height and width."""
+        self.begin("up")
+        c, h, w = self.shape
+        names = [self.name, self.weight("weight", c, channels, 2, 2), self.weight("bias", channels)]
+        return self.op(
+            "ConvTranspose", names, (channels, 2 * h, 2 * w), kernel_shape=[2, 2], strides=[2, 2]
+        )
+
+    def norm(self) -> Builder:
+        self.begin("norm")
+        words = ("scale", "bias", "mean", "variance")
+        names = [self.name, *(self.weight(word, self.shape[0]) for word in words)]
+        return self.op("BatchNormalization", names, self.shape, epsilon=1e-5)
+
+    def relu(self) -> Builder:
+        self.begin("relu")
+        return self.op("Relu", [self.name], self.shape)
+
+    def relu6(self) -> Builder:
+        self.begin("relu6_")
+        names = [self.name, self.scalar("min", 0.0), self.scalar("max", 6.0)]
+        return self.op("Clip", names, self.shape)
+
+    def leaky(self) -> Builder:
+        self.begin("leaky")
+        return self.op("LeakyRelu", [self.name], self.shape, alpha=0.1)
+
+    def pool(
+        self, kernel: int, stride: int, pad: int = 0, *, op: str = "MaxPool", ceil: bool = False
+    ) -> Builder:
+        self.begin("pool")
+        c, h, w = self.shape
+        extra = stride - 1 if ceil else 0
+        shape = (c, *((n + 2 * pad - kernel + extra) // stride + 1 for n in (h, w)))
+        return self.op(
+            op, [self.name], shape, kernel_shape=[kernel] * 2, strides=[stride] * 2,
+            pads=[pad] * 4, ceil_mode=int(ceil),
+        )  # fmt: skip
+
+    def average(self) -> Builder:
+        self.begin("average")
+        return self.op("GlobalAveragePool", [self.name], (self.shape[0], 1, 1))
+
+    def flatten(self) -> Builder:
+        self.begin("flatten")
+        c, h, w = self.shape
+        return self.op("Flatten", [self.name], (c * h * w,), axis=1)
+
+    def dense(self, units: int) -> Builder:
+        self.begin("dense")
+        names = [self.name, self.weight("weight", units, self.shape[0]), self.weight("bias", units)]
+        return self.op("Gemm", names, (units,), transB=1)
+
+    def add(self, other: tuple[str, Shape]) -> Builder:
+        self.begin("add")
+        return self.op("Add", [self.name, other[0]], self.shape)
+
+    def concat(self, branches: Sequence[tuple[str, Shape]]) -> Builder:
+        self.begin("concat")
+        channels = sum(shape[0] for _, shape in branches)
+        shape = (channels, *branches[0][1][1:])
+        return self.op("Concat", [name for name, _ in branches], shape, axis=1)
+
+    def conv_norm(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> Builder:
+        """Convolution with SAME padding and without bias, then normalisation."""
+        return self.conv(channels, kernel, stride, kernel // 2, groups=groups, bias=False).norm()
+
+
+def _model(
+    name: str, nodes: list, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto],
+    weights: list[TensorProto],
+) -> ModelProto:  # fmt: skip
+    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
+    opset = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(
+        graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="resperf"
+    )
+
+
+def lenet5() -> Builder:
+    net = Builder(1, 28, 28).conv(6, 5, 1, 2).relu().pool(2, 2).conv(16, 5).relu().pool(2, 2)
+    return net.flatten().dense(120).relu().dense(84).relu().dense(10)
+
+
+def alexnet() -> Builder:
+    net = Builder(3, 224, 224).conv(64, 11, 4, 2).relu().pool(3, 2)
+    net.conv(192, 5, 1, 2).relu().pool(3, 2).conv(384, 3, 1, 1).relu()
+    net.conv(256, 3, 1, 1).relu().conv(256, 3, 1, 1).relu().pool(3, 2)
+    return net.flatten().dense(4096).relu().dense(4096).relu().dense(1000)
+
+
+def zfnet() -> Builder:
+    net = Builder(3, 224, 224).conv(96, 7, 2, 1).relu().pool(3, 2, 1)
+    net.conv(256, 5, 2).relu().pool(3, 2, 1).conv(384, 3, 1, 1).relu()
+    net.conv(384, 3, 1, 1).relu().conv(256, 3, 1, 1).relu().pool(3, 2)
+    return net.flatten().dense(4096).relu().dense(4096).relu().dense(1000)
+
+
+def vgg(*convolutions: int) -> Builder:
+    net = Builder(3, 224, 224)
+    for count, channels in zip(convolutions, (64, 128, 256, 512, 512), strict=True):
+        for _ in range(count):
+            net.conv(channels, 3, 1, 1).relu()
+        net.pool(2, 2)
+    return net.flatten().dense(4096).relu().dense(4096).relu().dense(1000)
+
+
+def nin() -> Builder:
+    net = Builder(3, 224, 224)
+    for channels, kernel, stride, pad in ((96, 11, 4, 0), (256, 5, 1, 2), (384, 3, 1, 1)):
+        net.conv(channels, kernel, stride, pad).relu()
+        net.conv(channels, 1).relu().conv(channels, 1).relu().pool(3, 2)
+    return net.conv(1024, 3, 1, 1).relu().conv(1024, 1).relu().conv(1000, 1).relu().average()
+
+
+def resnet(block: Callable[[Builder, int, int], Builder], depths: Sequence[int]) -> Builder:
+    net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
+    for stage, depth in enumerate(depths):
+        for index in range(depth):
+            block(net, 64 << stage, 2 if stage and not index else 1)
+    return net.average().flatten().dense(1000)
+
+
+def basic_block(net: Builder, width: int, stride: int) -> Builder:
+    start = net.at
+    end = net.conv_norm(width, 3, stride).relu().conv_norm(width, 3).at
+    return _join(net, start, end, stride)
+
+
+def bottleneck(net: Builder, width: int, stride: int) -> Builder:
+    start = net.at
+    net.conv_norm(width, 1).relu().conv_norm(width, 3, stride).relu()
+    return _join(net, start, net.conv_norm(4 * width, 1).at, stride)
+
+
+def _join(net: Builder, start: tuple[str, Shape], end: tuple[str, Shape], stride: int) -> Builder:
+    shortcut = start
+    if start[1] != end[1]:
+        shortcut = net.go(start).conv_norm(end[1][0], 1, stride).at
+    return net.go(end).add(shortcut).relu()
+
+
+def mobilenet_v1() -> Builder:
+    net = Builder(3, 224, 224).conv_norm(32, 3, 2).relu6()
+    rows = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5]
+    for channels, stride in [*rows, (1024, 2), (1024, 1)]:
+        net.conv_norm(net.shape[0], 3, stride, net.shape[0]).relu6().conv_norm(channels, 1).relu6()
+    return net.average().flatten().dense(1000)
+
+
+def mobilenet_v2() -> Builder:
+    net = Builder(3, 224, 224).conv_norm(32, 3, 2).relu6()
+    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
+            (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
+    for expansion, channels, depth, first_stride in rows:
+        for index in range(depth):
+            stride, start = 1 if index else first_stride, net.at
+            if expansion > 1:
+                net.conv_norm(expansion * start[1][0], 1).relu6()
+            net.conv_norm(net.shape[0], 3, stride, net.shape[0]).relu6().conv_norm(channels, 1)
+            if net.shape == start[1]:
+                net.add(start)
+    return net.conv_norm(1280, 1).relu6().average().flatten().dense(1000)
+
+
+def squeezenet1_1() -> Builder:
+    net = Builder(3, 224, 224).conv(64, 3, 2).relu().pool(3, 2, ceil=True)
+    for index, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
+        if index in (2, 4):
+            net.pool(3, 2, ceil=True)
+        start = net.conv(squeeze, 1).relu().at
+        branches = [net.go(start).conv(4 * squeeze, k, 1, k // 2).relu().at for k in (1, 3)]
+        net.concat(branches)
+    return net.conv(1000, 1).relu().average().flatten()
+
+
+def googlenet() -> Builder:
+    net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, ceil=True)
+    net.conv_norm(64, 1).relu().conv_norm(192, 3).relu()
+    stages = (
+        ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
+        ((192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64),
+         (112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128)),
+        ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
+    )  # fmt: skip
+    for kernel, stage in zip((3, 3, 2), stages, strict=True):
+        net.pool(kernel, 2, ceil=True)
+        for block in stage:
+            inception(net, *block)
+    return net.average().flatten().dense(1000)
+
+
+def inception(net: Builder, one: int, in3: int, out3: int, in5: int, out5: int, pooled: int):
+    start = net.at
+    branches = [net.conv_norm(one, 1).relu().at]
+    for inner, outer in ((in3, out3), (in5, out5)):
+        branches.append(net.go(start).conv_norm(inner, 1).relu().conv_norm(outer, 3).relu().at)
+    branches.append(net.go(start).pool(3, 1, 1, ceil=True).conv_norm(pooled, 1).relu().at)
+    return net.concat(branches)
+
+
+def densenet121() -> Builder:
+    net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
+    for stage, depth in enumerate((6, 12, 24, 16)):
+        if stage:
+            net.norm().relu().conv(net.shape[0] // 2, 1, bias=False)
+            net.pool(2, 2, op="AveragePool")
+        for _ in range(depth):
+            start = net.at
+            net.norm().relu().conv_norm(128, 1).relu().conv(32, 3, 1, 1, bias=False)
+            net.concat([start, net.at])
+    return net.norm().relu().average().flatten().dense(1000)
+
+
+def darknet19() -> Builder:
+    net = Builder(3, 224, 224)
+    for channels, depth in ((32, 1), (64, 1), (128, 3), (256, 3), (512, 5), (1024, 5)):
+        if channels > 32:
+            net.pool(2, 2)
+        for index in range(depth):
+            wide = index % 2 == 0
+            net.conv_norm(channels if wide else channels // 2, 3 if wide else 1).leaky()
+    return net.conv(1000, 1).average().flatten()
+
+
+def unet() -> Builder:
+    net, skips = Builder(1, 256, 256), []
+    for width in (64, 128, 256, 512, 1024):
+        net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
+        if width < 1024:
+            skips.append(net.at)
+            net.pool(2, 2)
+    for width, skip in zip((512, 256, 128, 64), reversed(skips), strict=True):
+        net.concat([skip, net.up(width).at])
+        net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
+    return net.conv(2, 1)
+
+
+NETWORKS: dict[str, Callable[[], Builder]] = {
+    "lenet5": lenet5,
+    "alexnet": alexnet,
+    "zfnet": zfnet,
+    "nin": nin,
+    "vgg11": lambda: vgg(1, 1, 2, 2, 2),
+    "vgg16": lambda: vgg(2, 2, 3, 3, 3),
+    "vgg19": lambda: vgg(2, 2, 4, 4, 4),
+    "resnet18": lambda: resnet(basic_block, (2, 2, 2, 2)),
+    "resnet50": lambda: resnet(bottleneck, (3, 4, 6, 3)),
+    "mobilenet_v1": mobilenet_v1,
+    "mobilenet_v2": mobilenet_v2,
+    "squeezenet1_1": squeezenet1_1,
+    "googlenet": googlenet,
+    "densenet121": densenet121,
+    "darknet19": darknet19,
+    "unet": unet,
+}
+
+
+def networks(folder: Path, names: Sequence[str]) -> None:
+    """Write networks: structure and shapes, no weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        model = NETWORKS[name]().model(name)
+        data = model.SerializeToString(deterministic=True)
+        (folder / f"{name}.onnx").write_bytes(data)
+        print(f"{name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
+
+
+DEVICES = ("1080ti", "k80", "p100", "v100")
+SHIPPED = ROOT / "models" / "bundles"
+TREES = 500
+"""Of each kind at most, so that a bundle stays below 6 MB."""
+TORCH = "gpus-torch"
+"""The bundle of all cards under PyTorch."""
+TORCH_TREES = {"cuda": 800, "rocm": 200}
+"""Its parts, that of most cards first: class of devices -> most trees of each kind, so that the
+bundle stays below 10 MB."""
+OPERATOR_COSTS = "gpus-torch-networks"
+"""The bundle of what operators cost under PyTorch, learnt from whole networks."""
+COST_PARTS = {"gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_12700h")}
+"""Its parts -> the devices in the names of timm's files."""
+BUNDLES = (*DEVICES, TORCH, OPERATOR_COSTS)
+
+
+def bundles(output: Path, names: Sequence[str]) -> None:
+    """Train bundles."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for device in (each for each in DEVICES if each in names):
+            build_tensorflow(device, work, output)
+        if TORCH in names:
+            build_torch(work, output / TORCH)
+        if OPERATOR_COSTS in names:
+            build_operator_costs(work, output / OPERATOR_COSTS)
+
+
+def build_tensorflow(device: str, work: Path, output: Path) -> None:
+    """Train a card's bundle, and take over what its measurements lack."""
+    name = f"{device}-tensorflow"
+    learnt = train(import_layers(f"justus-{device}", work), work / name, trees=TREES)
+    write_estimated(learnt, Bundle.load(SHIPPED / name), output / name)
+
+
+def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
+    """Write a bundle with what the shipped one estimates and the dataset lacks."""
+    old, new = shipped.part, learnt.part
+    kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
+    golden = [each for each in old["golden"]["layers"] if kind_of_key(each["key"]) in kinds]
+    notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
+    made = learnt.changed(
+        "what was not measured is estimated as in the bundle before",
+        predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
+        ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
+        golden=new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
+        transfers=old["transfers"],
+        costs=old["costs"] | new["costs"],
+        training=new["training"] | {"notes": notes},
+        estimates=old["estimates"],
+    )
+    with replaced_folder(output) as folder:
+        skipped = shutil.ignore_patterns("bundle.json")
+        shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
+        write_manifest(folder, made.manifest)
+
+
+def build_torch(work: Path, output: Path) -> None:
+    """Import, merge and train the cards of each class, and join the two bundles."""
+    datasets = import_all(work / "cards")
+    for name, most in TORCH_TREES.items():
+        of_class = [path for path in datasets
+                    if device_class(read_info(path).platform.device) == name]  # fmt: skip
+        run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
+        train(work / f"{name}.h5", work / name, method="roofline", trees=most)
+    run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
+
+
+def build_operator_costs(work: Path, output: Path) -> None:
+    """Import, merge and train the devices of each part, and join the parts."""
+    data = public_data() / "timm"
+    for part, devices in COST_PARTS.items():
+        datasets = []
+        for device in devices:
+            files = [
+                *sorted(data.glob(f"benchmark-*{device}*.csv.gz")),
+                data / "operators.jsonl.gz",
+            ]
+            datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
+        run("dataset", "merge", *datasets, "-o", work / f"{part}.h5")
+        run("train", work / f"{part}.h5", "--method", "class-costs", "-o", work / part)
+    run("bundle", "merge", *(work / part for part in COST_PARTS), "-o", output)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="what", required=True)
+    for what, names in (("networks", [*NETWORKS]), ("bundles", BUNDLES)):
+        command = commands.add_parser(what)
+        command.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names)
+        command.add_argument("--output", type=Path, default=ROOT / "models" / what)
+    options = parser.parse_args(arguments)
+    {"networks": networks, "bundles": bundles}[options.what](options.output, options.only)
+
+
+if __name__ == "__main__":
+    main()
