@@ -11,9 +11,10 @@ never written, so that a network of half a gigabyte takes a few kilobytes.
 Measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). TensorFlow: one bundle
 per card; convolutions and dense layers, forward and as training steps, are learnt from justus. What
 it lacks (poolings, activations, copies, reshapes) is not fitted here but taken over from the
-shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bundle of all cards, in two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur
-(float16) are learnt together, each row on its own card. PyTorch, whole networks: costs of operator
-classes on GPUs, and on two CPUs, are learnt from timm's times of whole networks.
+shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bundle of all cards, in
+two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur (float16) are learnt
+together, each row on its own card. PyTorch, whole networks: costs of operator classes on GPUs, and
+on two CPUs, are learnt from timm's times of whole networks.
 """
 
 from __future__ import annotations
