@@ -90,7 +90,7 @@ COMMANDS = (
     "--device cpu",
     "predict-layer matmul batch=1 outer=8 rows=128 depth=64 columns=128 --device h100",
     "devices",
-    "devices --provenance",
+    "devices --json",
     "predict nosuch.onnx",
     "predict resnet18 --device nosuch",
     "predict resnet18 --device h100 --precision int8",
