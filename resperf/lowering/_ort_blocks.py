@@ -26,8 +26,6 @@ from resperf.lowering._read import (
 )
 from resperf.network import Network, Node
 
-PRECISE = "InsertedPrecisionFreeCast_"
-"""Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
@@ -373,11 +371,11 @@ class _Placing:
         )
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        """Whether a convolution's weights are constant, so that they can be blocked beforehand.
+        """Whether a convolution's weights and bias are constant, so that they are blocked before.
 
-        Those in half precision are cast before, which makes other constants of them.
+        A bias in half precision that several nodes read is cast in every run.
         """
-        return self._are_fixed(node.inputs[1:2]) and not node.inputs[1].startswith(PRECISE)
+        return self._are_fixed([name for name in node.inputs[1:RESIDUAL] if name])
 
     def _are_fixed(self, names: Sequence[str]) -> bool:
         """Whether all tensors of these names are constant, and there are any."""

@@ -23,7 +23,6 @@ from resperf.lowering._base import (
     qualified_by_domain,
 )
 from resperf.lowering._ort_attention import attention_parts
-from resperf.lowering._ort_blocks import PRECISE
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -63,6 +62,8 @@ _DOMAINS = frozenset(
 """Domains whose operators ONNX Runtime has."""
 BLOCKS = "NchwcTransformer"
 """ONNX Runtime's optimiser that chooses blocked layouts."""
+PRECISE = "InsertedPrecisionFreeCast_"
+"""Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
