@@ -101,10 +101,12 @@ def _ask(network: Network) -> list[LoweredNode]:
 
 def _in_float32(network: Network) -> Network:
     """Return a network whose tensors in half precision are float32."""
-    tensors = {name: _as_float32(tensor) for name, tensor in network.tensors.items()}
-    return replace(
-        network, tensors=tensors, nodes=tuple(_cast_to(node, tensors) for node in network.nodes)
+    tensors, weights = (
+        {name: _as_float32(tensor) for name, tensor in each.items()}
+        for each in (network.tensors, network.weight_tensors)
     )
+    nodes = tuple(_cast_to(node, tensors) for node in network.nodes)
+    return replace(network, tensors=tensors, weight_tensors=weights, nodes=nodes)
 
 
 def _as_float32(tensor: Tensor) -> Tensor:
