@@ -38,9 +38,7 @@ class Lowering(Protocol):
     without asking the framework.
     """
 
-    def lower(
-        self, network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
-    ) -> LoweredNetwork:
+    def lower(self, network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
         """Lower a network as it runs under `setting` on `platform`."""
         ...
 
@@ -50,7 +48,7 @@ class Lowering(Protocol):
 
 
 _answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxlen=NETWORKS_CACHED)
-"""Cache of the last results of `lower` by ``auto``."""
+"""Last results of `lower`."""
 
 
 def _lowering(setting: Setting, platform: Platform) -> Lowering:
@@ -61,9 +59,7 @@ def _lowering(setting: Setting, platform: Platform) -> Lowering:
         raise UnsupportedError(f"no lowering: {error}") from error
 
 
-def lower(
-    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
     """Turn a network into the layers that the framework of `setting` runs.
 
     Parameters
@@ -72,22 +68,19 @@ def lower(
     setting : Setting
     platform : Platform
         Machine that the layers are for: usually a bundle's.
-    method : {"auto", "framework", "rules"}
-        ``framework`` asks the installed framework, ``rules`` uses stored rules. ``auto`` asks the
-        framework where it can say; it caches the last results, by the identity of the arguments.
+
+    The last results are kept, by the identity of the arguments.
 
     Raises
     ------
     UnsupportedError
-        If the framework has no lowering, or `method` is not available.
+        If the framework has no lowering, or cannot run the network.
     """
-    if method == "auto":
-        for about, how, where, answer in _answers:
-            if about is network and how is setting and where is platform:
-                return answer
-    lowered = _lowering(setting, platform).lower(network, setting, platform, method=method)
-    if method == "auto":
-        _answers.append((network, setting, platform, lowered))
+    for about, how, where, answer in _answers:
+        if about is network and how is setting and where is platform:
+            return answer
+    lowered = _lowering(setting, platform).lower(network, setting, platform)
+    _answers.append((network, setting, platform, lowered))
     return lowered
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
@@ -164,20 +164,6 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
         else node
         for place, node in enumerate(nodes)
     )
-
-
-def refuse_all_but_rules(method: str, framework: str) -> None:
-    """Refuse to ask a framework, which is named with the reason why it is not asked.
-
-    Raises
-    ------
-    UnsupportedError
-        If another method than the rules is requested.
-    """
-    if method not in ("auto", "rules"):
-        raise UnsupportedError(
-            f"lowering method {method!r} does not exist for {framework}; use rules"
-        )
 
 
 def answer(

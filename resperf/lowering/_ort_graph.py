@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from resperf.errors import Message, UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
-from resperf.lowering import _ort_batches, _ort_rules
+from resperf.lowering import _ort_blocks
 from resperf.lowering._base import (
     CONTROL_FLOW,
     LoweredNode,
@@ -23,13 +23,6 @@ from resperf.lowering._base import (
     qualified_by_domain,
 )
 from resperf.lowering._ort_attention import attention_parts
-from resperf.lowering._ort_batches import (
-    PRECISE,
-    RELAYOUTS,
-    Optimised,
-    channels_first,
-    in_float32,
-)
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -67,10 +60,42 @@ _DOMAINS = frozenset(
      "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
 )  # fmt: skip
 """Domains whose operators ONNX Runtime has."""
-_Reader = Callable[[Network, Optimised, int], list[LoweredNode]]
 BLOCKS = "NchwcTransformer"
 """ONNX Runtime's optimiser that chooses blocked layouts."""
+PRECISE = "InsertedPrecisionFreeCast_"
+"""Prefix of ONNX Runtime's names of tensors that it casts to float32."""
+RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
+
+
+@dataclass(frozen=True)
+class Optimised:
+    """What ONNX Runtime makes of a network.
+
+    Attributes
+    ----------
+    original : Network
+    made : Network
+        The nodes of the optimised graph. Its tensors are those of both.
+    protos : sequence of onnx.NodeProto
+        The same nodes, as ONNX Runtime wrote them.
+    blocked : sequence of bool
+        Whether their outputs are in blocks.
+    produced : sequence of str
+        Tensors of the original network that they compute.
+    constants : set of str
+        Names of the constants of the optimised graph.
+    """
+
+    original: Network
+    made: Network
+    protos: Sequence[onnx.NodeProto]
+    blocked: Sequence[bool]
+    produced: Sequence[str]
+    constants: Set[str]
+
+
+_Reader = Callable[[Network, Optimised, int], list[LoweredNode]]
 
 
 def optimised_model(
@@ -176,16 +201,9 @@ def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
 def _asked(
     network: Network, read: _Reader, block: int, threads: int, without: tuple[str, ...]
 ) -> list[LoweredNode]:
-    """Ask ONNX Runtime, or read its graph of the network at another batch size."""
-    parts, way = _without_custom(network), (threads, without)
-    if (known := _ort_batches.known(parts, way)) is not None:
-        nodes = read(network, known, block)
-        if all(node.role != "unknown" for node in nodes):
-            return _with_custom(network, nodes)
+    parts = _without_custom(network)
     model = optimised_model(skeleton(parts), threads=threads, without=without)
-    optimised = optimised_as(parts, model.graph)
-    _ort_batches.keep(way, optimised)
-    return _with_custom(network, read(network, optimised, block))
+    return _with_custom(network, read(network, optimised_as(parts, model.graph), block))
 
 
 def _without_custom(network: Network) -> Network:
@@ -279,10 +297,10 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
 
 def _add_in_place(optimised: Optimised) -> list[bool]:
     """Whether each node adds to its residual in place."""
-    residual = _ort_rules.RESIDUAL
+    residual = _ort_blocks.RESIDUAL
     reads = [proto.input for proto in optimised.protos]
     lasting = {*optimised.made.inputs, *optimised.made.outputs, *optimised.constants}
-    return _ort_rules.added_in_place(
+    return _ort_blocks.added_in_place(
         reads, [names[residual] if len(names) > residual else None for names in reads], lasting
     )
 
@@ -290,13 +308,13 @@ def _add_in_place(optimised: Optimised) -> list[bool]:
 def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
     """Turn an optimised graph without blocked layouts into nodes in blocks of another machine.
 
-    The rules give the layouts: see `_ort_rules`.
+    `_ort_blocks` gives the layouts.
     """
     around = optimised.made
     sources = _sources(network, optimised.produced)
     names = {node.name: each for node, each in zip(around.nodes, sources, strict=True)}
     joined = _with_hard_swish(network, around, names)
-    return named_by_sources(network, _ort_rules.lower_optimised(joined, block, names))
+    return named_by_sources(network, _ort_blocks.in_blocks(joined, block, names))
 
 
 def _with_hard_swish(
@@ -396,6 +414,29 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
         produced.append(original.removeprefix(PRECISE))
     made = replace(network, nodes=tuple(nodes), tensors=tensors)
     return Optimised(network, made, protos, was_blocked, produced, weights.keys())
+
+
+def in_float32(network: Network, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return the tensors that ONNX Runtime computes in float32 instead of half precision.
+
+    Those of `names` that it names so.
+    """
+    originals = {
+        name: network.tensors.get(name.removeprefix(PRECISE))
+        for name in names
+        if name.startswith(PRECISE)
+    }
+    return {
+        name: replace(tensor, name=name, dtype="float32", value=None)
+        for name, tensor in originals.items()
+        if tensor is not None
+    }
+
+
+def channels_first(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of an image with its channels last as one with its channels first."""
+    batch, *pixels, channels = tensor.shape
+    return (batch, channels, *pixels)
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

@@ -1,11 +1,12 @@
-"""Lowering for ONNX Runtime's CUDA provider: asked of the installed ONNX Runtime, or by rules.
+"""Lowering for ONNX Runtime's CUDA provider, asked of the installed ONNX Runtime.
 
 As ONNX Runtime's source says (``graph_transformer_utils.cc``), the CUDA provider gets the fusions
 of all providers: convolutions with normalisations, factors and terms per channel, Gemm, gelu and
 its bias, LayerNormalization with its skip connection, scales and transpositions of products,
 attention. It does not get those of the CPU alone, which are left out here (`CPU_ONLY`):
 activations and residuals fused into convolutions and products, and blocked layouts. So ONNX Runtime
-on any CPU, without these, makes the graph that the CUDA provider runs.
+on any CPU, without these, makes the graph that the CUDA provider runs. Half precision, which a CPU
+has few kernels of, is asked about in float32; casts between the two are then left out.
 
 Not expressed: fusions of the CUDA provider alone (GroupQueryAttention) and networks with
 QuantizeLinear. None of it has been compared with a GPU's own graph.
@@ -14,14 +15,18 @@ QuantizeLinear. None of it has been compared with a GPU's own graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering import _cache, _ort_graph, _ort_rules
+from resperf.layers.cast import ELEMENT_TYPES
+from resperf.lowering import _cache, _ort_blocks, _ort_graph
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering._ort_half_precision import has_half_precision
-from resperf.lowering.onnxruntime import installed, too_large
-from resperf.network import Network
+from resperf.lowering.onnxruntime import installed
+from resperf.network import Network, Node, Tensor
+from resperf.network.folding import HALF_PRECISION
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -32,6 +37,8 @@ CPU_ONLY = (
     "MatMulNBitsFusion",
 )  # fmt: skip
 """ONNX Runtime's optimisers for nodes of its CPU provider only."""
+_FUSES_ACTIVATIONS = frozenset({"conv", "conv_nd", "dense"})
+"""Kinds whose kernels end with an activation on CPUs only."""
 _NOTES = {
     "QuantizeLinear": "what the CUDA provider makes of quantised operators is not known",
     "GroupQueryAttention": "how the CUDA provider runs GroupQueryAttention is not known",
@@ -45,10 +52,10 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 
 def _lower_layer(layer: Layer, dtype: str) -> Layer:
-    lowered = _ort_rules.lower_layer(layer, 0)
+    lowered = _ort_blocks.lower_layer(layer, 0)
     fields = lowered.fields()
     changes: dict[str, str | bool] = {}
-    if lowered.kind in _ort_rules.FUSED_ACTIVATIONS:
+    if lowered.kind in _FUSES_ACTIVATIONS:
         changes["activation"] = "none"
     if fields.get("residual"):
         changes["residual"] = False
@@ -57,15 +64,14 @@ def _lower_layer(layer: Layer, dtype: str) -> Layer:
     return lowered.replace(**changes) if changes else lowered
 
 
-def lower(
-    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network; see `resperf.lowering.lower`.
 
     Raises
     ------
     UnsupportedError
-        If the setting is another provider's, or NHWC: what runs then is not known.
+        If the setting is another provider's, or NHWC: what runs then is not known; or if ONNX
+        Runtime cannot run the network.
     """
     if setting.provider not in ("", PROVIDER):
         raise UnsupportedError(
@@ -76,31 +82,9 @@ def lower(
         raise UnsupportedError(
             "which operators the CUDA provider runs in NHWC is not known; measure whole networks"
         )
-    if method not in ("auto", "framework", "rules"):
-        raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
-    why_rules = ""
-    if method == "auto":
-        why_rules = _difference(network, setting)
-        method = "rules" if why_rules else "framework"
     ops = {node.op for node in network.nodes}
     notes = tuple(note for op, note in _NOTES.items() if op in ops)
-    if method == "framework":
-        return answer(network, _ask(network), installed(), notes)
-    if why_rules:
-        notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}", *notes)
-    nodes = _ort_rules.lower_nodes(network, 0, on_cpu=False)
-    return answer(network, nodes, "rules", notes)
-
-
-def _difference(network: Network, setting: Setting) -> str:
-    """Say why this host's ONNX Runtime would answer something else; empty if it would not."""
-    import onnxruntime
-
-    if setting.framework_version != onnxruntime.__version__:
-        return f"version {onnxruntime.__version__} here, {setting.framework_version} there"
-    if has_half_precision(network):
-        return "a CPU computes half precision in float32"
-    return too_large(network)
+    return answer(network, _ask(network), installed(), notes)
 
 
 def _ask(network: Network) -> list[LoweredNode]:
@@ -108,5 +92,46 @@ def _ask(network: Network) -> list[LoweredNode]:
     return _cache.once(
         network,
         (installed(), PROVIDER),
-        lambda: _ort_graph.ask(network, 0, threads=1, without=CPU_ONLY),
+        lambda: [
+            _in_precision(network, node)
+            for node in _ort_graph.ask(_in_float32(network), 0, threads=1, without=CPU_ONLY)
+        ],
     )
+
+
+def _in_float32(network: Network) -> Network:
+    """Return a network whose tensors in half precision are float32."""
+    tensors, weights = (
+        {name: _as_float32(tensor) for name, tensor in each.items()}
+        for each in (network.tensors, network.weight_tensors)
+    )
+    nodes = tuple(_cast_to(node, tensors) for node in network.nodes)
+    return replace(network, tensors=tensors, weight_tensors=weights, nodes=nodes)
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    if tensor.dtype not in HALF_PRECISION:
+        return tensor
+    value = None if tensor.value is None else tensor.value.astype(np.float32)
+    return replace(tensor, dtype="float32", value=value)
+
+
+def _cast_to(node: Node, tensors: dict[str, Tensor]) -> Node:
+    """Return a Cast as one to the type that its result now has; any other node as it is."""
+    if node.op != "Cast" or node.domain or node.outputs[0] not in tensors:
+        return node
+    to = ELEMENT_TYPES[tensors[node.outputs[0]].dtype]
+    return replace(node, attributes={**node.attributes, "to": to})
+
+
+def _in_precision(network: Network, lowered: LoweredNode) -> LoweredNode:
+    """Give a layer the precision of the tensors that its operators write."""
+    layer = lowered.layer
+    if layer is None or layer.fields().get("dtype") != "float32":
+        return lowered
+    sources = {
+        name for node in network.nodes if node.name in lowered.sources for name in node.outputs
+    }
+    found = {network.tensors[name].dtype for name in sources if name in network.tensors}
+    half = found & HALF_PRECISION
+    return replace(lowered, layer=layer.replace(dtype=half.pop())) if half else lowered

@@ -38,7 +38,6 @@ from resperf.lowering._base import (
     in_precision,
     is_computed_once,
     qualified_by_domain,
-    refuse_all_but_rules,
     with_fields,
 )
 from resperf.lowering._read import (
@@ -118,22 +117,11 @@ def _in_type(layer: Layer, precision: str) -> Layer:
     return with_fields(layer, changes)
 
 
-def lower(
-    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network by rules, which hold for every machine and version.
 
-    Parameters
-    ----------
-    network : Network
-    method : {"auto", "rules"}
-
-    Raises
-    ------
-    UnsupportedError
-        If another method is requested: TensorFlow does not write its optimised graph.
+    TensorFlow does not write its optimised graph.
     """
-    refuse_all_but_rules(method, "TensorFlow, which does not write its optimised graph")
     named = replace(
         network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
     )

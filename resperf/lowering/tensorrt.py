@@ -27,7 +27,6 @@ from resperf.lowering._base import (
     answer,
     in_precision,
     named_by_sources,
-    refuse_all_but_rules,
 )
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._torch_attention import attention_in_parts
@@ -64,9 +63,7 @@ def _of_type(layer: Layer, dtype: str) -> Layer:
     return layer.replace(dtype=dtype) if is_single and dtype in known else layer
 
 
-def lower(
-    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network by rules.
 
     A network with quantisations of its own runs in int8 where they tell, whatever the precision;
@@ -77,14 +74,7 @@ def lower(
     network : Network
     setting : Setting
         Its precision decides what is fused, and of which type layers are.
-    method : {"auto", "rules"}
-
-    Raises
-    ------
-    UnsupportedError
-        If another method is requested.
     """
-    refuse_all_but_rules(method, "TensorRT, whose engines are not read for predictions")
     joined = canonical(in_precision(network, setting.precision))
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)

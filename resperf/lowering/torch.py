@@ -20,7 +20,6 @@ from resperf.lowering._base import (
     LoweredNode,
     answer,
     in_precision,
-    refuse_all_but_rules,
     with_fields,
 )
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
@@ -81,9 +80,7 @@ def _dtype_of_layer(layer: Layer, setting: Setting) -> str:
     return ""
 
 
-def lower(
-    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network by rules.
 
     Parameters
@@ -91,14 +88,7 @@ def lower(
     network : Network
     setting : Setting
         Its precision, version and whether it is compiled decide what runs.
-    method : {"auto", "rules"}
-
-    Raises
-    ------
-    UnsupportedError
-        If another method is requested.
     """
-    refuse_all_but_rules(method, "PyTorch, which is not asked what it runs")
     joined, kernels = _kernels(network, setting)
     original = {node.name for node in network.nodes}
     nodes: list[LoweredNode] = []

@@ -56,7 +56,6 @@ def predict_network(
     network: Network,
     bundle: Bundle,
     *,
-    lowering: str = "auto",
     strict: Strict = False,
     threads: int | None = None,
     whole: bool = True,
@@ -74,8 +73,6 @@ def predict_network(
     network : Network
     bundle : Bundle
         Predictors of one device and framework.
-    lowering : {"auto", "framework", "rules"}
-        What turns operators into layers; see `resperf.lowering.lower`.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
         with layers or copies outside the trained range. An unknown inter-layer overhead is listed
@@ -103,7 +100,7 @@ def predict_network(
         `custom_ms` is of nothing that needs one.
     """
     return _of_lowered(
-        network, None, bundle, None, lowering=lowering, strict=strict, threads=threads,
+        network, None, bundle, None, strict=strict, threads=threads,
         whole=whole, in_session=in_session, host_dispatch_us=host_dispatch_us,
         custom_ms=custom_ms,
     )  # fmt: skip
@@ -162,7 +159,6 @@ def _of_lowered(
     bundle: Bundle,
     known: Known | None,
     *,
-    lowering: str = "auto",
     strict: Strict,
     threads: int | None,
     whole: bool = True,
@@ -179,7 +175,7 @@ def _of_lowered(
         custom.refuse_whole(bundle)
         answer = answered(
             _empty(network, bundle, threads), network, bundle, found,
-            method=lowering, estimated=not strict, host_dispatch_us=host_dispatch_us,
+            estimated=not strict, host_dispatch_us=host_dispatch_us,
         )  # fmt: skip
         outside = [f"{network.name}: {answer.extrapolated}"] if answer.extrapolated else []
         _refuse_incomplete(strict, network.name, bundle, answer.skipped, outside)
@@ -197,7 +193,7 @@ def _of_lowered(
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
     if lowered is None:
-        lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
+        lowered = lower(network, bundle.setting, bundle.platform)
     prediction = _prediction(
         network, lowered, bundle, known, strict=strict, threads=threads, custom=custom
     )

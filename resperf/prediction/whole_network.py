@@ -91,7 +91,6 @@ def answered(
     bundle: Bundle,
     found: Mapping[str, QuantityPrediction],
     *,
-    method: str = "auto",
     estimated: bool = True,
     host_dispatch_us: float = math.nan,
 ) -> Prediction:
@@ -104,8 +103,6 @@ def answered(
     network, bundle
     found : mapping of str to QuantityPrediction
         By quantity. Only with ``execution_ms`` the phases are known.
-    method : str
-        Of lowering.
     estimated : bool
         Whether copies that the bundle lacks are estimated from the data sheet.
     host_dispatch_us : float
@@ -114,7 +111,7 @@ def answered(
     whole = replace(empty, rule=WHOLE_NETWORK, quantities=tuple(found.values()))
     if EXECUTION not in found:
         return whole
-    lowered = lower(network, bundle.setting, bundle.platform, method=method)
+    lowered = lower(network, bundle.setting, bundle.platform)
     is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
     complete = completed(bundle, sheet_facts(bundle) if estimated else None)
     # A processor computes where the inputs are.

@@ -1,84 +1,39 @@
-"""ONNX Runtime's lowering as stored rules, for files that it refuses or should not copy.
+"""Blocked layouts, placed on ONNX Runtime's optimised graph where ONNX Runtime did not place them.
 
-They follow one version (`VERSION`) on the CPU: what is fused into convolutions and matrix products,
-and which nodes run in its blocked layout. The tests compare them with ONNX Runtime's own graph.
+It places blocks of this machine's size only, and copies the weights of convolutions for that. For a
+machine with blocks of another size, and for networks with large weights, it is asked for its graph
+without blocks, and the layouts are placed here as its NchwcTransformer does; tests compare both.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import Message, UnsupportedError
-from resperf.layers import (
-    BLOCKED_LAYOUTS,
-    FUNCTION_OF,
-    Activation,
-    Conv,
-    ConvNd,
-    Dense,
-    Layer,
-    Pool,
-    Reorder,
-    Resize,
-)
-from resperf.layers._operator import CONTRIB
-from resperf.lowering._base import (
-    LoweredNode,
-    Role,
-    is_computed_once,
-    named_by_sources,
-    qualified_by_domain,
-)
+from resperf.layers import BLOCKED_LAYOUTS, FUNCTION_OF, Conv, Layer, Pool, Reorder, Resize
+from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._ort_attention import attention_parts
-from resperf.lowering._ort_functions import without_functions
-from resperf.lowering._ort_half_precision import in_float32
-from resperf.lowering._ort_patterns import with_patterns
-from resperf.lowering._ort_transposes import transpose_perm
 from resperf.lowering._read import (
     NCHWC,
-    REMOVED_OPS,
     VIEW_OPS,
     as_binary_nodes,
-    is_dense,
     is_empty,
     layer_from_node,
     output_view_copy,
     reorder,
 )
-from resperf.network import MALFORMED, Network, Node, Rewritten
+from resperf.network import Network, Node
 
-VERSION = "1.31"
-"""ONNX Runtime's version that they follow."""
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
-CONV_ACTIVATIONS = frozenset(
-    {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"}
-)
-DENSE_ACTIVATIONS = frozenset(
-    {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign",
-     "ThresholdedRelu"}
-)  # fmt: skip
-FUSED_ACTIVATIONS = {
-    "conv": CONV_ACTIVATIONS,
-    "conv_nd": CONV_ACTIVATIONS,
-    "dense": DENSE_ACTIVATIONS,
-}
-"""Kind -> the operators that its kernels end with."""
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that are fused into a blocked convolution after its residual."""
 RESIDUAL = 3
 """Input of a convolution that is a residual."""
 BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that run on blocked tensors."""
-REMOVED_IF_UNCHANGED = frozenset({"Expand", "Cast"})
-"""Operators that are removed where neither shape nor type changes."""
-_NEUTRAL: Mapping[str, float] = {"Mul": 1.0, "Div": 1.0, "Add": 0.0, "Sub": 0.0}
-"""Second operands that change nothing."""
-MERGED_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
-"""Views that ONNX Runtime merges where they follow each other."""
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations from NCHW to NHWC and back."""
 RESIZES = frozenset({"Resize", "Upsample"})
@@ -160,38 +115,7 @@ def is_blocked_pool(pool: Pool, block: int) -> bool:
     return bool(block) and pool.channels_in % block == 0
 
 
-def lower_nodes(network: Network, block: int, *, on_cpu: bool = True) -> list[LoweredNode]:
-    """Lower a network by rules.
-
-    Parameters
-    ----------
-    network : Network
-    block : int
-        Channels per block of the target machine's NCHWc layout; 0 where it has none.
-    on_cpu : bool
-        Whether the CPU provider runs it. Others compute in half precision, and fuse neither
-        activations nor residuals into convolutions and products.
-
-    Raises
-    ------
-    UnsupportedError
-        If attributes and shapes do not fit their operators in a way that no layer reports.
-    """
-    known = replace(network, nodes=tuple(map(qualified_by_domain, network.nodes)))
-    try:
-        plain = without_functions(known)
-        whole = in_float32(plain.network) if on_cpu else Rewritten(plain.network, {})
-        rewritten = with_patterns(replace(whole, sources={**plain.sources, **whole.sources}))
-        nodes = _Lowering(rewritten.network, block, rewritten.sources, on_cpu=on_cpu).run()
-    except MALFORMED as error:
-        raise UnsupportedError(
-            f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
-            f"them ({type(error).__name__}: {error}); check the file with another tool"
-        ) from error
-    return named_by_sources(network, nodes)
-
-
-def lower_optimised(
+def in_blocks(
     network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
 ) -> list[LoweredNode]:
     """Give the nodes of ONNX Runtime's optimised graph the layouts that blocks bring.
@@ -204,7 +128,7 @@ def lower_optimised(
     sources : mapping of str to tuple of str
         Name of a node -> those of the original nodes that it replaces.
     """
-    return _Lowering(network, block, sources, on_cpu=True).run()
+    return _Placing(network, block, sources).run()
 
 
 @dataclass(eq=False)
@@ -226,31 +150,19 @@ class _Step:
     """Tensor that a convolution adds."""
 
 
-class _Lowering:
-    """One pass over the nodes in order, for the several passes of ONNX Runtime's optimisers."""
+class _Placing:
+    """One pass over the nodes in order."""
 
     def __init__(
-        self,
-        network: Network,
-        block: int,
-        sources: Mapping[str, tuple[str, ...]],
-        *,
-        on_cpu: bool,
+        self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
     ) -> None:
         # Parts of operators add tensors.
         self.tensors = dict(network.tensors)
         self.network = replace(network, tensors=self.tensors)
-        self.fusions = _FUSIONS if on_cpu else _FUSIONS_ELSEWHERE
         self.block = block
         self.sources = sources
-        self.renamed: dict[str, str] = {}
-        self.more_uses: Counter[str] = Counter()
         self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
         self.uses.update(network.outputs)
-        self.readers: dict[str, list[Node]] = {}
-        for node in network.nodes:
-            for name in dict.fromkeys(node.inputs):
-                self.readers.setdefault(name, []).append(node)
         self.steps: list[_Step] = []
         self.maker: dict[str, _Step] = {}
         self.reordered: dict[tuple[str, str], _Step] = {}
@@ -258,12 +170,12 @@ class _Lowering:
     def run(self) -> list[LoweredNode]:
         """Lower every node, then reorder blocked tensors where plain ones are read."""
         for node in self.network.nodes:
-            self._take(replace(node, inputs=tuple(self._name(name) for name in node.inputs)))
+            self._take(node)
         for step in list(self.steps):
             for name in step.reads:
                 self._to_plain(name, "execution")
         for name in self.network.outputs:
-            self._to_plain(self._name(name), "postprocess")
+            self._to_plain(name, "postprocess")
         self._add_in_place()
         return [
             LoweredNode(s.node.name, s.node.op, s.layer, s.role, s.reason, tuple(s.sources))
@@ -282,7 +194,7 @@ class _Lowering:
             else None
             for s in self.steps
         ]
-        outputs = {("", self._name(name)) for name in self.network.outputs}
+        outputs = {("", name) for name in self.network.outputs}
         for step, in_place in zip(
             self.steps, added_in_place(reads, residuals, outputs), strict=True
         ):
@@ -293,88 +205,18 @@ class _Lowering:
         """Names of the original nodes that a node replaces."""
         return list(self.sources.get(node.name, (node.name,)))
 
-    def _name(self, name: str) -> str:
-        """Tensor that replaces `name` where nodes were removed."""
-        return self.renamed.get(name, name)
-
     def _take(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
-        if is_computed_once(self.network, node):
+        if any(node.op in ops and fuse(self, node) for ops, fuse in _FUSIONS):
             return
-        if node.op in REMOVED_OPS or self._is_identity(node):
-            alias, name = node.outputs[0], node.inputs[0]
-            self.renamed[alias] = name
-            self.more_uses[name] += self.uses[alias] - 1
-            return
-        if node.inputs and any(
-            fuse(self, node)
-            for ops, inputs, fuse in self.fusions
-            if node.op in ops and inputs in (0, len(node.inputs))
-        ):
-            return
-        absorbed: list[str] = []
-        for absorb in (
-            self._with_input_scales, self._with_transposed_inputs, self._with_input_scales,
-            self._with_skip_input,
-        ):  # fmt: skip
-            node, more = absorb(node)
-            absorbed += more
         first, *others = self._decomposed(node)
         # All parts of a sum are blocked, or none.
         blocked = self._is_blocked(node, None) if node.op == first.op and others else None
         self._make(first, blocked)
-        self.steps[-1].sources += absorbed
         for part in others:
             self._make(part, blocked)
             # Only the first part has the node as its source.
             self.steps[-1].sources = []
-
-    def _is_identity(self, node: Node) -> bool:
-        """Whether a node returns its input, so that ONNX Runtime removes it."""
-        neutral = _NEUTRAL.get(node.op)
-        if neutral is not None and len(node.inputs) == 2:
-            constant = self.network.tensors.get(node.inputs[1])
-            if constant is None or constant.value is None or constant.value.size != 1:
-                return False
-            if constant.value.dtype.kind not in "fiu" or constant.value.item() != neutral:
-                return False
-        elif node.op not in REMOVED_IF_UNCHANGED or not node.inputs:
-            return False
-        before, after = (
-            self.network.tensors.get(name) for name in (node.inputs[0], node.outputs[0])
-        )
-        return (
-            before is not None
-            and after is not None
-            and (before.shape, before.dtype) == (after.shape, after.dtype)
-        )
-
-    def _with_transposed_inputs(self, node: Node) -> tuple[Node, list[str]]:
-        """Fuse transpositions of matrices that only a matrix product reads into it."""
-        inputs, flags, absorbed = list(node.inputs), {}, []
-        product = self._is_fusible_product(node)
-        if node.op == "Gemm":
-            # Outputs of the network do not count as readers.
-            product = len(self.readers.get(node.outputs[0], ())) <= 1
-        words = ("transA", "transB") if product else ()
-        for place, word in zip(range(len(inputs)), words, strict=False):
-            step = self._only_reader(inputs[place])
-            if step is None or step.node.op != "Transpose":
-                continue
-            order = transpose_perm(step.node, self.network.tensors)
-            rank = 0 if order is None else len(order)
-            if rank < 2 or order != (*range(rank - 2), rank - 1, rank - 2):
-                continue
-            self.steps.remove(step)
-            absorbed += step.sources
-            inputs[place], flags[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
-        if not absorbed:
-            return node, []
-        fused = replace(node, inputs=tuple(inputs), attributes={**node.attributes, **flags})
-        return fused if node.op == "Gemm" else _as_fused_product(fused), absorbed
-
-    def _is_fusible_product(self, node: Node) -> bool:
-        return node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
 
     def _decomposed(self, node: Node) -> tuple[Node, ...]:
         """Decompose an operator without a kernel: HardSwish is x * HardSigmoid(x).
@@ -392,9 +234,8 @@ class _Lowering:
     def _only_reader(self, name: str) -> _Step | None:
         """Return the step that computes `name`, if nothing else reads it."""
         step = self.maker.get(name)
-        # A removed node in between reads the tensor as well, but runs nothing.
-        readers = self.uses[name] + self.more_uses[name]
-        return step if step is not None and step.result == name and readers == 1 else None
+        alone = step is not None and step.result == name and self.uses[name] == 1
+        return step if alone else None
 
     def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
         """Fuse `node` into a step."""
@@ -403,38 +244,6 @@ class _Lowering:
         step.result = node.outputs[0]
         self.maker[step.result] = step
         return True
-
-    def _fold_per_channel(self, node: Node) -> bool:
-        """Fold a normalisation, or a factor or term per channel, into the node before it."""
-        scales = node.op == "Mul" and len(node.inputs) == 2 and self._is_number(node.inputs[1])
-        if not (scales or self._is_per_channel(node)):
-            return False
-        step = self._only_reader(node.inputs[0])
-        if step is not None and self._is_plain_product(step, node):
-            return self._extend(step, node, step.layer and step.layer.replace(bias=True))
-        if step is None or not isinstance(step.layer, Conv | ConvNd):
-            return False
-        if step.layer.activation != "none" or step.node.op not in Conv.OPERATORS:
-            return False
-        if not self._has_fixed_weights(step.node):
-            return False
-        if isinstance(step.layer, Conv) and step.layer.residual:
-            return False
-        return self._extend(
-            step, node, step.layer.replace(bias=step.layer.bias or node.op != "Mul")
-        )
-
-    def _is_plain_product(self, step: _Step, node: Node) -> bool:
-        """Whether a normalisation follows a product of two matrices that has no bias yet."""
-        result = self.network.tensors.get(node.inputs[0])
-        return (
-            node.op == "BatchNormalization"
-            and step.node.op == "MatMul"
-            and isinstance(step.layer, Dense)
-            and not step.layer.bias
-            and result is not None
-            and len(result.shape) == 2
-        )
 
     def _is_per_channel(self, node: Node) -> bool:
         """Whether a node multiplies or adds one constant per channel of an image."""
@@ -454,45 +263,24 @@ class _Lowering:
         )
 
     def _fuse_activation(self, node: Node) -> bool:
-        """Fuse an activation into the convolution or matrix product before it."""
-        if not self._are_fixed(name for name in node.inputs[1:] if name):
-            return False
-        step = self._only_reader(node.inputs[0])
-        if step is None or step.layer is None or step.role != "execution":
-            return False
-        layer = step.layer
-        fusible = FUSED_ACTIVATIONS.get(layer.kind)
-        late = (
-            isinstance(layer, Conv)
-            and step.is_blocked
-            and (layer.residual or step.node.op not in Conv.OPERATORS)
-        )
-        if fusible is None or layer.fields()["activation"] != "none":
-            return False
-        if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
-            return False
-        if node.op == "HardSwish" and not (
-            step.is_blocked and node.outputs[0] not in self.network.outputs
-        ):
-            return False
-        if step.node.op == "MatMul" and not layer.fields()["bias"]:
-            return False
-        return self._extend(step, node, layer.replace(activation=FUNCTION_OF[node.op]))
+        """Fuse an activation into the blocked convolution before it.
 
-    def _fuse_silu(self, node: Node) -> bool:
-        """Fuse x * sigmoid(x) into one operator."""
-        for x, gate in (node.inputs, node.inputs[::-1]):
-            step = self._only_reader(gate)
-            if step is None or step.node.op != "Sigmoid" or step.node.inputs[0] != x:
-                continue
-            if isinstance(step.layer, Activation) and step.layer.activation == "sigmoid":
-                return self._extend(step, node, step.layer.replace(activation="silu"))
-        return False
+        ONNX Runtime did so already where there is no residual, but for HardSwish.
+        """
+        step = self._only_reader(node.inputs[0])
+        if step is None or not step.is_blocked or not isinstance(step.layer, Conv):
+            return False
+        late = step.layer.residual or step.node.op not in Conv.OPERATORS
+        if step.layer.activation != "none" or late != (node.op in BLOCKED_ACTIVATIONS):
+            return False
+        if node.op == "HardSwish" and node.outputs[0] in self.network.outputs:
+            return False
+        return self._extend(step, node, step.layer.replace(activation=FUNCTION_OF[node.op]))
 
     def _fuse_residual(self, node: Node) -> bool:
         """Fuse the addition of a tensor of the same shape into a convolution."""
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
-        if len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
+        if len(node.inputs) != 2 or len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
             return False
         makers = [self.maker.get(name) for name in node.inputs]
         blocked = [maker is not None and maker.is_blocked for maker in makers]
@@ -519,106 +307,6 @@ class _Lowering:
         if other is not None and self.steps.index(other) > self.steps.index(step):
             self.steps.remove(step)
             self.steps.insert(self.steps.index(other) + 1, step)
-
-    def _fuse_bias(self, node: Node) -> bool:
-        """Fuse a matrix product and the addition of a vector into a Gemm."""
-        for product, addend in (node.inputs, node.inputs[::-1]):
-            step, vector = self._only_reader(product), self.network.tensors.get(addend)
-            if step is None or step.node.op != "MatMul" or not isinstance(step.layer, Dense):
-                continue
-            rows = self.network.tensors.get(step.node.inputs[0])
-            fits = (
-                vector is not None
-                and vector.is_weight
-                and vector.shape == (step.layer.features_out,)
-            )
-            if rows is None or not fits or step.layer.bias:
-                continue
-            self._extend(step, node, step.layer.replace(bias=True))
-            if len(rows.shape) != 2:
-                self._flatten_rows(step)
-            return True
-        return False
-
-    def _flatten_rows(self, step: _Step) -> None:
-        """Insert the Reshape before and the one after a product over tokens that a Gemm needs."""
-        before = self._only_reader(step.node.inputs[0])
-        place = self.steps.index(step)
-        if before is None or before.node.op not in MERGED_VIEWS:
-            self.steps.insert(place, self._view(f"{step.node.name}/rows", step.node.inputs[0]))
-        after = self._view(f"{step.node.name}/tokens", step.result)
-        self.steps.insert(self.steps.index(step) + 1, after)
-        self.maker[step.result] = after
-
-    def _view(self, name: str, result: str) -> _Step:
-        node = Node(name, "Reshape", "", (result,), (result,), {})
-        return _Step(node, None, "view", "changes only the shape", [], result)
-
-    def _merge_views(self, node: Node) -> bool:
-        """Merge a view into the view before it, which nothing else reads."""
-        step = self._only_reader(node.inputs[0])
-        if step is None or step.role != "view" or step.node.op != "Reshape":
-            return False
-        return self._extend(step, node, None)
-
-    def _with_skip_input(self, node: Node) -> tuple[Node, list[str]]:
-        """Fuse the addition of two tensors into the LayerNormalization after it."""
-        if node.op != "LayerNormalization" or not node.inputs:
-            return node, []
-        step = self._only_reader(node.inputs[0])
-        if step is None or step.node.op != "Add" or len(step.node.inputs) != 2:
-            return node, []
-        shapes = [getattr(self.network.tensors.get(n), "shape", ()) for n in step.node.inputs]
-        if shapes[0] != shapes[1] or len(shapes[0]) != 3 or step.result != step.node.outputs[0]:
-            return node, []
-        self.steps.remove(step)
-        fused = replace(
-            node, op="SkipLayerNormalization", domain=CONTRIB,
-            inputs=(*step.node.inputs, *node.inputs[1:]), attributes={},
-        )  # fmt: skip
-        return fused, step.sources
-
-    def _scale_output(self, node: Node) -> bool:
-        """Fuse a scalar factor of the output into a matrix product."""
-        step = self._only_reader(node.inputs[0])
-        if step is None or not self._is_number(node.inputs[1]):
-            return False
-        if step.node.op not in ("MatMul", "FusedMatMul") or step.result != step.node.outputs[0]:
-            return False
-        return self._extend(step, node, step.layer)
-
-    def _is_number(self, name: str) -> bool:
-        """Whether a tensor is a constant of one element."""
-        tensor = self.network.tensors.get(name)
-        return tensor is not None and tensor.is_weight and math.prod(tensor.shape) == 1
-
-    def _with_input_scales(self, node: Node) -> tuple[Node, list[str]]:
-        """Fuse scalar factors of the inputs into a matrix product."""
-        if not self._is_fusible_product(node):
-            return node, []
-        inputs, absorbed = list(node.inputs), []
-        for place, name in enumerate(inputs):
-            step = self.maker.get(name)
-            scales = step is not None and step.node.op in ("Mul", "Div") and step.result == name
-            if step is None or not scales or not self._is_number(step.node.inputs[1]):
-                continue
-            inputs[place] = step.node.inputs[0]
-            if self._only_reader(name) is step:
-                self.steps.remove(step)
-                absorbed += step.sources
-        if inputs == list(node.inputs):
-            return node, []
-        return _as_fused_product(replace(node, inputs=tuple(inputs))), absorbed
-
-    def _becomes_gemm(self, node: Node) -> bool:
-        """Whether a bias is added to a product, and to nothing else."""
-        readers = self.readers.get(node.outputs[0], [])
-        if len(readers) != 1 or readers[0].op != "Add" or node.op != "MatMul":
-            return False
-        others = [self.network.tensors.get(n) for n in readers[0].inputs if n != node.outputs[0]]
-        return is_dense(self.network, node) and any(
-            tensor is not None and len(tensor.shape) == 1 for tensor in others
-        )
 
     def _make(self, node: Node, blocked: bool | None = None) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose.
@@ -683,13 +371,16 @@ class _Lowering:
         )
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        """Whether a convolution's weights are constant, so that they can be blocked beforehand."""
-        return len(node.inputs) > 1 and self._are_fixed(node.inputs[1:2])
+        """Whether a convolution's weights and bias are constant, so that they are blocked before.
 
-    def _are_fixed(self, names: Iterable[str]) -> bool:
-        """Whether all tensors of these names are constant."""
-        tensors = map(self.network.tensors.get, names)
-        return all(tensor is not None and tensor.is_weight for tensor in tensors)
+        A bias in half precision that several nodes read is cast in every run.
+        """
+        return self._are_fixed([name for name in node.inputs[1:RESIDUAL] if name])
+
+    def _are_fixed(self, names: Sequence[str]) -> bool:
+        """Whether all tensors of these names are constant, and there are any."""
+        tensors = [self.network.tensors.get(name) for name in names]
+        return bool(names) and all(each is not None and each.is_weight for each in tensors)
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step's output is blocked."""
@@ -733,7 +424,7 @@ class _Lowering:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)
 
     def _is_transpose(self, node: Node, order: tuple[int, ...]) -> bool:
-        return transpose_perm(node, self.network.tensors) == order
+        return node.op == "Transpose" and node.attributes.get("perm") == order
 
     def _to_channels_last(self, node: Node) -> None:
         """Fuse a transposition to NHWC into the re-layout from blocks."""
@@ -780,23 +471,8 @@ class _Lowering:
         self.steps.insert(position, step)
 
 
-def _as_fused_product(node: Node) -> Node:
-    return replace(node, op="FusedMatMul", domain=CONTRIB)
-
-
-_FUSIONS: tuple[tuple[Set[str], int, Callable[[_Lowering, Node], bool]], ...] = (
-    ({"BatchNormalization", "Mul", "Add"}, 0, _Lowering._fold_per_channel),
-    (CONV_ACTIVATIONS | DENSE_ACTIVATIONS, 0, _Lowering._fuse_activation),
-    ({"Mul"}, 2, _Lowering._fuse_silu),
-    (BLOCKED_SUMS, 2, _Lowering._fuse_residual),
-    ({"Add"}, 2, _Lowering._fuse_bias),
-    (MERGED_VIEWS, 0, _Lowering._merge_views),
-    ({"Mul", "Div"}, 2, _Lowering._scale_output),
+_FUSIONS: tuple[tuple[Set[str], Callable[[_Placing, Node], bool]], ...] = (
+    (BLOCKED_ACTIVATIONS | {"HardSwish"}, _Placing._fuse_activation),
+    (BLOCKED_SUMS, _Placing._fuse_residual),
 )
-"""Operators that may be fused into earlier steps, the number of their inputs (0: any), and how."""
-_FUSIONS_ELSEWHERE = tuple(
-    each
-    for each in _FUSIONS
-    if each[2] not in (_Lowering._fuse_activation, _Lowering._fuse_residual)
-)
-"""Those that other providers have as well."""
+"""Operators that may be fused into earlier steps, and how."""
