@@ -13,6 +13,7 @@ from resperf.bundle._adaptation import (
     ProbeTimes,
     Speeds,
     TransferredCalibration,
+    counting,
 )
 from resperf.bundle._adapted import adaptation_file, keep_adaptation, kept_adaptation, mark_of
 from resperf.bundle._bundle import Bundle, Times
@@ -47,8 +48,8 @@ __all__ = [
     "COPIES_ASSUMED", "GROUPS", "HANDOVER", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
     "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "ProbeTimes", "Speeds",
     "Times", "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders",
-    "bundle_place", "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
-    "golden_layers", "golden_networks", "group_of", "is_shipped", "keep_adaptation",
-    "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device", "provenance",
-    "ranges_of", "replaced_folder", "user_folder", "write_manifest",
+    "bundle_place", "bundles_of", "counting", "default_folder", "devices_of", "find_bundle",
+    "find_bundles", "golden_layers", "golden_networks", "group_of", "is_shipped",
+    "keep_adaptation", "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device",
+    "provenance", "ranges_of", "replaced_folder", "user_folder", "write_manifest",
 ]  # fmt: skip

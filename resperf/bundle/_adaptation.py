@@ -236,15 +236,26 @@ class ProbeTimes(Record):
         Key of a lowered probe -> execution.
     costs : mapping of str to float
         What a network pays beside its layers; empty if there was no time.
+    steady : bool
+        Whether the machine was not seen to change its speed meanwhile, nor to be busy.
+    drift : float
+        As of `Adaptation`, within the run.
     """
 
     at: str
     times_ms: Mapping[str, float]
     costs: Mapping[str, float] = field(default_factory=dict)
+    steady: bool = True
+    drift: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(0 < ms < math.inf for ms in self.times_ms.values()):
             raise ValueError("the times of the probes are damaged")
+
+
+def counting(runs: Sequence[ProbeTimes]) -> tuple[ProbeTimes, ...]:
+    """Return the runs that count: the steady ones, or all if none was."""
+    return tuple(each for each in runs if each.steady) or tuple(runs)
 
 
 def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, float]:
@@ -308,7 +319,8 @@ class Adaptation(Record):
         How far the slowest turn over the probes, or the slowest run, was from the fastest:
         difference of the medians of the logarithms of their times.
     runs : tuple of ProbeTimes
-        The runs of the command that were joined, the latest last; empty if they were not kept.
+        The runs of the command here, the latest last, of which those `counting` were joined; empty
+        if they were not kept.
     """
 
     bundle: str
@@ -428,7 +440,8 @@ class Adaptation(Record):
             "drift": self.drift,
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
-            "runs": [each.at for each in self.runs],
+            "runs": [each.at for each in counting(self.runs)],
+            "unsteady_runs": [each.at for each in self.runs if each not in counting(self.runs)],
             "stood_in": self.stood_in,
             "from_bundle": self.from_bundle,
             "remarks": list(self.remarks),

@@ -70,10 +70,11 @@ def command(
 ) -> None:
     """Scale what a bundle of another machine says to this one, by a minute of measuring.
 
-    Times 51 layers here; what they take on the bundle's machine gives factors for
+    Times 64 layers here; what they take on the bundle's machine gives factors for
     computing, copies, memory, caches and what every node costs. `predict` uses them from then on,
     and says so. Nothing else should run meanwhile. Up to six runs are joined, by medians: on a
-    shared host, hours apart, they say more than one.
+    shared host, hours apart, they say more than one. Runs in which the machine changed its speed
+    count only as long as there is no steady one.
     """
     if probe_times and output is None:
         raise click.UsageError("--probe-times needs -o BUNDLE, the folder to write")
@@ -132,6 +133,7 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
 
 
 def _text(bundle: Bundle, found: Adaptation) -> str:
+    from resperf.bundle import counting
     from resperf.report.tables import table
 
     rows = [
@@ -145,12 +147,14 @@ def _text(bundle: Bundle, found: Adaptation) -> str:
         else "measured there, as far as it holds them"
     )
     single = math.exp(found.correction.log_width)
-    runs = [each.at for each in found.runs]
-    joined = (
-        f"; medians of {len(runs)} runs, the first of {runs[0]} (start anew: --forget)"
-        if len(runs) > 1
-        else ""
-    )
+    counted = counting(found.runs)
+    joined = ""
+    if len(found.runs) > 1:
+        named = ", ".join(each.at for each in counted)
+        joined = f"\nmedians of {len(counted)} of {len(found.runs)} runs count: {named}"
+        if len(counted) < len(found.runs):
+            joined += "; in the others the machine changed its speed"
+        joined += " (start anew: --forget)"
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
         f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "

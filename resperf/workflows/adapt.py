@@ -25,6 +25,7 @@ from resperf.bundle import (
     Correction,
     ProbeTimes,
     Speeds,
+    counting,
     keep_adaptation,
     kept_adaptation,
     mark_of,
@@ -237,6 +238,8 @@ class ProbeRun:
         Share of the measurements while other programs used the cores.
     costs : mapping of str to float
         What a network pays beside its layers (`Worker.costs`); empty if there was no time.
+    steady : bool
+        Whether nothing showed that the machine changed its speed meanwhile.
     """
 
     setting: Setting
@@ -246,6 +249,7 @@ class ProbeRun:
     drift: float = 0.0
     busy: float = 0.0
     costs: Mapping[str, float] = field(default_factory=dict)
+    steady: bool = True
 
     @property
     def ms_of_keys(self) -> dict[str, float]:
@@ -262,7 +266,8 @@ def adapt(
 ) -> tuple[Adaptation, Path]:
     """Measure the probes here, scale a bundle's times by them, and keep that for predictions.
 
-    Earlier runs here are joined with this one: the median of each probe counts.
+    Earlier runs here are joined with this one: the median of each probe counts. Runs in which the
+    machine changed its speed count only as long as there is no other.
 
     Parameters
     ----------
@@ -375,8 +380,8 @@ def with_this_machine(
 def _refuse_busy(run: ProbeRun) -> None:
     if run.busy > MOST_BUSY:
         raise MeasurementError(
-            f"other programs used the cores during {run.busy:.0%} of the measurements, which would "
-            "make every prediction too slow; nothing was kept: stop them and run this again"
+            f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
+            "nothing saved. Stop them and run again"
         )
 
 
@@ -504,13 +509,14 @@ class _Turns:
         while not self._over and len(self.rows) < most and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
         times_ms = {layer: self._time_ms(layer) for layer in self._measured}
-        remarks = (*self.remarks, *self._disturbances())
+        disturbances, unknown = self._disturbances()
         drifts = (0.0, *self._drifts())
         busy = [BUSY in row.flags for rows in self.rows[: self.turns] for row in rows]
         return ProbeRun(
-            self.worker.setting, self.worker.platform, times_ms, remarks, max(drifts) - min(drifts),
+            self.worker.setting, self.worker.platform, times_ms,
+            (*self.remarks, *disturbances, *unknown), max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
-            _usual_costs(self.costs),
+            _usual_costs(self.costs), steady=not disturbances,
         )  # fmt: skip
 
     def _read_costs(self) -> None:
@@ -564,9 +570,9 @@ class _Turns:
         good = [row for row in mine if row.status is Status.OK]
         return median(row.value(EXECUTION) for row in [r for r in good if not r.flags] or good)
 
-    def _disturbances(self) -> list[str]:
-        """Say how the machine changed meanwhile, or that nothing watched it."""
-        said = []
+    def _disturbances(self) -> tuple[list[str], list[str]]:
+        """Say how the machine changed meanwhile, and what could not be seen."""
+        said, unknown = [], []
         rows = [row for rows in self.rows for row in rows if row.status is Status.OK]
         flags = Counter(flag for row in rows for flag in row.flags)
         disturbed = self._disturbed(1)
@@ -577,7 +583,7 @@ class _Turns:
                 f"were measured ({words})"
             )
         if not self.references_ms:
-            said.append("nothing watched the machine's speed: the framework runs no reference")
+            unknown.append("nothing watched the machine's speed: the framework runs no reference")
         else:
             usual_ms = median(self.references_ms)
             off = sum(abs(each / usual_ms - 1) > TOLERANCE for each in self.references_ms)
@@ -588,10 +594,10 @@ class _Turns:
                 )
         drifts = self._drifts()
         if not drifts:
-            said.append("there was time for one turn only, so that a drift was not seen")
+            unknown.append("there was time for one turn only, so that a drift was not seen")
         elif (drift := max(drifts, key=abs)) and abs(drift) > TOLERANCE:
             said.append(f"a later turn took {math.exp(drift):.2f} times as long as the first")
-        return said
+        return said, unknown
 
     def _drifts(self) -> list[float]:
         """Return for later thirds of the time how much longer the probes took than in the first.
@@ -629,24 +635,30 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
 
 
 def _earlier(known: Sequence[Adaptation], run: ProbeRun) -> tuple[ProbeTimes, ...]:
-    """Return earlier runs on the hardware of a run, with the framework as it is now."""
+    """Return earlier runs on the hardware of a run, with the framework as it is now.
+
+    Of more than are kept, the unsteady ones go first, then the oldest.
+    """
     here = replace(run.platform, probes={})
     alike = (
         each.runs
         for each in known
         if each.setting == run.setting and not here.hardware_differences(each.platform)
     )
-    return next(alike, ())[1 - MOST_RUNS :]
+    found = next(alike, ())
+    steady = [place for place, each in enumerate(found) if each.steady]
+    unsteady = [place for place, each in enumerate(found) if not each.steady]
+    return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> ProbeRun:
-    """Return the medians of the times of `lowered` probes in a run and in earlier ones."""
+def _joined(run: ProbeRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> ProbeRun:
+    """Return the medians of the times of `lowered` probes in `runs`, the last of which is `run`."""
     layers = {each.key: each for each in (*lowered, *run.times_ms)}
     # Another version of this package may have had other probes.
     told = [
-        {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in earlier
+        {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in runs
     ]
-    times = [*filter(None, told), run.times_ms]
+    times = [*filter(None, told)]
     times_ms = {
         layer: median(each[layer] for each in times if layer in each)
         for layer in dict.fromkeys(layer for each in times for layer in each)
@@ -654,8 +666,8 @@ def _joined(run: ProbeRun, earlier: Sequence[ProbeTimes], lowered: Sequence[Laye
     levels = [
         median(math.log(ms / times_ms[layer]) for layer, ms in each.items()) for each in times
     ]
-    costs = [each for each in (*(one.costs for one in earlier), run.costs) if each]
-    drift = max(run.drift, max(levels) - min(levels))
+    costs = [each.costs for each in runs if each.costs]
+    drift = max(*(each.drift for each in runs), max(levels) - min(levels))
     return replace(run, times_ms=times_ms, drift=drift, costs=_usual_costs(costs))
 
 
@@ -677,7 +689,7 @@ def fitted(
 
     Where the bundle is of such hardware, or knows of some, its factors stand unless the probes are
     sure of others; `anew` leaves out what it knows of other machines. Times of `earlier` runs here
-    are joined with those of the run.
+    are joined with those of the run, but for unsteady ones where there are steady ones.
 
     Raises
     ------
@@ -685,10 +697,10 @@ def fitted(
         If too few probes have both.
     """
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs))
+    runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
     # Blocks of another size make another layout of the same probe.
     lowered = lower_layers(PROBES, run.setting, run.platform)
-    run = _joined(run, earlier, lowered) if earlier else run
+    run = _joined(run, counting(runs), lowered) if earlier else run
     there = dict(zip(lowered, lower_layers(PROBES, bundle.setting, bundle.platform), strict=True))
     here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
     there_ms, stood_in = times_there(bundle, list(here_ms))

@@ -193,7 +193,7 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     assert len(machine.runs) == 2
     cli.text("adapt", made, "--forget")
     assert "medians of" not in cli.text("adapt", made)
-    assert f"medians of 2 runs, the first of {found['at'][:10]}" in cli.text("adapt", made)
+    assert f"medians of 2 of 2 runs count: {found['at'][:10]}" in cli.text("adapt", made)
     half_as_fast.append("the machine changed its speed")
     assert "run this again on a quiet machine" in cli.error("adapt", made, "-o", made)
     notes = cli.run("adapt", made).err.splitlines()

@@ -175,6 +175,7 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     disturbed = measured_probes(bundle, how={**HERE, "slow": slow})
     assert said in "; ".join(disturbed.remarks)
+    assert not disturbed.steady
     found = fitted(bundle, disturbed)
     assert found.summary()["remarks"] == list(disturbed.remarks)
     assert found.drift == disturbed.drift > 0.1
@@ -293,6 +294,33 @@ def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
     assert Adaptation.from_json(json.loads(json.dumps(many.to_json()))) == many
 
 
+def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
+    def times(factor: float, *, steady: bool) -> ProbeRun:
+        here = replace(run.platform, processor="third")
+        scaled = {layer: factor * ms for layer, ms in run.times_ms.items()}
+        return replace(run, platform=here, times_ms=scaled, steady=steady, drift=0.01)
+
+    noisy, clean, later = (times(3, steady=False), times(1, steady=True), times(5, steady=False))
+    first = fitted(bundle, noisy)
+    then = fitted(bundle, clean, first.runs)
+    alone = fitted(bundle, clean)
+    assert then.correction.factors == pytest.approx(alone.correction.factors)
+    assert then.drift == alone.drift == 0.01
+    # Nor does a noisy run after it change what it taught; both stay in the file.
+    last = fitted(bundle, later, then.runs)
+    assert last.correction.factors == pytest.approx(alone.correction.factors)
+    assert [each.steady for each in last.runs] == [False, True, False]
+    assert last.summary()["runs"] == [then.at]
+    assert len(last.summary()["unsteady_runs"]) == 2
+    # Two noisy ones are joined as before, and noisy ones are the first to be dropped.
+    both = fitted(bundle, later, first.runs)
+    assert both.drift == pytest.approx(math.log(5 / 3))
+    steady = tuple(replace(then.runs[1], at=str(place)) for place in range(5))
+    kept = module._earlier([replace(last, runs=(*steady, *first.runs))], clean)
+    assert [each.at for each in kept] == list("01234")
+    assert Adaptation.from_json(json.loads(json.dumps(last.to_json()))) == last
+
+
 def test_a_minute_that_is_too_short_says_so(bundle):
     # Each build sleeps: three probes or so.
     short = measured_probes(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
@@ -307,7 +335,7 @@ def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
     kept = []
     monkeypatch.setattr(module, "keep_adaptation", lambda *words: kept.append(words))
     monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.6))
-    with pytest.raises(MeasurementError, match="other programs used the cores during 60%"):
+    with pytest.raises(MeasurementError, match="busy with other programs during 60%"):
         module.adapt(bundle)
     assert kept == []
     monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.4))
