@@ -1,7 +1,6 @@
 """A cache of JSON values on disk, shared between processes.
 
-Errors of reading and writing are ignored: the value then counts as absent. docs/notebook/caches.md
-has the time that the cache saves, and the costs of diskcache and platformdirs.
+Errors of reading and writing are ignored: the value then counts as absent.
 """
 
 from __future__ import annotations

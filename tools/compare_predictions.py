@@ -276,19 +276,26 @@ def store_calibrations(home: Path) -> None:
     from resperf.bundle import Bundle, keep_adaptation
     from resperf.lowering import lower_layers
     from resperf.platform import this_platform
-    from resperf.workflows.adapt import PROBES, ProbeRun, fitted, times_there
+    from resperf.workflows.calibrate_layers import (
+        CALIBRATION_LAYERS,
+        LayersRun,
+        fitted,
+        times_there,
+    )
 
     os.environ["RESPERF_HOME"] = str(home)
     here = replace(this_platform("cpu"), probes={})
     for path in sorted((ROOT / "models/bundles").glob("cpu*/bundle.json")):
         bundle = Bundle.load(path.parent)
-        there_ms, _ = times_there(bundle, lower_layers(PROBES, bundle.setting, bundle.platform))
+        there_ms, _ = times_there(
+            bundle, lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform)
+        )
         # Some kinds slower than others, and not evenly so.
         times_ms = {
             layer: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (place % 5))
             for place, (layer, ms) in enumerate(there_ms.items())
         }
-        run = ProbeRun(bundle.setting, here, times_ms, drift=0.03)
+        run = LayersRun(bundle.setting, here, times_ms, drift=0.03)
         made = fitted(bundle, run)
         runs = tuple(replace(each, at=MEASURED_AT) for each in made.runs)
         keep_adaptation(bundle, replace(made, at=MEASURED_AT, runs=runs))

@@ -226,7 +226,7 @@ def _moved_bytes(layer: Layer) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class ProbeTimes(Record):
-    """What one run of `resperf adapt` measured, for later ones to be joined with.
+    """What one run of `resperf calibrate` measured, for later ones to be joined with.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dic
 
 @dataclass(frozen=True)
 class Adaptation(Record):
-    """What probe layers taught of a bundle's times on another machine (`resperf adapt`).
+    """What probe layers taught of a bundle's times on another machine (`resperf calibrate`).
 
     Attributes
     ----------
@@ -413,7 +413,7 @@ class Adaptation(Record):
         What a monitor read says nothing of networks. Passing values from layer to layer costs what
         it cost the bundle's machine on hardware that is not `is_alike` that: what chains of layers
         pay for it in one minute is as often nothing as ten times as much
-        (docs/notebook/measuring.md).
+        (docs/calibrating.md).
         """
         groups = {name: _COSTS.get(name) for name in costs}
         scaled = {

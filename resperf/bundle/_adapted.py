@@ -80,5 +80,5 @@ def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Adaptation:
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BundleError(
             f"{path} is no valid adaptation ({type(error).__name__}: {error}); measure it again: "
-            "resperf adapt, or forget it: resperf adapt --forget"
+            "resperf calibrate, or forget it: resperf calibrate --forget"
         ) from error

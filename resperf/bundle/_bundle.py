@@ -106,7 +106,7 @@ class Bundle:
     transferred : TransferredCalibration or None
         Where the layers were measured, if not on `platform`.
     machines : tuple of Adaptation
-        How times are on other machines that `resperf adapt -o` was run on.
+        How times are on other machines that `resperf calibrate -o` was run on.
     adapted : Adaptation or None
         How times are scaled to another machine, which is then `platform` (`adapted_to`).
     unseen : bool

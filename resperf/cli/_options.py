@@ -322,7 +322,7 @@ def settings_name(settings: Mapping[str, Any]) -> str:
     )
 
 
-def seconds(default: float, text: str) -> Decorator:
+def seconds(default: float | None, text: str) -> Decorator:
     """Option --seconds, a measuring time."""
     return option(
         "--seconds",

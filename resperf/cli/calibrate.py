@@ -1,4 +1,4 @@
-"""`resperf calibrate`."""
+"""`resperf calibrate`: by calibration layers, by networks, or by a user's own runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import filecmp
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from resperf.cli._options import (
     JSON,
     PATH,
     BatchCommand,
+    bar_of_steps,
     output,
     paths,
     positive_integers,
@@ -27,15 +28,29 @@ from resperf.cli._sections import HOW, WHAT, option
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
-    from resperf.bundle import Bundle, Calibration, Correction
+    from resperf.bundle import Adaptation, Bundle, Calibration, Correction
 
 BATCHES = ("1", "8")
+LAYERS_S, NETWORK_S = 60.0, 3.0
+"""Usual measuring time of all calibration layers, and of a network at a batch size."""
+LONGER_S = 300
+"""Time that is worth it on a shared host."""
+REFERENCE = Path("reference")
+"""Word for the shipped networks."""
 
 
 @click.command(
     cls=BatchCommand,
-    epilog="\b\nExamples:\n  resperf calibrate mine -o mine_calibrated --batch 1 8\n"
-    "  resperf calibrate cpu-onnxruntime-xeon --adapt -o mine\n"
+    epilog="\b\nFrom nothing to a night:\n"
+    "  predict                    as on the bundle's machine\n"
+    "  calibrate                  a minute: how fast this machine is\n"
+    f"  calibrate --seconds {LONGER_S}    five minutes: better on a shared host\n"
+    "  calibrate --networks P     five to ten: whole networks, their costs and intervals\n"
+    "  bench, train, calibrate    a night: a bundle of this machine\n\n"
+    "\b\nExamples:\n"
+    "  resperf calibrate\n"
+    "  resperf calibrate cpu-onnxruntime-xeon --seconds 300\n"
+    "  resperf calibrate mine --networks reference -o mine_calibrated --batch 1 8\n"
     "  resperf calibrate --device rtx4090 --runs runs.h5 -o my4090",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
@@ -52,7 +67,8 @@ BATCHES = ("1", "8")
 )
 @paths(
     "--networks",
-    text="ONNX file or folder of them, by default the shipped reference networks",
+    text="Measure these networks here: ONNX file or folder of them, or `reference`, those that are "
+    "shipped",
 )
 @paths(
     "--exclude",
@@ -63,7 +79,7 @@ BATCHES = ("1", "8")
 @option(
     "--batch",
     "batches",
-    section=WHAT,
+    section=HOW,
     multiple=True,
     default=BATCHES,
     show_default=True,
@@ -71,26 +87,19 @@ BATCHES = ("1", "8")
     metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@seconds(3.0, "Measuring time for each network and batch size.")
+@seconds(
+    None,
+    f"Time for the calibration layers, by default {LAYERS_S:.0f}: three turns over them a minute, "
+    f"medians count. With --networks: for each network and batch size, by default {NETWORK_S:.0f}.",
+)
 @option(
-    "--turns",
-    section=HOW,
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Measure the networks in so many turns over all, which share the seconds; medians count. "
-    "Three make intervals narrower on a host whose speed changes; slow networks take longer.",
+    "--forget", section=HOW, is_flag=True, help="Measure nothing: predict as before `calibrate`."
 )
 @output(
     "BUNDLE",
-    "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
-    "own bundles; else, and with --runs, DEVICE-FRAMEWORK among your own bundles.",
-)
-@option(
-    "--adapt",
-    section=HOW,
-    is_flag=True,
-    help="Transfer the bundle of another machine to this one, without measuring layers.",
+    "Write the bundle with what was learnt. Without networks and runs it is kept for predictions "
+    "on this machine in any case; with them, by default BUNDLE itself is written if it is given as "
+    "a folder or is one of your own, else DEVICE-FRAMEWORK among your own bundles.",
 )
 @JSON
 def command(
@@ -100,30 +109,95 @@ def command(
     runs: Path | None,
     networks: tuple[Path, ...],
     excluded: tuple[Path, ...],
+    batches: tuple[int, ...],
+    seconds: float | None,
+    forget: bool,
     output: Path | None,
     as_json: bool,
-    **how: Any,
 ) -> None:
-    """Measure whole networks and fit in-network corrections to a bundle.
+    """Scale a bundle to this machine in a minute, or correct it by networks or your own runs.
 
-    They say how much longer or shorter layers take inside networks than in isolation. Run it on
-    the machine that BUNDLE (a folder, a name or a device) was measured on; nothing else should run
-    there. With --adapt, run it on another machine: the new bundle predicts that machine.
+    By default 64 calibration layers are timed here; what they take on the bundle's machine gives
+    factors for computing, copies, memory, caches and what every layer costs, which `predict` uses
+    from then on. Nothing else should run meanwhile. Up to six runs are joined, by medians: on a
+    shared host, hours apart, they say more than one. Runs in which the machine changed its speed
+    count only as long as there is no steady one.
+    With --networks whole networks are measured as well: how much longer or shorter layers take
+    inside networks. On another machine than the bundle's the new bundle predicts this one.
     With --runs nothing is measured: your own times of networks correct BUNDLE for their device.
     """
+    if forget and (output is not None or networks or runs is not None):
+        raise click.UsageError("--forget only deletes; leave out -o, --networks and --runs")
+    if networks and runs is not None:
+        raise click.UsageError("give --networks, to be measured here, or --runs, not both")
     if runs is not None:
         _by_runs(bundle, device, framework, runs, output, as_json)
         return
-    from resperf.campaign.harvest import shipped_networks
-    from resperf.network.files import network_files
     from resperf.prediction.asking import chosen_bundle
-    from resperf.workflows.calibrate import calibrate
 
     chosen = chosen_bundle(device, framework, bundle)
-    paths = network_files(networks) if networks else shipped_networks(["*"])
+    if forget:
+        _forget(chosen, as_json)
+    elif networks:
+        target = output or _default_output(bundle or device, chosen)
+        _by_networks(chosen, networks, excluded, batches, seconds or NETWORK_S, target, as_json)
+    else:
+        _by_layers(chosen, seconds or LAYERS_S, output, as_json)
+
+
+def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: bool) -> None:
+    """Scale a bundle by calibration layers; on its own machine, -o stores their times in it."""
+    from resperf.workflows import calibrate_layers as by_layers
+
+    with bar_of_steps("calibration layers") as progress:
+        if output is not None and by_layers.is_own_machine(bundle):
+            made = by_layers.with_reference_times(
+                bundle, output, seconds=seconds, progress=progress
+            )
+            path, found = made.path, None
+        elif output is not None:
+            made, found, path = by_layers.with_this_machine(
+                bundle, output, seconds=seconds, progress=progress
+            )
+        else:
+            found, path = by_layers.adapt(bundle, seconds=seconds, progress=progress)
+    if found is None:
+        stored = made.part["probes"]
+        if as_json:
+            show_json({"path": str(path), "reference_times_ms": stored})
+        else:
+            print(f"{path}: holds the times of {len(stored)} calibration layers on its own machine")
+        return
+    if as_json:
+        show_json({"path": str(path), "bundle": str(bundle.path), **found.summary()})
+        return
+    print(_text_of_layers(bundle, found))
+    show_notes(found.remarks)
+    if found.remarks and seconds < LONGER_S:
+        show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
+    print(f"{path}: predictions by {bundle.path.name} on this machine now use this")
+    if output is not None:
+        print(f"{made.path}: its predictions on similar machines begin with this")
+
+
+def _by_networks(
+    bundle: Bundle,
+    networks: Sequence[Path],
+    excluded: Sequence[Path],
+    batches: Sequence[int],
+    seconds: float,
+    target: Path,
+    as_json: bool,
+) -> None:
+    """Measure networks here, and write a bundle that is corrected by them."""
+    from resperf.campaign.harvest import shipped_networks
+    from resperf.network.files import network_files
+    from resperf.workflows.calibrate_networks import calibrate
+
+    shipped = shipped_networks(["*"]) if REFERENCE in networks else []
+    paths = [*shipped, *network_files([each for each in networks if each != REFERENCE])]
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    target = output or _default_output(bundle or device, chosen)
-    made, notes = calibrate(chosen, paths, target, progress=True, **how)
+    made, notes = calibrate(bundle, paths, target, batches=batches, seconds=seconds, progress=True)
     notes = [*left_out, *notes]
     assert made.correction is not None
     if as_json:
@@ -132,13 +206,13 @@ def command(
             values["transferred_calibration"] = made.transferred.to_json()
         show_json(values)
         return
-    print(_text(made.correction))
+    print(_text_of_networks(made.correction))
     if made.transferred is not None:
-        probed = made.transferred.adaptation
+        layers = made.transferred.adaptation
         scaled = (
             f"multiplied by {made.transferred.factor:.2f}"
-            if probed is None
-            else f"scaled by {probed.probes} probe layers here"
+            if layers is None
+            else f"scaled by {layers.probes} calibration layers here"
         )
         print(f"layer times of {made.transferred.origin.machine}, {scaled}")
     show_notes(notes)
@@ -249,7 +323,7 @@ def _text_of_runs(calibration: Calibration) -> str:
     )
 
 
-def _text(learnt: Correction) -> str:
+def _text_of_networks(learnt: Correction) -> str:
     from resperf.report.tables import percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
@@ -262,4 +336,51 @@ def _text(learnt: Correction) -> str:
         f"{learnt.handover_ms_per_mb:.4f} ms per MB passed between layers\n"
         f"{count} runs: mean error {percent_cell(errors['alone'])} without the correction, "
         f"{percent_cell(errors['left_out'])} with it, for networks left out of the fit"
+    )
+
+
+def _forget(bundle: Bundle, as_json: bool) -> None:
+    from resperf.bundle import adaptation_file
+    from resperf.platform import this_platform
+    from resperf.prediction.adapting import as_adapted
+
+    path = adaptation_file(bundle, this_platform(bundle.platform.device))
+    known = path.exists()
+    path.unlink(missing_ok=True)
+    if as_json:
+        show_json({"path": str(path), "forgotten": known})
+        return
+    what = "was forgotten" if known else "was not adapted to this machine"
+    where = as_adapted(bundle).platform.machine
+    print(f"{bundle.path.name}: {what}; its times are those of {where}")
+
+
+def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
+    from resperf.bundle import counting
+    from resperf.report.tables import table
+
+    rows = [
+        [group, f"{found.correction.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
+        for group, doubt in found.doubts.items()
+    ]
+    factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
+    there = (
+        "its own predictions stand in"
+        if found.stood_in
+        else "measured there, as far as it holds them"
+    )
+    single = math.exp(found.correction.log_width)
+    counted = counting(found.runs)
+    joined = ""
+    if len(found.runs) > 1:
+        named = ", ".join(each.at for each in counted)
+        joined = f"\nmedians of {len(counted)} of {len(found.runs)} runs count: {named}"
+        if len(counted) < len(found.runs):
+            joined += "; in the others the machine changed its speed"
+        joined += " (start anew: --forget)"
+    return (
+        f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
+        f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "
+        f"were left out of the fit are within a factor of {single:.2f}; turns over them differ by "
+        f"{math.expm1(found.drift):.0%}{joined}"
     )

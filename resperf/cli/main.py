@@ -21,13 +21,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
     "dataset": ("resperf.cli.dataset:command", "Inspect, import, check, export or merge datasets."),
     "train": ("resperf.cli.train:command", "Train predictors on a dataset: makes a bundle."),
-    "adapt": (
-        "resperf.cli.adapt:command",
-        "Scale a bundle of another machine to this one, in a minute.",
-    ),
     "calibrate": (
         "resperf.cli.calibrate:command",
-        "Correct a bundle by runs of whole networks.",
+        "Scale a bundle to this machine in a minute, or correct it by runs.",
     ),
     "evaluate": ("resperf.cli.evaluate:command", "Evaluate a bundle, or methods, on unseen rows."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),

@@ -11,23 +11,20 @@ from resperf.platform import Platform, this_platform
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.quantities import EXECUTION
 
-COSTS = (
-    "totals may be 15 to 70% off (about 10% on another host of the same processor), 6 to 20% "
-    "after a minute of `resperf adapt`, 6 to 8% after five (--seconds 300)"
-)
-"""Between the machines of the shipped bundles, in float32 (docs/accuracy-measured.md)."""
+COSTS = "On this CPU expect 15-70% error; `resperf calibrate` (1 min) brings it to about 8%"
+"""Mean errors of float32 networks between the machines of the shipped bundles
+(docs/accuracy.md, held-out networks)."""
 COSTS_SCALED = (
-    "totals were 6 to 8% off on average on the machine that it is scaled to and may be further "
-    "off here, 6 to 12% after a minute of `resperf adapt`, 6 to 8% after five (--seconds 300)"
+    "On such a CPU expect 6-8% error, on others more; `resperf calibrate` (1 min) measures this one"
 )
-"""The shipped bundle's, in float32 (docs/accuracy-measured.md)."""
+"""The shipped bundle's, in float32 (docs/accuracy.md, held-out networks)."""
 _HOSTS, _PROCESSORS = 0.2, 0.5
 """`Adaptation.between` for another host of the same model of processor, and for another processor
 with the same vectors: rough."""
 
 
 def as_adapted(bundle: Bundle) -> Bundle:
-    """Return a bundle as it answers on this machine: adapted, if `resperf adapt` was run here.
+    """Return a bundle as it answers on this machine: adapted, if `resperf calibrate` was run here.
 
     If it was not, as on the machine most like this one that the bundle knows.
 
@@ -94,7 +91,4 @@ def advice(bundle: Bundle) -> str:
     if bundle.adapted is not None:
         there += f"; scaled as on {bundle.platform.machine}, {bundle.platform.instruction_set}"
         costs = COSTS_SCALED
-    return (
-        f"{bundle.path.name} was measured on another machine ({there}) and not adapted to this "
-        f"one: {costs}"
-    )
+    return f"Using timings of {there} ({bundle.path.name}). {costs}"

@@ -33,7 +33,7 @@ def bundle_warnings(
         return (
             *warnings,
             f"the layers were measured on another machine ({origin.machine}); their times were "
-            f"scaled by {bundle.adapted.probes} probe layers {where}",
+            f"scaled by {bundle.adapted.probes} calibration layers {where}",
         )
     if bundle.transferred is None:
         return warnings

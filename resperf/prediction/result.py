@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
 USUAL_DISPATCH_US = (5.0, 20.0)
-"""What hosts need to start one kernel of eager PyTorch (docs/gpus.md)."""
+"""What hosts need to start one kernel of eager PyTorch (docs/predicting.md)."""
 DISPATCH_GIVEN, DISPATCH_OF_LAYERS = "given", "layers"
 """Values of `Prediction.host_dispatch_source`."""
 
@@ -310,7 +310,7 @@ class Prediction:
     extrapolated : str
         Why the network as a whole is outside what was measured; empty if it is inside.
     adapted : Adaptation or None
-        How the times were scaled from the bundle's machine to this one (`resperf adapt`).
+        How the times were scaled from the bundle's machine to this one (`resperf calibrate`).
     advice : str
         What it costs that they were not, and what to do; empty if nothing can be done.
     assumed : tuple of str

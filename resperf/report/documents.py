@@ -9,7 +9,7 @@ from typing import Any
 from resperf.units import json_values
 
 SCHEMA_VERSION = 1
-"""Version of the keys of JSON output (docs/json.md): raised if one is removed or changes its
+"""Version of the keys of JSON output (docs/predicting.md): raised if one is removed or changes its
 meaning, not if one is added."""
 
 

@@ -230,7 +230,8 @@ def _adapted(prediction: Prediction) -> str:
     where = "this machine"
     if found.from_bundle:
         where = f"a machine more like this one than the bundle's ({found.platform.machine})"
-    return f"adapted to {where} by {found.probes} probes on {found.at[:10]}: {factors}{disturbed}"
+    by = f"{found.probes} calibration layers on {found.at[:10]}"
+    return f"adapted to {where} by {by}: {factors}{disturbed}"
 
 
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:

@@ -34,7 +34,7 @@ from resperf.settings import PLAIN_PRECISIONS, Setting, same_way
 from resperf.training.correction import Placed, fit_correction, priors_of_runs
 from resperf.training.manifest import described_dataset
 from resperf.training.rows import network_examples, network_quantities
-from resperf.workflows.calibrate import placed_prediction
+from resperf.workflows.calibrate_networks import placed_prediction
 
 OF_LAYERS = ("latency_ms", EXECUTION)
 """What runs may say where layers are added up; the first that they have counts."""

@@ -36,7 +36,7 @@ from resperf.prediction import Prediction, predict_network
 from resperf.prediction.adapting import as_adapted
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.splits import was_packed
-from resperf.workflows.adapt import fitted, measured_probes
+from resperf.workflows.calibrate_layers import fitted, measure_layers
 from resperf.workflows.measure import measure_network, reference_monitor
 
 Turns = dict[str, list[dict[str, float]]]
@@ -140,7 +140,7 @@ def versions(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Bundle]:
     if shipped.adapted is not None and shipped.adapted.from_bundle:
         found["as on a similar machine that it knows"] = shipped
     for each in seconds:
-        run = measured_probes(bundle, seconds=each)
+        run = measure_layers(bundle, seconds=each)
         here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
         label = f"calibrated in {each:.0f} s"
         print(f"{label}: {here.summary()}", flush=True)

@@ -40,7 +40,7 @@ _PICOJOULES, _NODE_POWER = 4.2, 0.6
 """Energy of a FLOP in float32 is 4.2 pJ x (process node in nm)^0.6, from board power over the
 FLOP/s of large products on cards that reach far less than their peak: 9.6 pJ at 4 nm (published:
 RTX 4060 Ti and 4090 9.4 and 9.5), 15 at 8 nm (A6000 13, A40 16; a 3090 Ti took 21), 19 at
-12 nm (NeuSight's T4 17 to 22). docs/gpus.md has the sources."""
+12 nm (NeuSight's T4 17 to 22). docs/how-it-works.md has the sources."""
 _TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.17, "fp16": 0.085, "bf16": 0.085, "int8": 0.043}
 """Energy of other types as a share of it: Vidur's large products in float16 run at 820 TFLOP/s on
 an H100 of 700 W; the other types in proportion to their peaks."""

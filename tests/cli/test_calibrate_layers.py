@@ -1,4 +1,4 @@
-"""`resperf adapt` and what `predict` says before and after it."""
+"""`resperf calibrate` and what `predict` says before and after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from resperf.layers import Conv, Dense, Pool
 from resperf.lowering import lower_layers
 from resperf.platform import this_platform
 from resperf.timing import SamplingProtocol
-from resperf.workflows import adapt as module
+from resperf.workflows import calibrate_layers as module
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 LENET = str(NETWORKS / "lenet5.onnx")
@@ -64,8 +64,8 @@ def kept(folder: Path, factor: float, **more) -> Path:
 def test_predictions_say_what_it_costs_not_to_adapt(bundle, elsewhere, cli):
     shown = cli.run("predict", LENET, "--bundle", elsewhere)
     [line] = shown.err.splitlines()
-    assert line.startswith("resperf: theirs was measured on another machine (another, ")
-    assert "a minute of `resperf adapt`" in line
+    assert line.startswith("resperf: Using timings of another, ")
+    assert "`resperf calibrate` (1 min)" in line
     assert cli.document("predict", LENET, "--bundle", elsewhere)["adapted"] is None
     # A bundle of this machine needs nothing.
     assert cli.run("predict", LENET, "--bundle", bundle).err == ""
@@ -84,18 +84,21 @@ def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(else
     assert after["adapted"]["factors"] == {"products": 2.0, "node": 2.0}
     assert after["adapted"]["probes"] == 21
     assert "(layers measured on another, " in after["machine"]
-    assert any("scaled by 21 probe layers here" in each for each in after["warnings"])
+    assert any("scaled by 21 calibration layers here" in each for each in after["warnings"])
     text = cli.text(*words)
-    assert "adapted to this machine by 21 probes on 2026-02-03: products 2.00 (within a" in text
+    assert (
+        "adapted to this machine by 21 calibration layers on 2026-02-03: products 2.00 (within a"
+        in text
+    )
     layer = ["predict-layer", "dense", "batch=4", "features_in=100", "features_out=50"]
     adapted_ms = cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"]
-    found = cli.json("adapt", elsewhere, "--forget")
+    found = cli.json("calibrate", elsewhere, "--forget")
     assert (found["path"], found["forgotten"]) == (str(path), True)
     assert cli.json(*layer, "--bundle", elsewhere)[0]["execution_ms"] == pytest.approx(
         adapted_ms / 2
     )
     assert cli.document(*words) == before
-    assert "was not adapted" in cli.text("adapt", elsewhere, "--forget")
+    assert "was not adapted" in cli.text("calibrate", elsewhere, "--forget")
 
 
 def test_disturbances_are_said_in_every_prediction(elsewhere, cli):
@@ -112,35 +115,37 @@ def test_an_adaptation_is_of_one_bundle_and_one_machine(bundle, elsewhere, cli, 
     path.write_text("{}")
     error = cli.error("predict", LENET, "--bundle", elsewhere)
     assert "no valid adaptation" in error
-    assert "resperf adapt --forget" in error
+    assert "resperf calibrate --forget" in error
 
 
 def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
     """Real layers, fewer and shorter ones than in a minute."""
-    monkeypatch.setattr(module, "PROBES", SMALL)
+    monkeypatch.setattr(module, "CALIBRATION_LAYERS", SMALL)
     monkeypatch.setattr(module, "TURNS", 1)
     monkeypatch.setattr(module, "SECONDS", 300.0)
     monkeypatch.setattr(module, "MOST_BUSY", 1.0)  # tests run beside each other
     monkeypatch.setattr(
         module, "_QUICK", SamplingProtocol(min_time_s=0.0, budget_s=0.02, warmup_s=0.01)
     )
-    found = cli.json("adapt", elsewhere, "--seconds", "300")  # ends before: one short turn
+    found = cli.json("calibrate", elsewhere, "--seconds", "300")  # ends before: one short turn
     assert 10 <= found["probes"] <= len(SMALL)
     assert found["stood_in"]
     assert set(found["doubts"]) == set(GROUPS)
     assert all(factor > 0 for factor in found["factors"].values())
     document = cli.document("predict", LENET, "--bundle", elsewhere)
     assert document["adapted"]["at"] == found["at"]
-    assert f"by {found['probes']} probes on" in cli.text("predict", LENET, "--bundle", elsewhere)
+    assert f"by {found['probes']} calibration layers on" in cli.text(
+        "predict", LENET, "--bundle", elsewhere
+    )
 
 
 @pytest.fixture
 def half_as_fast(monkeypatch) -> list[str]:
-    """Let probes take twice as long here as on any bundle's machine; return the remarks on that."""
-    monkeypatch.setattr(module, "PROBES", SMALL)
+    """Let layers take twice as long here as on any bundle's machine; return the remarks on that."""
+    monkeypatch.setattr(module, "CALIBRATION_LAYERS", SMALL)
     remarks: list[str] = []
 
-    def measured(bundle, **_more) -> module.ProbeRun:
+    def measured(bundle, **_more) -> module.LayersRun:
         setting, platform = backend("onnxruntime", threads=1).setting(), this_platform("cpu")
         lowered = lower_layers(SMALL, bundle.setting, bundle.platform)
         there_ms, _ = module.times_there(bundle, lowered)
@@ -150,9 +155,9 @@ def half_as_fast(monkeypatch) -> list[str]:
             for mine, theirs in zip(here, lowered, strict=True)
             if theirs in there_ms
         }
-        return module.ProbeRun(setting, platform, times_ms, tuple(remarks))
+        return module.LayersRun(setting, platform, times_ms, tuple(remarks))
 
-    monkeypatch.setattr(module, "measured_probes", measured)
+    monkeypatch.setattr(module, "measure_layers", measured)
     return remarks
 
 
@@ -162,23 +167,23 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     made = tmp_path / "made"
     words = ["predict", LENET, "--batch", "4", "--bundle"]
     before = cli.document(*words, elsewhere)
-    assert "on similar machines begin with this" in cli.text("adapt", elsewhere, "-o", made)
+    assert "on similar machines begin with this" in cli.text("calibrate", elsewhere, "-o", made)
     assert cli.document(*words, elsewhere) == before
     surer = cli.document(*words, made)
     assert not surer["adapted"]["from_bundle"]
-    cli.text("adapt", made, "--forget")
+    cli.text("calibrate", made, "--forget")
     after = cli.document(*words, made)
     assert after["total_ms"] == pytest.approx(2 * before["total_ms"], rel=0.05)
     assert after["adapted"]["from_bundle"]
     assert "scaled as on " in after["advice"]
-    assert "a minute of `resperf adapt`" in after["advice"]
+    assert "`resperf calibrate` (1 min)" in after["advice"]
     assert "adapted to a machine more like this one than the bundle's" in cli.text(*words, made)
     # Where the bundle's own machine is more like this one, its times are not scaled.
     with monkeypatch.context() as patched:
         patched.setattr("resperf.platform._processor", lambda: "another")
         assert cli.document(*words, made)["adapted"] is None
     # What was measured on this machine itself comes first, and is surer.
-    found = cli.json("adapt", made)
+    found = cli.json("calibrate", made)
     assert found["runs"] == [found["at"]]
     own = cli.document(*words, made)
     assert not own["adapted"]["from_bundle"]
@@ -188,27 +193,25 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     assert after["high_ms"] / after["total_ms"] > 1.02 * own["high_ms"] / own["total_ms"]
     assert own["high_ms"] == pytest.approx(surer["high_ms"])
     # A further time is joined with the first.
-    cli.text("adapt", made, "-o", made)
+    cli.text("calibrate", made, "-o", made)
     [machine] = Bundle.load(made).machines
     assert len(machine.runs) == 2
-    cli.text("adapt", made, "--forget")
-    assert "medians of" not in cli.text("adapt", made)
-    assert f"medians of 2 of 2 runs count: {found['at'][:10]}" in cli.text("adapt", made)
+    cli.text("calibrate", made, "--forget")
+    assert "medians of" not in cli.text("calibrate", made)
+    assert f"medians of 2 of 2 runs count: {found['at'][:10]}" in cli.text("calibrate", made)
     half_as_fast.append("the machine changed its speed")
-    assert "run this again on a quiet machine" in cli.error("adapt", made, "-o", made)
-    notes = cli.run("adapt", made).err.splitlines()
+    assert "run this again on a quiet machine" in cli.error("calibrate", made, "-o", made)
+    notes = cli.run("calibrate", made).err.splitlines()
     assert notes[0] == "note: the machine changed its speed"
     assert "--seconds 300" in notes[1]
-    assert cli.run("adapt", made, "--seconds", "300").err.splitlines() == notes[:1]
+    assert cli.run("calibrate", made, "--seconds", "300").err.splitlines() == notes[:1]
     half_as_fast.clear()
-    assert "was measured on a machine like this one" in cli.error(
-        "adapt", bundle, "-o", tmp_path / "own"
-    )
+    # On the bundle's own machine their times become part of it, to compare with on others.
+    own = cli.json("calibrate", bundle, "-o", tmp_path / "own")
+    assert Bundle.load(tmp_path / "own").part["probes"] == own["reference_times_ms"]
+    assert "holds the times of" in cli.text("calibrate", bundle, "-o", tmp_path / "again")
 
 
 def test_what_cannot_be_adapted_is_one_line(bundle, elsewhere, tmp_path, cli):
     published = Path(__file__).parents[2] / "models" / "bundles" / "1080ti-tensorflow"
-    assert "resperf does not measure here" in cli.error("adapt", published)
-    assert "--probe-times needs -o" in cli.error("adapt", elsewhere, "--probe-times")
-    error = cli.error("adapt", elsewhere, "--probe-times", "-o", tmp_path / "made")
-    assert "this is not the machine of" in error
+    assert "resperf does not measure here" in cli.error("calibrate", published)

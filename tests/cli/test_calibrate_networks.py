@@ -21,11 +21,10 @@ from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.targets import target
-from resperf.workflows import calibrate as module
-from resperf.workflows.adapt import PROBES, ProbeRun
+from resperf.workflows import calibrate_networks as module
+from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS, LayersRun
 
 SLOWER = 1.2
-TURNS = 3
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
             return {"session_ms": 0.01}
 
         def measure_network(self, run, repeat, seconds, timeout_s):
-            assert (self._settings.settings["threads"], seconds) in ((1, 0.5), (1, 0.5 / TURNS))
+            assert (self._settings.settings["threads"], seconds) in ((1, 0.5),)
             assert self._settings.networks
             batch = run.setting.batch
             asked.append((run.path.stem, batch))
@@ -167,28 +166,25 @@ def test_what_cannot_be_calibrated_is_one_line(
     elsewhere = json.loads((copy / "bundle.json").read_text())
     elsewhere["platforms"]["1"]["processor"] = "another"
     (copy / "bundle.json").write_text(json.dumps(elsewhere))
-    error = cli.error("calibrate", copy, "--networks", networks)
-    assert "another machine" in error
-    assert "--adapt" in error
     # Its own folder is not overwritten.
-    assert "name another folder (-o)" in cli.error(
-        "calibrate", copy, "--networks", networks, "--adapt"
-    )
+    error = cli.error("calibrate", copy, "--networks", networks)
+    assert "of another machine" in error
+    assert "name another folder (-o)" in error
     elsewhere["settings"]["1"]["options"]["nchwc_block"] = "0"
     (copy / "bundle.json").write_text(json.dumps(elsewhere))
-    words = ["calibrate", str(copy), "--networks", str(networks), "--adapt"]
-    error = cli.error(*words, "-o", tmp_path / "made")
-    assert "nchwc_block" in error
-    assert "--adapt" not in error
+    words = ["calibrate", str(copy), "--networks", str(networks)]
+    assert "nchwc_block" in cli.error(*words, "-o", tmp_path / "made")
+    assert "not both" in cli.error(*words, "--runs", tmp_path / "runs.h5")
+    assert "--forget only deletes" in cli.error(*words, "--forget")
 
 
 @pytest.fixture
 def elsewhere(bundle, tmp_path) -> Path:
-    """Copy the bundle as one of another machine, with times of the probes there: 1 ms each."""
+    """Copy the bundle as one of another machine, with times of calibration layers there: 1 ms."""
     there = shutil.copytree(bundle, tmp_path / "there")
     manifest = json.loads((there / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
-    manifest["parts"][0]["probes"] = dict.fromkeys((each.key for each in PROBES), 1.0)
+    manifest["parts"][0]["probes"] = dict.fromkeys((each.key for each in CALIBRATION_LAYERS), 1.0)
     learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=3.0)
     known = Adaptation(
         "", "2026-01-01", backend("onnxruntime", threads=1).setting(),
@@ -205,28 +201,28 @@ def adapting(elsewhere, networks, tmp_path) -> list[object]:
     """Calibrate that bundle on this machine into the folder ``here``."""
     return [
         "calibrate", elsewhere, "--networks", networks, "--batch", "2", "4", "--seconds", "0.5",
-        "--adapt", "-o", tmp_path / "here",
+        "-o", tmp_path / "here",
     ]  # fmt: skip
 
 
-def probes_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
-    """Let so many probes take so long here."""
+def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
+    """Let so many calibration layers take so long here."""
     loaded = Bundle.load(bundle)
-    run = ProbeRun(
-        loaded.setting, loaded.platform, dict.fromkeys(PROBES[:count], ms),
+    run = LayersRun(
+        loaded.setting, loaded.platform, dict.fromkeys(CALIBRATION_LAYERS[:count], ms),
         costs={"session_ms": 0.0201, "view_ms": 0.001, "probe_call_us": 3.0},
     )  # fmt: skip
-    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: run)
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
 
 
-def test_a_bundle_of_another_machine_is_scaled_by_probes_and_then_by_networks(
+def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     bundle, elsewhere, networks, adapting, measured, tmp_path, monkeypatch, cli
 ):
     faster = 0.3
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
-    probes_take(monkeypatch, bundle, faster, len(PROBES))
+    layers_take(monkeypatch, bundle, faster, len(CALIBRATION_LAYERS))
     assert "layer times of another" in (text := cli.text(*adapting))
-    assert f"scaled by {len(PROBES)} probe layers here" in text
+    assert f"scaled by {len(CALIBRATION_LAYERS)} calibration layers here" in text
     made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
     assert alone.transferred is None
     assert made.transferred is not None
@@ -235,7 +231,7 @@ def test_a_bundle_of_another_machine_is_scaled_by_probes_and_then_by_networks(
     assert made.platform == Bundle.load(bundle).platform
     # Factors of further machines were those of its layers there.
     assert (len(alone.machines), made.machines) == (1, ())
-    # Layers are as the probes say; the networks agree, so that nothing is left for them to teach.
+    # Layers are as these say; the networks agree, so that nothing is left for them to teach.
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
     assert one == pytest.approx(faster * other, rel=0.01)
@@ -252,16 +248,16 @@ def test_a_bundle_of_another_machine_is_scaled_by_probes_and_then_by_networks(
     assert Bundle.load(tmp_path / "here").transferred == made.transferred
 
 
-def test_where_probes_say_nothing_networks_give_the_common_factor(
+def test_where_layers_say_nothing_networks_give_the_common_factor(
     bundle, elsewhere, adapting, measured, tmp_path, monkeypatch, cli
 ):
     faster = 0.3
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
-    probes_take(monkeypatch, bundle, faster, 3)
+    layers_take(monkeypatch, bundle, faster, 3)
     costs = {"session_ms": 0.0201, "view_ms": 0.001}
     monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
     document = cli.json(*adapting)
-    assert "only 3 probes have a time here" in document["notes"][0]
+    assert "only 3 calibration layers have a time here" in document["notes"][0]
     made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
     assert made.transferred is not None
     assert made.transferred.adaptation is None
@@ -305,7 +301,6 @@ def test_networks_of_one_name_in_several_folders_are_several_networks(
 
 def test_a_calibration_that_was_interrupted_goes_on(words, measured, tmp_path, monkeypatch, cli):
     target = tmp_path / "made"
-    words = [*words, "--turns", TURNS]
     measure = runner.WorkerProcess.measure_network
 
     def interrupted(process, *words):
@@ -321,21 +316,21 @@ def test_a_calibration_that_was_interrupted_goes_on(words, measured, tmp_path, m
     cli.text(*words)
     # Only networks without a steady measurement are measured again.
     counts = Counter(measured)
-    assert counts.pop(("mlp3", 2)) > TURNS
-    assert set(counts.values()) == {TURNS}
+    assert counts.pop(("mlp3", 2)) > 1
+    assert set(counts.values()) == {1}
     assert measured[:5] == first
     assert len(Bundle.load(target).correction.evidence["networks"]) == 10
     assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]
     rows = read_networks(tmp_path / "made.networks.h5").measurements
     assert len({row.subject.digest for row in rows}) == 11
-    assert len(rows) == TURNS * 11
-    assert [row.subject.name for row in rows if row.flags] == ["mlp3"] * TURNS
+    assert len(rows) == 11
+    assert [row.subject.name for row in rows if row.flags] == ["mlp3"]
     # Once the bundle is written, the same call measures anew, and what was measured stays.
     count = len(measured)
     cli.text(*words)
     assert len(set(measured[count:])) == 11
     rows = read_networks(tmp_path / "made.networks.h5").measurements
-    assert Counter(row.repeat for row in rows) == dict.fromkeys(range(2 * TURNS), 11)
+    assert Counter(row.repeat for row in rows) == dict.fromkeys(range(2), 11)
 
 
 def test_networks_that_the_framework_cannot_run_are_named(words, measured, monkeypatch, cli):

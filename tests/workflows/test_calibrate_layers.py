@@ -52,22 +52,22 @@ from resperf.prediction.rules import layers_behind_each_other
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
 from resperf.training import train
-from resperf.workflows import adapt as module
-from resperf.workflows.adapt import (
-    PROBES,
-    ProbeRun,
+from resperf.workflows import calibrate_layers as module
+from resperf.workflows.calibrate_layers import (
+    CALIBRATION_LAYERS,
+    LayersRun,
     fitted,
-    measured_probes,
+    measure_layers,
     other_kernels,
     times_there,
-    with_probe_times,
+    with_reference_times,
 )
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
 THERE = {"gflops": 50.0, "gb_per_s": 5.0}
 HERE = {"gflops": 25.0, "gb_per_s": 10.0}
 """Computing takes twice as long here as there, moving bytes half as long, a node the same."""
-COUNT = sum(each.kind in SUPPORTED for each in PROBES)
+COUNT = sum(each.kind in SUPPORTED for each in CALIBRATION_LAYERS)
 """Probes of a turn."""
 SMALL = Conv(
     batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
@@ -81,7 +81,7 @@ def drawn() -> list[Layer]:
     def size(low: int, high: int) -> int:
         return round(math.exp(draw.uniform(math.log(low), math.log(high))))
 
-    layers = [each for each in PROBES if each.kind in SUPPORTED]
+    layers = [each for each in CALIBRATION_LAYERS if each.kind in SUPPORTED]
     for _ in range(50):
         channels, pixels, kernel = size(3, 512), size(7, 224), draw.choice([1, 3, 7])
         window = {
@@ -123,8 +123,8 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def run(bundle) -> ProbeRun:
-    return measured_probes(bundle, how=HERE)
+def run(bundle) -> LayersRun:
+    return measure_layers(bundle, how=HERE)
 
 
 def test_a_machine_of_known_speeds_is_found_again(bundle, run):
@@ -173,7 +173,7 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
     ],
 )
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
-    disturbed = measured_probes(bundle, how={**HERE, "slow": slow})
+    disturbed = measure_layers(bundle, how={**HERE, "slow": slow})
     assert said in "; ".join(disturbed.remarks)
     assert not disturbed.steady
     found = fitted(bundle, disturbed)
@@ -206,15 +206,15 @@ def test_disturbed_probes_are_measured_again(bundle, monkeypatch):
 
     monkeypatch.setattr(module._Turns, "_turn", with_flags)
     seen = []
-    run = measured_probes(bundle, how=HERE, progress=lambda *words: seen.append(words))
-    assert len(seen) == len(PROBES) + 2 * COUNT + disturbed
+    run = measure_layers(bundle, how=HERE, progress=lambda *words: seen.append(words))
+    assert len(seen) == len(CALIBRATION_LAYERS) + 2 * COUNT + disturbed
     # The fourth turn, of these probes alone, is no drift from the first.
     assert (run.remarks, run.drift) == ((), 0.0)
     assert all(done <= planned for done, planned, _ in seen)
 
 
 def test_a_factor_that_its_doubt_explains_is_dropped_on_the_same_processor(bundle, run, tmp_path):
-    made = with_probe_times(bundle, tmp_path / "kept", how=HERE)
+    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
 
     def scaled(factor: float, platform) -> float:
         times_ms = {layer: factor * ms for layer, ms in run.times_ms.items()}
@@ -253,13 +253,13 @@ def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
     count = len(run.times_ms)
     slow = {**HERE, "slow": (count, 3 * count, 1.5)}
     seen = []
-    longer = measured_probes(
+    longer = measure_layers(
         bundle, seconds=2 * module.SECONDS, how=slow, progress=lambda *words: seen.append(words)
     )
     assert len(seen) > 5 * count
     assert longer.times_ms == pytest.approx(run.times_ms, rel=0.01)
     # In a minute the same time is two turns of three for many.
-    short = measured_probes(bundle, how=slow).times_ms
+    short = measure_layers(bundle, how=slow).times_ms
     assert sum(short[each] > 1.2 * ms for each, ms in run.times_ms.items()) > count // 3
 
 
@@ -295,7 +295,7 @@ def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
 
 
 def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
-    def times(factor: float, *, steady: bool) -> ProbeRun:
+    def times(factor: float, *, steady: bool) -> LayersRun:
         here = replace(run.platform, processor="third")
         scaled = {layer: factor * ms for layer, ms in run.times_ms.items()}
         return replace(run, platform=here, times_ms=scaled, steady=steady, drift=0.01)
@@ -323,33 +323,34 @@ def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
 
 def test_a_minute_that_is_too_short_says_so(bundle):
     # Each build sleeps: three probes or so.
-    short = measured_probes(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
+    short = measure_layers(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
     assert 0 < len(short.times_ms) < 10
     assert "the time was over after" in short.remarks[0]
     assert "one turn only" in short.remarks[-1]
-    with pytest.raises(MeasurementError, match=r"only \d probes have a time here .* --seconds"):
+    said = r"only \d calibration layers have a time here .* --seconds"
+    with pytest.raises(MeasurementError, match=said):
         fitted(bundle, short)
 
 
 def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
     kept = []
     monkeypatch.setattr(module, "keep_adaptation", lambda *words: kept.append(words))
-    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.6))
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.6))
     with pytest.raises(MeasurementError, match="busy with other programs during 60%"):
         module.adapt(bundle)
     assert kept == []
-    monkeypatch.setattr(module, "measured_probes", lambda *_, **__: replace(run, busy=0.4))
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.4))
     module.adapt(bundle)
     assert len(kept) == 1
 
 
 def test_probes_that_end_the_process_are_named(bundle):
-    ended = measured_probes(bundle, how={**HERE, "fail": {"crash": "features_in=1024"}})
+    ended = measure_layers(bundle, how={**HERE, "fail": {"crash": "features_in=1024"}})
     assert any("SIGSEGV" in remark for remark in ended.remarks)
 
 
 def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
-    made = with_probe_times(bundle, tmp_path / "kept", how=HERE)
+    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
     assert made.part["probes"] == pytest.approx(
         {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in run.times_ms}, rel=1e-3
     )
@@ -363,16 +364,18 @@ def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
         assert same.correction.factor(group) == pytest.approx(1.0, rel=0.01)
     # Nothing is written where the machine was disturbed.
     with pytest.raises(MeasurementError, match="a later turn took"):
-        with_probe_times(bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)})
+        with_reference_times(
+            bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)}
+        )
     assert not (tmp_path / "no").exists()
 
 
 def test_bundles_of_other_layers_are_refused(bundle):
     with pytest.raises(MeasurementError, match=r"gflops: .* there\); name a bundle of a similar"):
-        measured_probes(bundle, how=THERE)
+        measure_layers(bundle, how=THERE)
     many = bundle.on(replace(bundle.setting, threads=10_000), bundle.platform)
     with pytest.raises(MeasurementError, match="is of 10000 threads"):
-        measured_probes(many)
+        measure_layers(many)
 
 
 def test_a_processor_with_shorter_vectors_is_adapted_to():
@@ -385,8 +388,8 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
     assert other_kernels(setting, bundle.setting) == []
     assert other_kernels(replace(setting, options={}), bundle.setting) != []
     probes = zip(
-        lower_layers(PROBES, setting, platform),
-        lower_layers(PROBES, bundle.setting, bundle.platform),
+        lower_layers(CALIBRATION_LAYERS, setting, platform),
+        lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform),
         strict=True,
     )
     pairs = dict(probes)
@@ -394,7 +397,7 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
     assert not stood_in
     times_ms = {here: 2 * there_ms[there] for here, there in pairs.items()}
     assert sum("nchwc8" in each.key for each in times_ms) > 10
-    found = fitted(bundle, ProbeRun(setting, platform, times_ms))
+    found = fitted(bundle, LayersRun(setting, platform, times_ms))
     assert found.probes == len(times_ms)
     assert not found.stood_in
     assert all(found.correction.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)

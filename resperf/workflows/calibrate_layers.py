@@ -1,4 +1,4 @@
-"""A minute of probe layers: what a bundle of another machine says becomes times of this one."""
+"""A minute of calibration layers: times of a bundle's machine become times of this one."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ from resperf.training.correction import (
 )
 
 SECONDS = 60.0
-FEWEST_PROBES = FEWEST_FOR_WIDTH
-PROBE_NOISE = 0.1
-"""Relative spread of probes around their groups' factors."""
+FEWEST_LAYERS = FEWEST_FOR_WIDTH
+LAYER_NOISE = 0.1
+"""Relative spread of calibration layers around their groups' factors."""
 GROUP_WIDTH = 0.3
 """Prior standard deviation of a group's factor around the one that all share."""
 TURNS = 3
-"""Of all probes in a minute, as many more in a longer time; a drift then shows. Costs beside layers
+"""Of all layers in a minute, as many more in a longer time; a drift then shows. Costs beside layers
 are measured after all but the last."""
 FAR_APART, LEAST_FAR_APART_MS = 3.0, 0.05
 """Cost of a MB between layers over that on the bundle's machine, and in ms, that is worth a remark.
 """
 LEAST_SPREAD = 0.01
-"""Logarithm of the spread of probes that no measurement is better than."""
+"""Logarithm of the spread of calibration layers that no measurement is better than."""
 COSTS_S = 8.0
 """Time kept for measuring the costs beside layers for the first time."""
 STOP_S = 1.0
@@ -90,10 +90,10 @@ GROUP_BOUNDS = (0.2, 5.0)
 """Of a group's factor around the common one: products of integers have instructions of their own on
 some processors only."""
 CLEAN = 2
-"""Undisturbed measurements that each probe should have: as long as there is time, others are
+"""Undisturbed measurements that each layer should have: as long as there is time, others are
 measured again."""
 REMEMBERED_DISTURBED = 0.25
-"""More than this share of probes that were always disturbed, or of readings off their median, is
+"""More than this share of layers that were always disturbed, or of readings off their median, is
 worth a remark."""
 MOST_RUNS = 6
 """Of the command on this machine that are joined, the latest: states of a host last for minutes to
@@ -105,7 +105,7 @@ _QUICK = SamplingProtocol(
     min_time_s=0.05, budget_s=0.25, warmup_s=0.05, placements=2, placements_s=0.2
 )
 _HUNG_S = 30.0
-"""A probe takes a second; after this time more the measuring process hangs."""
+"""A calibration layer takes a second; after this time more the measuring process hangs."""
 
 
 def _square_conv(
@@ -147,7 +147,7 @@ _OF_SUMS: Mapping[str, Any] = {
     "function": "integer", "layout": "nchw", "bias": False, "dtype": "int8",
 }  # fmt: skip
 """A convolution of dynamic quantisation."""
-PROBES: tuple[Layer, ...] = (
+CALIBRATION_LAYERS: tuple[Layer, ...] = (
     # In turns of all groups, so that a minute that is too short takes something from each.
     _square_conv(64, 64, 56, 3),
     Activation(batch=1, values=64, activation="relu"),
@@ -221,15 +221,15 @@ large weights hold up to 256 MB of them, as in a campaign."""
 
 
 @dataclass(frozen=True)
-class ProbeRun:
-    """Times of the probes on a machine.
+class LayersRun:
+    """Times of the calibration layers on a machine.
 
     Attributes
     ----------
     setting : Setting
     platform : Platform
     times_ms : mapping of Layer to float
-        Lowered probe -> execution.
+        Lowered calibration layer -> execution.
     remarks : tuple of str
         How the machine was disturbed, or why that was not seen.
     drift : float
@@ -253,27 +253,27 @@ class ProbeRun:
 
     @property
     def ms_of_keys(self) -> dict[str, float]:
-        """Key of a lowered probe -> execution, as files hold them."""
+        """Key of a lowered calibration layer -> execution, as files hold them."""
         return {layer.key: ms for layer, ms in self.times_ms.items()}
 
 
 Progress = Callable[[int, int, str], None]
-"""Told (done, all, name) while the probes are measured."""
+"""Told (done, all, name) while the calibration layers are measured."""
 
 
 def adapt(
     bundle: Bundle, *, seconds: float = SECONDS, progress: Progress | None = None
 ) -> tuple[Adaptation, Path]:
-    """Measure the probes here, scale a bundle's times by them, and keep that for predictions.
+    """Measure the layers here, scale a bundle's times by them, and keep that for predictions.
 
-    Earlier runs here are joined with this one: the median of each probe counts. Runs in which the
+    Earlier runs here are joined with this one: the median of each layer counts. Runs in which the
     machine changed its speed count only as long as there is no other.
 
     Parameters
     ----------
     bundle : Bundle
     seconds : float
-        All of it, measuring and starting; probes that find no time are left out.
+        All of it, measuring and starting; calibration layers that find no time are left out.
     progress : callable, optional
 
     Returns
@@ -285,21 +285,28 @@ def adapt(
     Raises
     ------
     MeasurementError
-        If the bundle is not one of processors, runs other layers than this machine, too few probes
+        If the bundle is not one of processors, runs other layers than this machine, too few layers
         could be compared, or other programs ran during most of it.
     MissingExtraError
         If packages are missing.
     BundleError, OutputError
         If it cannot be kept.
     """
-    run = measured_probes(bundle, seconds=seconds, progress=progress)
+    run = measure_layers(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
     known = kept_adaptation(bundle, replace(run.platform, probes={}))
     adaptation = fitted(bundle, run, _earlier([known] if known else [], run))
     return adaptation, keep_adaptation(bundle, adaptation)
 
 
-def with_probe_times(
+def is_own_machine(bundle: Bundle) -> bool:
+    """Whether a bundle's layers were measured on a machine like this one."""
+    refuse_other_layers(bundle)
+    here = this_platform(bundle.platform.device)
+    return bundle.transferred is None and not here.hardware_differences(bundle.platform)
+
+
+def with_reference_times(
     bundle: Bundle,
     output: Path,
     *,
@@ -307,29 +314,26 @@ def with_probe_times(
     how: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
-    """Write a bundle with the times that the probes take on its own machine, which is this one.
+    """Write a bundle with the times that the layers take on its own machine, which is this one.
 
     Raises
     ------
     MeasurementError
-        If this is not its machine; else as `adapt`.
+        If its settings of the framework are others; else as `adapt`.
     """
     refuse_other_layers(bundle)
     target = target_of(bundle.device, bundle.framework)
     device = backend(
         target.framework, target.device_class, threads=bundle.setting.threads, **(how or {})
     )
-    differences = device.platform().hardware_differences(bundle.platform)
-    differences += device.setting().differences(bundle.setting)
-    if differences or bundle.transferred is not None:
-        why = "; ".join(differences) or "its layers were measured elsewhere"
+    if differences := device.setting().differences(bundle.setting):
         raise MeasurementError(
-            f"this is not the machine of {bundle.path} ({why}); only there can times of probes "
-            "become part of it"
+            f"{bundle.path} was measured on this machine with other settings "
+            f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
         )
-    run = measured_probes(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
+    run = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
     _refuse_disturbed(bundle, run.remarks)
-    made = bundle.changed("times of the probes of resperf adapt", probes=run.ms_of_keys)
+    made = bundle.changed("times of calibration layers on its own machine", probes=run.ms_of_keys)
     return _written(made, output)
 
 
@@ -338,8 +342,8 @@ def with_this_machine(
 ) -> tuple[Bundle, Adaptation, Path]:
     """Write a bundle with this machine's factors added, and keep them for predictions here.
 
-    On machines like this one, predictions by that bundle use them until `adapt` is run there. Runs
-    whose times the bundle holds of such a machine are joined with this one.
+    On machines like this one, predictions by that bundle use them until `calibrate` is run there.
+    Runs whose times the bundle holds of such a machine are joined with this one.
 
     Returns
     -------
@@ -352,15 +356,10 @@ def with_this_machine(
     Raises
     ------
     MeasurementError
-        As `adapt`; and if this is a machine like the bundle's own, or it was disturbed.
+        As `adapt`; and if it was disturbed.
     """
     refuse_other_layers(bundle)
-    if not this_platform(bundle.platform.device).hardware_differences(bundle.platform):
-        raise MeasurementError(
-            f"{bundle.path} was measured on a machine like this one: what differs is kept here "
-            "alone (leave out -o)"
-        )
-    run = measured_probes(bundle, seconds=seconds, progress=progress)
+    run = measure_layers(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
     # What takes the place of the known factors does not begin with them.
     found = fitted(bundle, run, _earlier(bundle.machines, run), anew=True)
@@ -370,14 +369,14 @@ def with_this_machine(
     ]
     added = replace(found, from_bundle=True)
     made = bundle.changed(
-        "scaled to another machine by the probes of resperf adapt",
+        "scaled to another machine by calibration layers",
         machines=[each.to_json() for each in (*others, added)],
     )
     written = _written(made, output)
     return written, found, keep_adaptation(written, found)
 
 
-def _refuse_busy(run: ProbeRun) -> None:
+def _refuse_busy(run: LayersRun) -> None:
     if run.busy > MOST_BUSY:
         raise MeasurementError(
             f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
@@ -421,15 +420,15 @@ def refuse_other_layers(bundle: Bundle) -> None:
         )
 
 
-def measured_probes(
+def measure_layers(
     bundle: Bundle,
     *,
     seconds: float = SECONDS,
     how: Mapping[str, Any] | None = None,
     usual: Mapping[str, float] | None = None,
     progress: Progress | None = None,
-) -> ProbeRun:
-    """Measure the probes with a bundle's framework and threads, in three turns if time allows.
+) -> LayersRun:
+    """Measure the layers with a bundle's framework and threads, in three turns if time allows.
 
     Parameters
     ----------
@@ -439,7 +438,7 @@ def measured_probes(
     how : mapping, optional
         Further keywords of the backend.
     usual : mapping of str to float, optional
-        Usual times of the monitor's probes on this machine (`Monitor.usual_costs`), by which a
+        Usual times of the monitor's checks on this machine (`Monitor.usual_costs`), by which a
         state that lasts as long as this shows.
     progress : callable, optional
 
@@ -480,7 +479,7 @@ def other_kernels(here: Setting, there: Setting) -> list[str]:
 
 @dataclass
 class _Turns:
-    """Turns over the probes, every second one backwards: drift then shows, and cancels."""
+    """Turns over the layers, every second one backwards: drift then shows, and cancels."""
 
     worker: WorkerProcess
     deadline_s: float
@@ -494,17 +493,17 @@ class _Turns:
     _costs_s: float = COSTS_S
     _over: bool = False
 
-    def run(self) -> ProbeRun:
+    def run(self) -> LayersRun:
         """Measure until all turns are done or the time is over."""
-        probes = self.worker.lower(PROBES)
+        layers = self.worker.lower(CALIBRATION_LAYERS)
         for repeat in range(self.turns):
-            self.rows.append(self._turn(probes if repeat % 2 == 0 else probes[::-1], repeat))
+            self.rows.append(self._turn(layers if repeat % 2 == 0 else layers[::-1], repeat))
             if repeat < self.turns - 1:
                 self._read_costs()
-            probes = [each for each in probes if each in self._measured]
+            layers = [each for each in layers if each in self._measured]
             if self._over:
                 break
-        # As many again, over disturbed probes alone.
+        # As many again, over disturbed calibration layers alone.
         most = 2 * self.turns
         while not self._over and len(self.rows) < most and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
@@ -512,7 +511,7 @@ class _Turns:
         disturbances, unknown = self._disturbances()
         drifts = (0.0, *self._drifts())
         busy = [BUSY in row.flags for rows in self.rows[: self.turns] for row in rows]
-        return ProbeRun(
+        return LayersRun(
             self.worker.setting, self.worker.platform, times_ms,
             (*self.remarks, *disturbances, *unknown), max(drifts) - min(drifts),
             sum(busy) / len(busy) if busy else 0.0,
@@ -532,7 +531,7 @@ class _Turns:
         self._costs_s = time.monotonic() - start_s
 
     def _disturbed(self, fewest: int) -> list[Layer]:
-        """Return the probes that have fewer undisturbed measurements than `fewest`."""
+        """Return the calibration layers that have fewer undisturbed measurements than `fewest`."""
         clean = Counter(row.layer for rows in self.rows for row in rows if not row.flags)
         return [layer for layer in self._measured if clean[layer] < fewest]
 
@@ -540,17 +539,20 @@ class _Turns:
     def _measured(self) -> list[Layer]:
         return [row.layer for row in self.rows[0] if row.status is Status.OK]
 
-    def _turn(self, probes: Sequence[Layer], repeat: int) -> list[Measurement]:
+    def _turn(self, layers: Sequence[Layer], repeat: int) -> list[Measurement]:
         found: list[Measurement] = []
-        for place, layer in enumerate(probes):
+        for place, layer in enumerate(layers):
             start_s = time.monotonic()
             if start_s + self._longest_s > self.deadline_s:
                 self._over = True
                 if not repeat:
-                    self.remarks.append(f"the time was over after {place} of {len(probes)} probes")
+                    self.remarks.append(f"the time was over after {place} of {len(layers)} layers")
                 break
             if self.progress is not None:
-                done, planned = place + repeat * len(PROBES), self.turns * len(PROBES)
+                done, planned = (
+                    place + repeat * len(CALIBRATION_LAYERS),
+                    self.turns * len(CALIBRATION_LAYERS),
+                )
                 self.progress(min(done, planned), planned, layer.kind)
             try:
                 taken: Taken = self.worker.measure(layer, repeat, _HUNG_S)
@@ -565,7 +567,7 @@ class _Turns:
         return found
 
     def _time_ms(self, layer: Layer) -> float:
-        """Return a probe's time: of its unflagged measurements, if there are any."""
+        """Return a calibration layer's time: of its unflagged measurements, if there are any."""
         mine = [row for rows in self.rows for row in rows if row.layer == layer]
         good = [row for row in mine if row.status is Status.OK]
         return median(row.value(EXECUTION) for row in [r for r in good if not r.flags] or good)
@@ -579,7 +581,7 @@ class _Turns:
         if len(disturbed) > REMEMBERED_DISTURBED * len(self._measured):
             words = ", ".join(f"{flag} {count}" for flag, count in flags.most_common())
             said.append(
-                f"{len(disturbed)} of {len(self._measured)} probes were disturbed whenever they "
+                f"{len(disturbed)} of {len(self._measured)} layers were disturbed whenever they "
                 f"were measured ({words})"
             )
         if not self.references_ms:
@@ -600,7 +602,7 @@ class _Turns:
         return said, unknown
 
     def _drifts(self) -> list[float]:
-        """Return for later thirds of the time how much longer the probes took than in the first.
+        """Return for later thirds of the time how much longer the layers took than in the first.
 
         Medians of logarithms; each third is one turn if there are no more.
         """
@@ -614,11 +616,11 @@ class _Turns:
                     third.setdefault(row.layer, []).append(row.value(EXECUTION))
         first, *later = ({layer: median(ms) for layer, ms in each.items()} for each in times_ms)
         ratios = [[math.log(ms / first[layer]) for layer, ms in third.items()] for third in later]
-        return [median(each) for each in ratios if len(each) >= FEWEST_PROBES]
+        return [median(each) for each in ratios if len(each) >= FEWEST_LAYERS]
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
-    """Return the probes' times on a bundle's machine, and whether its predictions stand in for all.
+    """Return the layers' times on a bundle's machine, and whether its predictions stand in for all.
 
     They stand in for those that it does not hold, unless they are outside the trained range.
     """
@@ -634,7 +636,7 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def _earlier(known: Sequence[Adaptation], run: ProbeRun) -> tuple[ProbeTimes, ...]:
+def _earlier(known: Sequence[Adaptation], run: LayersRun) -> tuple[ProbeTimes, ...]:
     """Return earlier runs on the hardware of a run, with the framework as it is now.
 
     Of more than are kept, the unsteady ones go first, then the oldest.
@@ -651,10 +653,10 @@ def _earlier(known: Sequence[Adaptation], run: ProbeRun) -> tuple[ProbeTimes, ..
     return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(run: ProbeRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> ProbeRun:
-    """Return the medians of the times of `lowered` probes in `runs`, the last of which is `run`."""
+def _joined(run: LayersRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> LayersRun:
+    """Return the medians of the times of `lowered` layers in `runs`, the last of which is `run`."""
     layers = {each.key: each for each in (*lowered, *run.times_ms)}
-    # Another version of this package may have had other probes.
+    # Another version of this package may have had other calibration layers.
     told = [
         {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in runs
     ]
@@ -683,33 +685,35 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fitted(
-    bundle: Bundle, run: ProbeRun, earlier: Sequence[ProbeTimes] = (), *, anew: bool = False
+    bundle: Bundle, run: LayersRun, earlier: Sequence[ProbeTimes] = (), *, anew: bool = False
 ) -> Adaptation:
-    """Fit the groups' factors to the probes' times here and on the bundle's machine.
+    """Fit the groups' factors to the calibration layers' times here and on the bundle's machine.
 
-    Where the bundle is of such hardware, or knows of some, its factors stand unless the probes are
+    Where the bundle is of such hardware, or knows of some, its factors stand unless the layers are
     sure of others; `anew` leaves out what it knows of other machines. Times of `earlier` runs here
     are joined with those of the run, but for unsteady ones where there are steady ones.
 
     Raises
     ------
     MeasurementError
-        If too few probes have both.
+        If too few calibration layers have both.
     """
     at = datetime.now(UTC).isoformat(timespec="seconds")
     runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
-    # Blocks of another size make another layout of the same probe.
-    lowered = lower_layers(PROBES, run.setting, run.platform)
+    # Blocks of another size make another layout of the same calibration layer.
+    lowered = lower_layers(CALIBRATION_LAYERS, run.setting, run.platform)
     run = _joined(run, counting(runs), lowered) if earlier else run
-    there = dict(zip(lowered, lower_layers(PROBES, bundle.setting, bundle.platform), strict=True))
+    there = dict(
+        zip(lowered, lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform), strict=True)
+    )
     here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
     there_ms, stood_in = times_there(bundle, list(here_ms))
     layers = list(there_ms)
-    if len(layers) < FEWEST_PROBES:
+    if len(layers) < FEWEST_LAYERS:
         why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
         raise MeasurementError(
-            f"only {len(layers)} probes have a time here and in {bundle.path}{why}; at least "
-            f"{FEWEST_PROBES} are needed: give more --seconds, or name another bundle"
+            f"only {len(layers)} calibration layers have a time here and in {bundle.path}{why}; "
+            f"at least {FEWEST_LAYERS} are needed: give more --seconds, or name another bundle"
         )
     speeds = Speeds.of(layers, list(there_ms.values()))
     shares = speeds.shares(layers, list(there_ms.values()))
@@ -730,7 +734,7 @@ def fitted(
         for layer, row in zip(layers, shares, strict=True)
     ]
     priors = Priors(
-        of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=PROBE_NOISE, bounds=GROUP_BOUNDS
+        of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
     correction = fit_correction(placed, {}, priors)
     doubts, spreads = _doubts(correction, shares)
@@ -795,7 +799,7 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
     return [
         f"a MB passed from layer to layer cost {here[HANDOVER]:.2f} ms, as on a host whose cores "
         "are far apart for a while, which predictions leave out: if networks take longer than "
-        "predicted for good, use resperf calibrate --adapt"
+        "predicted for good, use resperf calibrate --networks"
     ]
 
 
@@ -804,8 +808,8 @@ def _doubts(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return `Adaptation.doubts` and `Adaptation.spreads`.
 
-    From how far off the group's probes are that were left out of the fit, joined with the median
-    of all, by Student's distribution. The factor's doubt is that over the root of how many probes
+    From how far off the group's layers are that were left out of the fit, joined with the median
+    of all, by Student's distribution. The factor's doubt is that over the root of how many layers
     weigh in the group, and no more than is expected without any.
     """
     special = require("scipy.special", "train")

@@ -44,7 +44,7 @@ from resperf.training.correction import (
     refuse_few,
     standard_errors,
 )
-from resperf.workflows.adapt import fitted, measured_probes, other_kernels
+from resperf.workflows.calibrate_layers import fitted, measure_layers, other_kernels
 
 COST_READINGS = 5
 """Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
@@ -57,8 +57,6 @@ def calibrate(
     *,
     batches: Sequence[int],
     seconds: float = 3.0,
-    turns: int = 1,
-    adapt: bool = False,
     progress: bool = False,
 ) -> tuple[Bundle, list[str]]:
     """Measure networks, learn how layers run inside them, and write the bundle with that.
@@ -70,8 +68,9 @@ def calibrate(
     Parameters
     ----------
     bundle : Bundle
-        Made on this machine, for a framework that runs here; or, with `adapt`, on another one with
-        the same settings of the framework.
+        For a framework that runs here, with the settings that it has here. That of another machine
+        is transferred to this one: its layers are scaled by calibration layers first, where that is
+        possible, and the networks teach the rest.
     paths : sequence of Path
         Networks; all that judge the bundle later must not be among them.
     output : Path
@@ -79,12 +78,6 @@ def calibrate(
     batches : sequence of int
     seconds : float
         For each network and batch size.
-    turns : int
-        Over all networks, which share the seconds; medians count. On a shared host what a network
-        takes differs from minute to minute more than within one.
-    adapt : bool
-        Transfer a bundle of another machine to this one: its layers are scaled by probes first, as
-        by `resperf adapt`, where that is possible, and the networks teach the rest.
     progress : bool
         Show progress on stderr if it is a terminal.
 
@@ -93,7 +86,7 @@ def calibrate(
     bundle : Bundle
         As written.
     notes : list of str
-        How the machine was disturbed during the probes; networks that were left out, and why.
+        How the machine was disturbed during the layers; networks that were left out, and why.
 
     Raises
     ------
@@ -117,11 +110,10 @@ def calibrate(
     differences = platform.hardware_differences(bundle.platform)
     differences += here.differences(bundle.setting)
     foreign = other_kernels(here, bundle.setting)
-    if differences and (foreign or not adapt):
-        way = "" if foreign else ", or transfer it to this machine (--adapt)"
+    if foreign:
         raise MeasurementError(
-            f"{bundle.path} was measured on another machine or with other settings "
-            f"({'; '.join(foreign or differences)}); calibrate it there{way}"
+            f"{bundle.path} was measured with other settings ({'; '.join(foreign)}); calibrate it "
+            "where it was measured"
         )
     if here.threads > usable_cores():
         raise MeasurementError(
@@ -151,8 +143,7 @@ def calibrate(
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
-            bundle, device, paths, dataset, batches=batches, seconds=seconds, turns=turns,
-            progress=progress,
+            bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress,
         )  # fmt: skip
         refuse_few({each.network for each in placed}, notes)
         transferred = bundle.transferred
@@ -187,9 +178,9 @@ def _measured_costs(target: Target, threads: int) -> dict[str, float]:
 def _transferred(
     bundle: Bundle, target: Target, here: Setting, platform: Platform
 ) -> tuple[Bundle, list[str]]:
-    """Make the same bundle one of this machine, its layers scaled by probes where that is possible.
+    """Make the same bundle one of this machine, its layers scaled by layers where possible.
 
-    Returns remarks on the probes too.
+    Returns remarks on these too.
     """
     alone = bundle.without_correction()
     alone.transferred = None
@@ -214,14 +205,14 @@ def _transferred(
 
 
 def _probed(bundle: Bundle) -> tuple[Adaptation | None, list[str]]:
-    """Measure the probes of `resperf adapt`; None if they say nothing of this bundle."""
+    """Measure the calibration layers; None if they say nothing of this bundle."""
     if why_not_adaptable(bundle):
         return None, []
     try:
-        found = fitted(bundle, measured_probes(bundle))
+        found = fitted(bundle, measure_layers(bundle))
     except MeasurementError as error:
         return None, [f"layers get one common factor, from the networks: {error}"]
-    return found, [f"probes: {each}" for each in found.remarks]
+    return found, [f"calibration layers: {each}" for each in found.remarks]
 
 
 def _common_factor_of_layers(
@@ -242,7 +233,6 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
-    turns: int,
     progress: bool = False,
 ) -> tuple[list[Placed], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
@@ -279,8 +269,8 @@ def measured_networks(
             "networks": {
                 "files": [glob.escape(str(path.resolve())) for path in known],
                 "batches": list(dict.fromkeys(batches)),
-                "seconds": seconds / turns,
-                "repeats": turns - 1,
+                "seconds": seconds,
+                "repeats": 0,
             },
         }
     )
