@@ -292,6 +292,13 @@ def test_a_field_that_never_varies_does_no_harm(method: str, fits: Fits, toy_row
     assert np.isfinite(predictor.values(same_window_rows(toy_rows)["subjects"])).all()
 
 
+def test_a_method_of_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("no_such_package:Method", "resperf.predictors:Method"):
+        monkeypatch.setitem(METHODS, "theirs", value)
+        with pytest.raises(TrainingError, match=f"method theirs cannot be loaded from {value}"):
+            layer_predictor_class("theirs")
+
+
 def test_unknown_methods_quantities_and_epochs_are_refused(toy_rows: Any) -> None:
     with pytest.raises(TrainingError, match="epochs=0"):
         layer_predictor_class("residual")("conv", epochs=0)
