@@ -143,6 +143,7 @@ QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
 EXECUTION, WHOLE_CALL, STEP = "execution_ms", "whole_call_ms", "step_ms"
 PHASES = QUANTITIES["latency_ms"].parts
 """The phases of a layer or a network, in the order in which they run."""
+_PARTS = frozenset(part for row in _ROWS for part in row.parts)
 
 
 def layer_quantity(names: Collection[str]) -> str:
@@ -159,6 +160,21 @@ def layer_quantity(names: Collection[str]) -> str:
         if name in names and row.over_layers is not Composition.ENDS
     )
     return next(own, WHOLE_CALL)
+
+
+def learnt_quantities(names: Collection[str]) -> tuple[str, ...]:
+    """Return what predictors of layers learn of `names`: the main quantity first.
+
+    The others are those that a network's value follows from, unless they are parts of a time.
+    """
+    own = layer_quantity(names)
+    composed = (Composition.SUM, Composition.MAXIMUM)
+    others = (
+        name
+        for name, row in QUANTITIES.items()
+        if name in names and name not in _PARTS and row.over_layers in composed
+    )
+    return tuple(dict.fromkeys((own, *others)))
 
 
 def quantity_name(word: str) -> str:

@@ -258,9 +258,9 @@ _ROWS = (
     Target(
         framework="synthetic",
         device_class="synthetic",
-        lowering="resperf.lowering.synthetic",
-        backend="resperf.backends.synthetic:SyntheticBackend",
-        monitor="resperf.backends.monitors.synthetic:SyntheticMonitor",
+        lowering="resperf.testing.synthetic",
+        backend="resperf.testing.synthetic:SyntheticBackend",
+        monitor="resperf.testing.synthetic:SyntheticMonitor",
     ),
 )
 _LOCAL: Mapping[str, str] = {"cuda": "resperf.nvml:local_device"}

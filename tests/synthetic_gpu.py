@@ -16,10 +16,10 @@ from fake_nvml import GIBIBYTE, FakeGpu, FakeNvml, install
 
 from resperf.backends import Backend, Built
 from resperf.backends.monitors.cuda import CudaMonitor
-from resperf.backends.synthetic import COPIES, SyntheticBackend
 from resperf.layers import Layer
 from resperf.platform import Platform, this_platform
 from resperf.targets import Target
+from resperf.testing.synthetic import COPIES, SyntheticBackend
 from resperf.units import NS_PER_S
 
 CLOCK_MHZ, HOT_CLOCK_MHZ, HOT = 2520, 1680, 1.5
@@ -29,7 +29,7 @@ LOST = "SYNTHETIC_GPU_LOST"
 TARGET = Target(
     framework="synthgpu",
     device_class="cuda",
-    lowering="resperf.lowering.synthetic",
+    lowering="resperf.testing.synthetic",
     backend="synthetic_gpu:SyntheticGpu",
     monitor="synthetic_gpu:SyntheticGpuMonitor",
 )

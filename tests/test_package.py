@@ -32,6 +32,7 @@ def test_every_public_name_is_there_and_importing_the_package_loads_nothing_heav
         "import sys, resperf\n"
         "heavy = {'numpy', 'onnx', 'onnxruntime', 'pandas', 'rich', 'difflib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
+        "assert not [name for name in sys.modules if name.startswith('resperf.testing')]\n"
         "assert set(resperf.__all__) <= set(dir(resperf))\n"
         "for name in resperf.__all__: getattr(resperf, name)\n"
         "assert 'pandas' not in sys.modules\n"

@@ -15,12 +15,13 @@ from typing import Any
 from resperf.backends import Built, Phase
 from resperf.backends.monitors import Monitor, Reading
 from resperf.layers import Layer
-from resperf.lowering import LoweredNetwork, synthetic
+from resperf.lowering import LoweredNetwork
 from resperf.lowering import lower as lower_network
 from resperf.network import Network, read_network
 from resperf.platform import Accelerator, Platform, this_platform, usable_cores
 from resperf.settings import Setting
 from resperf.targets import Target
+from resperf.testing import synthetic
 
 MACS_PER_MS = 1e6
 CALL_MS = 0.01
@@ -41,10 +42,8 @@ TARGET = Target(
 )
 
 
-def lower(
-    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
-    return synthetic.lower(network, setting, platform, method=method)
+def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    return synthetic.lower(network, setting, platform)
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:

@@ -237,7 +237,7 @@ def _text(part: tuple[Path, str]) -> Answer:
     words = command.format(folder=folder).split()
     run = subprocess.run(
         [sys.executable, "-m", "resperf", *words], capture_output=True, text=True, check=False,
-        cwd=folder,
+        cwd=folder, env={**os.environ, "RESPERF_HOME": f"{folder}/home"},
     )  # fmt: skip
     return {
         "exit": run.returncode,

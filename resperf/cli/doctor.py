@@ -12,7 +12,7 @@ from resperf.cli._sections import COMMON, Command, option
 from resperf.errors import ResperfError
 
 if TYPE_CHECKING:
-    from resperf.workflows.conformance import Conformance
+    from resperf.testing.backends import Conformance
 
 EPILOG = """\b
 Examples:
@@ -65,7 +65,7 @@ def _checked(name: str, settings: dict[str, Any]) -> Conformance:
     from resperf.backends import backend
     from resperf.report.doctor import finding_line
     from resperf.targets import targets
-    from resperf.workflows.conformance import check_backend
+    from resperf.testing.backends import check_backend
 
     row = next((each for each in targets() if each.name == name), None)
     if row is None:

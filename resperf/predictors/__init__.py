@@ -1,11 +1,18 @@
-"""Predictors: one file per method, one interface; a new method is one row of `METHODS`."""
+"""Predictors: one file per method, one interface; a new method is one row of `METHODS`.
+
+Another package adds a method by an entry point of the group ``resperf.predictors``::
+
+    [project.entry-points."resperf.predictors"]
+    "per-mac" = "resperf_toy:PerMac"
+"""
 
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import cast
 
-from resperf.errors import TrainingError
+from resperf.errors import TrainingError, first_line
 from resperf.predictors._base import (
     Account,
     Estimate,
@@ -54,12 +61,29 @@ def predictor_class(method: str) -> type[Predictor]:
     Raises
     ------
     TrainingError
-        If there is no such method.
+        If there is no such method, or its package is broken.
     """
+    if method not in METHODS:
+        _add_installed()
     if method not in METHODS:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     module_name, class_name = METHODS[method].split(":")
-    return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
+    try:
+        return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
+    except (ImportError, AttributeError) as error:
+        raise TrainingError(
+            f"method {method} cannot be loaded from {METHODS[method]} ({first_line(error)}); "
+            "fix or remove the package that provides it"
+        ) from error
+
+
+@cache
+def _add_installed() -> None:
+    """Add the methods of other installed packages, once."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="resperf.predictors"):
+        register(point.name, point.value)
 
 
 def layer_predictor_class(method: str) -> type[LayerPredictor]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from resperf.report.tables import counted, table
+from resperf.testing.backends import RULES, Conformance, Finding, Verdict
 from resperf.units import format_bytes
-from resperf.workflows.conformance import RULES, Conformance, Finding, Verdict
 from resperf.workflows.doctor import Examination, Framework, Gpu, Host
 
 UNKNOWN = "unknown"

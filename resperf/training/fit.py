@@ -31,7 +31,7 @@ from resperf.predictors import (
     predictor_class,
 )
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import QUANTITIES, Level
+from resperf.quantities import QUANTITIES, Level, learnt_quantities
 from resperf.splits import SPLIT_SEED
 from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
 from resperf.training.manifest import described_dataset, manifest_of
@@ -247,7 +247,8 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
         if other is not None:
             notes.append(f"{kind}: {count} training rows, baseline only")
         chosen, own = other or learning.method, part.train.layer_quantity
-        for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
+        measured = part.train.times_ms
+        for phase in measured if chosen in _EVERY_PHASE else learnt_quantities(measured):
             rows, validation = part.train.timed(phase), part.validation.timed(phase)
             if len(rows) < FEWEST_ROWS:
                 # Copies that are only views take no time, which the transfers predict as well.

@@ -152,7 +152,7 @@ def test_precisions(gpu: Any, precision: str, speed: int, value_bytes: int) -> N
 
 
 def test_the_backend_keeps_the_contract(started: TensorRTBackend) -> None:
-    conformance: Any = pytest.importorskip("resperf.workflows.conformance")
+    conformance: Any = pytest.importorskip("resperf.testing.backends")
     kinds = ("conv", "pool", "dense", "softmax", "reorder", "attention")
     result = conformance.check_backend(started, target("tensorrt", "cuda"), kinds=kinds)
     assert result.of(conformance.Verdict.FAILED) == []

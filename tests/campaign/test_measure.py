@@ -6,11 +6,11 @@ import pytest
 from resperf.backends import Built, Phase
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
-from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign import measure_layer
 from resperf.layers import Dense, Layer, Pool
 from resperf.measurement import Measurement, Status
 from resperf.quantities import PHASES
+from resperf.testing.synthetic import SyntheticBackend
 from resperf.timing import SamplingProtocol, WallClock
 
 LAYER = Dense(batch=1, features_in=100, features_out=10)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from resperf.backends.synthetic import CALL_MS, SESSION_MS, closed_form_ms
 from resperf.campaign import Bench, Campaign, CampaignResult, plan_campaign, run_campaign
 from resperf.campaign.journal import read_journal
 from resperf.campaign.networks import reference_networks
@@ -25,6 +24,7 @@ from resperf.platform import Platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.targets import target
+from resperf.testing.synthetic import CALL_MS, SESSION_MS, closed_form_ms
 
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 LENET = SHIPPED / "lenet5.onnx"

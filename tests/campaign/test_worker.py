@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from resperf.backends.monitors import Monitor, Reading
-from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign.process import WorkerSettings
 from resperf.campaign.worker import Worker, start
 from resperf.layers import Dense, Layer
 from resperf.targets import target
+from resperf.testing.synthetic import SyntheticBackend
 from resperf.timing import SamplingProtocol
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)

@@ -12,13 +12,13 @@ import pytest
 from onnx.helper import make_node
 
 from resperf.backends import backend
-from resperf.backends.synthetic import closed_form_ms
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Layer, Pool
 from resperf.lowering.onnxruntime import block_size
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import this_platform
 from resperf.quantities import PHASES
+from resperf.testing.synthetic import closed_form_ms
 from resperf.training import train
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle" / "bundle.json"

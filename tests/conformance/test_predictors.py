@@ -20,7 +20,6 @@ from resperf.predictors import (
     METHODS,
     Examples,
     LayerPredictor,
-    Predictor,
     layer_predictor_class,
     methods_of,
 )
@@ -28,6 +27,7 @@ from resperf.predictors.baseline import Baseline
 from resperf.predictors.ensemble import Ensemble
 from resperf.quantities import Level
 from resperf.settings import PASSES, Setting
+from resperf.testing.predictors import check_export, check_predictions, check_predictor
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("scipy")
@@ -40,9 +40,6 @@ EPOCHS = {"resperfnet": 150, "perfnet": 150}
 FEWEST_EPOCHS = 2
 SLOWER = {"svr": 100.0}
 """What the toy device's times are multiplied by: `svr` ignores errors below 0.1 ms."""
-LARGEST_TOTAL, LARGEST_FACTOR = 100.0, 5.0
-"""How far all values together may be off, and the median of them."""
-LEAST_CORRELATION = 0.5
 
 METHODS_OF_LAYERS = methods_of(Level.LAYER)
 ALL_KINDS = (
@@ -140,47 +137,13 @@ def fit(
     return predictor
 
 
-def ranks(values: Array) -> Array:
-    return np.argsort(np.argsort(values)).astype(float)
-
-
-def check(
-    predictor: Predictor,
-    subjects: Any,
-    measured: Array,
-    quantity: str,
-    platform: Platform = PLATFORM,
-) -> None:
-    """Assert what every predictor promises of its predictions; zeros and constants fail."""
-    predicted = predictor.predict(subjects, SETTING, platform)
-    assert quantity in predicted
-    found = predicted[quantity]
-    for each in (found.values, found.low, found.high):
-        assert each.shape == measured.shape
-        assert each.dtype == np.float64
-    assert np.isfinite(found.values).all()
-    assert (found.values >= 0).all()
-    bounded = np.isfinite(found.low) & np.isfinite(found.high)
-    assert (found.low <= found.values)[bounded].all()
-    assert (found.values <= found.high)[bounded].all()
-    # In the quantity's own unit.
-    total = found.values.sum() / measured.sum()
-    assert 1 / LARGEST_TOTAL < total < LARGEST_TOTAL, "the predictions are of another scale"
-    # They tell large subjects from small ones.
-    assert np.ptp(found.values) > 0, "the predictions are constant"
-    off = np.abs(np.log(np.maximum(found.values, 1e-12) / measured))
-    assert np.median(off) < np.log(LARGEST_FACTOR)
-    correlation = np.corrcoef(ranks(found.values), ranks(measured))[0, 1]
-    assert correlation > LEAST_CORRELATION, f"rank correlation {correlation:.2f}"
-
-
 def test_predictions_follow_the_measured_values(fitted: Fitted, toy_rows: Any) -> None:
     """Evaluated on the training rows: few rows promise nothing about others."""
     predictor, _, _, kind = fitted
     layers, times_ms = toy_rows(predictor.kind, 60, noise=0.02)
     slower = slower_by(predictor.method, kind)
     columns = columns_for(kind, layers)
-    check(predictor, columns, slower * times_ms, "execution_ms")
+    check_predictions(predictor, examples_of(columns, slower * times_ms))
     together = predictor.values(columns)
     alone = predictor.values(columns_for(kind, layers[:1]))
     np.testing.assert_allclose(alone, together[:1], rtol=1e-5, atol=1e-6)
@@ -212,15 +175,17 @@ class Unscaled(Baseline):
     [(Constant, "constant"), (Zero, "another scale"), (Unscaled, "another scale")],
 )
 def test_broken_predictors_are_found_out(
-    broken: type[Baseline], reason: str, toy_rows: Any
+    broken: type[Baseline], reason: str, toy_rows: Any, tmp_path: Path
 ) -> None:
     layers, times_ms = toy_rows("dense", 60)
-    examples = Examples(columns_of(layers), "execution_ms", times_ms)
-    predictor = broken("dense").fit(examples, validation=examples, seed=0)
+    examples = examples_of(columns_of(layers), times_ms)
     with pytest.raises(AssertionError, match=reason):
-        check(predictor, columns_of(layers), times_ms, "execution_ms")
-    whole = Baseline("dense").fit(examples, validation=examples, seed=0)
-    check(whole, columns_of(layers), times_ms, "execution_ms")
+        check_predictor(lambda: broken("dense"), examples, tmp_path)
+    check_predictor(lambda: Baseline("dense"), examples, tmp_path)
+
+
+def examples_of(columns: Columns, times_ms: Array) -> Examples:
+    return Examples(columns, "execution_ms", times_ms, [SETTING], [PLATFORM])
 
 
 def network_rows(count: int) -> tuple[Sequence[Any], Array]:
@@ -245,28 +210,19 @@ def test_predictors_of_networks_promise_the_same(
     is_time = quantities is not None and "execution_ms" in quantities
     quantity, measured = ("execution_ms", peaks / 1e6) if is_time else ("peak_memory_bytes", peaks)
     examples = Examples(networks, quantity, measured, [SETTING], [RTX3090])
-    predictor = predictor_class(method)("network").fit(examples, validation=examples, seed=0)
-    check(predictor, networks, measured, quantity, RTX3090)
-    values = json.loads(json.dumps(predictor.export(tmp_path, "network")))
-    loaded = type(predictor).load(values, tmp_path)
-    check(loaded, networks, measured, quantity, RTX3090)
-    few = Examples(networks[:3], quantity, measured[:3], [SETTING], [RTX3090])
-    with pytest.raises(TrainingError, match="3 rows to learn from"):
-        predictor.fit(few, validation=few, seed=0)
+    predictor = check_predictor(lambda: predictor_class(method)("network"), examples, tmp_path)
     layers = Examples({"batch": np.ones(30)}, quantity, measured)
     with pytest.raises(TrainingError, match="is for networks, not for layers"):
         predictor.fit(layers, validation=layers, seed=0)
     sys.modules.pop("toy_peak_memory", None)
 
 
-def test_what_is_loaded_predicts_what_was_trained(fitted: Fitted, toy_rows: Any) -> None:
-    predictor, values, folder, kind = fitted
-    loaded = type(predictor).load(json.loads(json.dumps(values)), folder)
-    layers, _ = toy_rows(predictor.kind, 60, seed=6)
-    columns = columns_for(kind, layers)
-    trained_ms, loaded_ms = predictor.values(columns), loaded.values(columns)
-    assert (np.abs(loaded_ms - trained_ms) <= 1e-4 * np.maximum(trained_ms, 1e-3)).all()
-    assert (loaded.kind, loaded.quantity_) == (predictor.kind, "execution_ms")
+def test_what_is_loaded_predicts_what_was_trained(
+    fitted: Fitted, toy_rows: Any, tmp_path: Path
+) -> None:
+    predictor, _, _, kind = fitted
+    layers, times_ms = toy_rows(predictor.kind, 60, seed=6)
+    check_export(predictor, examples_of(columns_for(kind, layers), times_ms), tmp_path)
 
 
 def test_files_are_those_that_the_values_name(fitted: Fitted) -> None:
@@ -334,6 +290,13 @@ def test_too_few_rows_are_refused(method: str, toy_rows: Any) -> None:
 def test_a_field_that_never_varies_does_no_harm(method: str, fits: Fits, toy_rows: Any) -> None:
     predictor = fits(method, "conv", same_window=True)
     assert np.isfinite(predictor.values(same_window_rows(toy_rows)["subjects"])).all()
+
+
+def test_a_method_of_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("no_such_package:Method", "resperf.predictors:Method"):
+        monkeypatch.setitem(METHODS, "theirs", value)
+        with pytest.raises(TrainingError, match=f"method theirs cannot be loaded from {value}"):
+            layer_predictor_class("theirs")
 
 
 def test_unknown_methods_quantities_and_epochs_are_refused(toy_rows: Any) -> None:

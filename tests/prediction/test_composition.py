@@ -14,7 +14,14 @@ from resperf.network import read_network
 from resperf.prediction import SumOfLayers, predict_network
 from resperf.prediction.composition import composable, composed
 from resperf.predictors import Examples
-from resperf.quantities import QUANTITIES, Composition
+from resperf.quantities import (
+    PHASES,
+    QUANTITIES,
+    Composition,
+    Level,
+    Quantity,
+    learnt_quantities,
+)
 from resperf.settings import Mode, Setting
 
 LAYERS = {"forward_ms": [1.0, 2.0], "backward_ms": [3.0, 4.0], "update_ms": [0.5, 0.25]}
@@ -62,3 +69,18 @@ def test_the_sum_of_layers_is_a_predictor_of_networks() -> None:
         )
     with pytest.raises(Exception, match="for synthetic, training; it has conv"):
         summed.predict(networks, Setting("synthetic", mode=Mode.TRAINING), bundle.platform)
+
+
+def test_layers_learn_their_main_quantity_and_what_adds_up_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert learnt_quantities(PHASES) == ("execution_ms",)
+    assert learnt_quantities(["profiled_ms", "whole_call_ms"]) == ("whole_call_ms",)
+    # Passes are parts of a step, and a layer's peak says nothing about a network's.
+    names = ["forward_ms", "backward_ms", "step_ms", "peak_memory_bytes"]
+    assert learnt_quantities(names) == ("step_ms",)
+    for name, over in (("energy_mj", Composition.SUM), ("peak_w", Composition.MAXIMUM)):
+        row = Quantity(name, name.partition("_")[2], "", frozenset(Level), over)
+        monkeypatch.setitem(QUANTITIES, name, row)  # type: ignore[arg-type]
+    names = ["peak_w", "energy_mj", *PHASES]
+    assert learnt_quantities(names) == ("execution_ms", "energy_mj", "peak_w")

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from resperf.backends.synthetic import SyntheticBackend, closed_form_ms
 from resperf.campaign import Campaign, CampaignResult
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.quantities import PHASES
+from resperf.testing.synthetic import SyntheticBackend, closed_form_ms
 from resperf.training import train
 from resperf.workflows import demo
 

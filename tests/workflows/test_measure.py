@@ -11,11 +11,11 @@ import pytest
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
-from resperf.backends.synthetic import CALL_MS, SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.errors import MeasurementError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
 from resperf.prediction.result import PhaseTimes
+from resperf.testing.synthetic import CALL_MS, SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.workflows.demo import light_networks, unknown_share
 from resperf.workflows.measure import (

@@ -17,9 +17,9 @@ from resperf.backends.monitors.cpu import (
     CpuMonitor,
     limit_private_memory,
 )
-from resperf.backends.synthetic import SyntheticBackend
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.testing.synthetic import SyntheticBackend
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)
 COPY = Pool(batch=4, channels_in=64, height=64, width=64, kernel_height=1, kernel_width=1)
@@ -167,7 +167,7 @@ def test_three_figures_describe_the_speed_of_a_processor() -> None:
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
     with CpuMonitor().start(device) as monitor:
         costs = monitor.costs()
-    # As in backends/synthetic.py: a call of 0.02 ms, and a node of 0.005 ms.
+    # As in testing/synthetic.py: a call of 0.02 ms, and a node of 0.005 ms.
     product_ms = 0.025 + 2 * PRODUCT.macs / 100e6 + PRODUCT.moved_bytes / 10e6
     assert costs["probe_product_gflops"] == pytest.approx(
         2 * 512 * 1024 * 1024 / 1e6 / product_ms, rel=1e-3

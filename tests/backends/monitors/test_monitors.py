@@ -9,9 +9,9 @@ import time
 import pytest
 
 from resperf.backends.monitors import Monitor, Reading, load_monitor
-from resperf.backends.synthetic import SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.layers import Dense
 from resperf.targets import Target, target, targets
+from resperf.testing.synthetic import SESSION_MS, SyntheticBackend, closed_form_ms
 
 LAYER = Dense(batch=1, features_in=4, features_out=4)
 

@@ -1,7 +1,7 @@
-"""A simulated device: closed-form times, a clock of its own, and failures on demand.
+"""The target of a simulated device: closed-form times, a clock of its own, failures on demand.
 
-It stands in for hardware in tests and in dry runs of the whole chain. With b the bytes of input,
-output and weights and the default speeds (`GFLOPS`, `GB_PER_S`):
+It stands in for hardware in tests and in dry runs of the whole chain. It runs every kind of layer
+that an ONNX operator does the work of. At the default speeds `GFLOPS` and `GB_PER_S`:
 
     execution_ms   = 0.005 + 2 macs / (gflops 1e6) + moved_bytes / (gb_per_s 1e6)
     preprocess_ms  = 0.010 + input_bytes / (gb_per_s 1e6)
@@ -18,19 +18,24 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
-from resperf.backends._base import Backend, Built, Phase
-from resperf.errors import ResperfError, UnsupportedError
+from resperf.backends import Backend, Built, Phase
+from resperf.backends.monitors import Monitor
+from resperf.backends.monitors.cpu import limit_private_memory
+from resperf.errors import LayerError, ResperfError, UnsupportedError
 from resperf.layers import Layer
+from resperf.lowering import LoweredNetwork, _cache, _ort_blocks, _ort_graph
+from resperf.lowering import lower as lower_for_target
+from resperf.lowering._base import answer
+from resperf.lowering.fusions import FusionRule
+from resperf.lowering.onnxruntime import installed
+from resperf.network import Network, Tensor, read_network
 from resperf.platform import Platform, this_platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import WallClock
-from resperf.units import MS_PER_S, NS_PER_MS
-
-if TYPE_CHECKING:
-    from resperf.network import Tensor
+from resperf.units import MS_PER_S, NS_PER_MS, NS_PER_S
 
 GFLOPS = 50.0
 GB_PER_S = 5.0
@@ -40,11 +45,27 @@ CALL_MS = 0.010
 COPIES = 4
 MEMORY_BYTES = 1 << 40
 """Layers that move more do not fit."""
-SUPPORTED = ("conv", "pool", "dense", "activation")
 VERSION = "1"
+FUSION_RULES = (FusionRule("conv", "relu"), FusionRule("dense", "relu"))
 
 
-def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> float:
+def lower(network: Network, _setting: Setting, _platform: Platform) -> LoweredNetwork:
+    """Lower a network as ONNX Runtime does where it has no blocked layouts."""
+    network = network.with_unfolded_nodes()
+    nodes = _cache.once(
+        network, (installed(), "synthetic"), lambda: _ort_graph.ask_for(network, 0, threads=1)
+    )
+    return answer(network, nodes, installed())
+
+
+def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
+    """Put each layer into plain NCHW."""
+    return [_ort_blocks.lower_layer(layer, block=0) for layer in layers]
+
+
+def closed_form_ms(
+    layer: Layer, phase: str, gflops: float = GFLOPS, gb_per_s: float = GB_PER_S
+) -> float:
     """Time of one phase of a layer by the formulas in this file's first lines."""
     if phase == "execution_ms":
         return NODE_MS + 2 * layer.macs / (gflops * 1e6) + layer.moved_bytes / (gb_per_s * 1e6)
@@ -156,11 +177,13 @@ class SyntheticBackend(Backend):
         Raises
         ------
         UnsupportedError, MemoryError
-            On demand; for kinds beside `SUPPORTED`, and for layers beyond `MEMORY_BYTES`.
+            On demand; for layers without a kernel, and for those beyond `MEMORY_BYTES`.
         """
         self._begin(layer.key)
-        if layer.kind not in SUPPORTED:
-            raise UnsupportedError(f"synthetic: no layers of kind {layer.kind}")
+        try:
+            layer.kernel()
+        except LayerError as error:
+            raise UnsupportedError(f"synthetic: {error}") from error
         if layer.moved_bytes > MEMORY_BYTES:
             raise MemoryError(f"synthetic: {layer.moved_bytes} bytes do not fit")
         preprocess_ms, execution_ms, postprocess_ms = (
@@ -192,10 +215,7 @@ class SyntheticBackend(Backend):
             On demand.
         """
         self._begin(path.stem)
-        from resperf.lowering import lower
-        from resperf.network import read_network
-
-        lowered = lower(
+        lowered = lower_for_target(
             read_network(path, batch=batch, shapes=shapes), self.setting(), self.platform()
         )
         layers = [node.layer for node in lowered.nodes if node.layer is not None]
@@ -233,6 +253,20 @@ class SyntheticBackend(Backend):
     def timer(self, time_ms: float) -> WallClock:
         """Return a sampler of work that takes so long."""
         return WallClock(lambda: self.spend(time_ms), self.clock)
+
+
+class SyntheticMonitor(Monitor):
+    """Times the reference layer on the simulated clock."""
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Limit the private memory of this process."""
+        limit_private_memory(limit_bytes)
+
+    def _prepare(self, backend: Backend) -> None:
+        """Use the backend's clock, also for the time since 1970."""
+        started_at, clock = time.time(), cast(SyntheticBackend, backend).clock
+        self.clock = clock
+        self.now = lambda: started_at + clock() / NS_PER_S
 
 
 def _fail(failure: str) -> None:

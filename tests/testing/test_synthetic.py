@@ -2,11 +2,11 @@ import pytest
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
-from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Conv, Dense, Reorder
 from resperf.measurement import Status
+from resperf.testing.synthetic import SyntheticBackend
 from resperf.timing import SamplingProtocol
 
 DENSE = Dense(batch=10, features_in=500, features_out=200)
