@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 pytest.importorskip("h5py")
@@ -42,12 +41,3 @@ def test_shares_inside_intervals_are_means_over_rows_and_then_cards(tool: Module
     ]  # fmt: skip
     table = tool.by_card(rows, name="inside")
     assert table.splitlines()[-1] == "| dense | 80.0 | 90.0 | 85.0 |"
-
-
-def test_estimates_follow_what_other_kinds_take_longer(tool: ModuleType) -> None:
-    moves, computes = np.zeros(40, dtype=bool), np.ones(40, dtype=bool)
-    others = [(np.full(40, factor), np.ones(40), moves) for factor in (2.0, 4.0)]
-    # Too few rows of which operations decide: the estimate stays.
-    others.append((np.full(39, 9.0), np.ones(39), computes[:39]))
-    found = tool.by_other_kinds(np.ones(2), np.array([False, True]), others)
-    assert found == pytest.approx([0.005 + 3.0 * (1 - 0.005), 1.0])

@@ -78,7 +78,7 @@ def test_a_second_run_goes_on_and_the_page_says_what_is_missing(
     assert "11 fits, 5 of them done" in told
     for part in ("## perfnet-1080ti", "## perfnet-i3", "## justus-k80", "| baseline |"):
         assert part in text
-    assert "- perfnet-i3: pool: baseline: not today\n" in text
+    assert "- not today: perfnet-i3: pool, baseline, all rows, " in text
     # Other features are other results, and so are another seed and another dataset.
     with monkeypatch.context() as changed:
         changed.setattr(tool, "FEATURE_SET_VERSION", 0)

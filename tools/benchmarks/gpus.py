@@ -26,7 +26,7 @@ from pages import cell, commits, filled_table, imported, kept, parser_of, public
 from resperf.dataset import read_table
 from resperf.dataset.hdf5 import open_dataset, references_of
 from resperf.devices import device_facts
-from resperf.devices.estimate import CARDS, LAUNCH_MS, estimated_ms
+from resperf.devices.estimate import CARDS, estimated_ms
 from resperf.layers import KINDS as LAYER_KINDS
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
@@ -37,13 +37,10 @@ HELD_OUT, VALIDATION = 0.2, 0.1
 KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
 AMD, APART = ("mi100", "mi210"), ("p4",)
 """Cards of another class of devices, and the card that throttled: not in the means."""
-FEW = (10, 50, 200)
 MOST_OF_OTHERS = 3000
 """Rows of each other card's session where only coefficients are fitted, which use no more."""
 FEWEST_JUDGED = 40
 """Rows below which a card's error is shown and does not count in the mean."""
-TREES_OF_FEW = 500
-"""Fewer than by default, since each card and kind has a fit of its own."""
 HALF_KINDS = ("dense", "norm")
 ABOVE = 4.0
 """Times the shortest of a card and kind: estimates are judged on rows longer than this, since
@@ -189,32 +186,7 @@ def sessions(work: Path, kind: str) -> Iterator[Judged]:
 
 def cards(work: Path, kind: str) -> Iterator[Judged]:
     """Leave each card out: all of its layers are judged, by its data sheet alone."""
-    yield from few_rows(work, kind, (0,))
-
-
-def few(work: Path, kind: str) -> Iterator[Judged]:
-    """Judge a card's held-out layers from a few of its other layers, and all other cards."""
-    yield from few_rows(work, kind, FEW)
-
-
-def few_rows(work: Path, kind: str, counts: Sequence[int]) -> Iterator[Judged]:
-    """Judge each card from `counts` of its rows; without any, on all of them."""
-    rows = rows_of(work, kind)
-    order = np.random.default_rng(SEED).permutation(len(rows.times_ms))
-    seen = order[~rows.held_out[order]]
-    others = ~rows.all
-    for device, session in rows.groups():
-        others[seen[rows.of(device, session)[seen]][:MOST_OF_OTHERS]] = True
-    for device in sorted(set(rows.devices)):
-        own = rows.of(device)
-        of_card = [rows.of(*group) for group in rows.groups() if group[0] == device]
-        session = max(of_card, key=np.sum)
-        for count in counts:
-            mask = others & ~own
-            mask[seen[session[seen] & ~rows.validation[seen]][:count]] = True
-            predictor = fit(rows, mask, trees=TREES_OF_FEW if count == max(FEW) else 1)
-            target = session & rows.held_out if count else own
-            yield from judge(f"{kind}, {count} rows" if count else kind, predictor, rows, target)
+    yield from left_out(rows_of(work, kind), kind)
 
 
 def half(work: Path, kind: str) -> Iterator[Judged]:
@@ -223,79 +195,50 @@ def half(work: Path, kind: str) -> Iterator[Judged]:
         return
     rows = rows_of(work, kind, "vidur")
     yield from judge(f"{kind}, held out", fit(rows, rows.all), rows, rows.held_out)
+    yield from left_out(rows, f"{kind}, card left out")
+
+
+def left_out(rows: Rows, label: str) -> Iterator[Judged]:
+    """Judge all layers of each card by coefficients that are fitted to some of the others'."""
+    order = np.random.default_rng(SEED).permutation(len(rows.times_ms))
+    seen = order[~rows.held_out[order]]
+    others = ~rows.all
+    for group in rows.groups():
+        others[seen[rows.of(*group)[seen]][:MOST_OF_OTHERS]] = True
     for device in sorted(set(rows.devices)):
         own = rows.of(device)
-        yield from judge(f"{kind}, card left out", fit(rows, ~own, trees=1), rows, own)
+        yield from judge(label, fit(rows, others & ~own, trees=1), rows, own)
 
 
-@cache
-def estimates_of(work: Path, kind: str, device: str, source: str) -> tuple[Any, Any, Any]:
-    """Estimate a card's layers of a kind from its data sheet, as predictions do.
+def withheld(work: Path, kind: str) -> Iterator[Judged]:
+    """Estimate a kind on cards as if they had no rows of it: by data sheet, as predictions do."""
+    for source, kinds, words in (
+        ("neusight", KINDS, ""), ("vidur", HALF_KINDS, " in float16"),
+    ):  # fmt: skip
+        rows = rows_of(work, kind, source) if kind in kinds else None
+        for device in sorted(set(rows.devices)) if rows else ():
+            places = np.flatnonzero(rows.of(device))
+            shortest_ms = np.min(rows.times_ms[places])
+            places = places[rows.times_ms[places] > ABOVE * shortest_ms]
+            if len(places):
+                ratios = rows.times_ms[places] / estimates(rows, places, device)
+                inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
+                yield {
+                    "label": f"{kind}{words}", "device": device, "session": source,
+                    "rows": len(ratios), "inside": float(100 * inside.mean()), "above": None,
+                    "ratio": float(np.median(ratios)),
+                    "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
+                }  # fmt: skip
 
-    Returns measured and estimated times, and whether operations decide rather than bytes, of rows
-    above `ABOVE` times the shortest.
-    """
-    rows = rows_of(work, kind, source)
-    places = np.flatnonzero(rows.of(device))
-    places = places[rows.times_ms[places] > ABOVE * np.min(rows.times_ms[places], initial=np.inf)]
-    layers = LAYER_KINDS[kind].over({name: values[places] for name, values in rows.columns.items()})
+
+def estimates(rows: Rows, places: Any, device: str) -> Any:
+    """Return the times of some rows by their card's data sheet."""
+    layers = LAYER_KINDS[rows.kind].over({n: values[places] for n, values in rows.columns.items()})
     dtypes = rows.columns.get("dtype", np.full(len(rows.times_ms), "float32"))[places]
     facts = device_facts(device)
     assert facts is not None  # The importers refuse cards without facts.
     works = zip(layers.flops, layers.moved_bytes, dtypes.astype(str), strict=True)
-    found = [
-        (estimated_ms(flops, 0.0, facts, dtype).ms, estimated_ms(0.0, moved, facts, dtype).ms)
-        for flops, moved, dtype in works
-    ]
-    computed_ms, moved_ms = np.array(found).reshape(-1, 2).T
-    return rows.times_ms[places], np.maximum(computed_ms, moved_ms), computed_ms >= moved_ms
-
-
-def withheld(work: Path, kind: str) -> Iterator[Judged]:
-    """Estimate a kind on cards as if they had no rows of it: by data sheet, and by other kinds."""
-    for source, kinds, words in (
-        ("neusight", KINDS, ""), ("vidur", HALF_KINDS, " in float16"),
-    ):  # fmt: skip
-        for device in sorted(set(rows_of(work, kind, source).devices)) if kind in kinds else ():
-            measured_ms, sheet_ms, computes = estimates_of(work, kind, device, source)
-            if not len(measured_ms):
-                continue
-            others = [
-                estimates_of(work, other, device, source)
-                for other in kinds
-                if other != kind and device in rows_of(work, other, source).devices
-            ]
-            adapted_ms = by_other_kinds(sheet_ms, computes, others)
-            ratios = measured_ms / sheet_ms
-            inside = float(100 * np.mean((ratios >= CARDS.low) & (ratios <= CARDS.high)))
-            for label, times_ms, share in (
-                ("by data sheet", sheet_ms, inside), ("by other kinds", adapted_ms, None),
-            ):  # fmt: skip
-                yield {
-                    "label": f"{kind}{words}, {label}", "device": device, "session": source,
-                    "rows": len(ratios), "inside": share, "above": None,
-                    "ratio": float(np.median(ratios)) if share is not None else None,
-                    "mape": float(np.mean(100 * np.abs(times_ms / measured_ms - 1))),
-                }  # fmt: skip
-
-
-def by_other_kinds(sheet_ms: Any, computes: Any, others: Sequence[tuple[Any, Any, Any]]) -> Any:
-    """Scale estimates by what the card's other kinds take, where operations or bytes decide.
-
-    The factor is the median over kinds of the median of measured over estimated; 1 where no other
-    kind has `FEWEST_JUDGED` such rows.
-    """
-    times_ms = sheet_ms.copy()
-    for which in (True, False):
-        medians = [
-            float(np.median((measured_ms / estimated)[computed == which]))
-            for measured_ms, estimated, computed in others
-            if np.sum(computed == which) >= FEWEST_JUDGED
-        ]
-        factor = float(np.median(medians)) if medians else 1.0
-        chosen = computes == which
-        times_ms[chosen] = LAUNCH_MS + factor * (sheet_ms[chosen] - LAUNCH_MS)
-    return times_ms
+    return np.array([estimated_ms(flops, moved, facts, dtype).ms for flops, moved, dtype in works])
 
 
 def by_card(
@@ -309,34 +252,32 @@ def by_card(
     devices = sorted({each["device"] for each in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
     judged = [each for each in judged if each.get(name) is not None]
-
-    def values(label: str, of: str) -> dict[str, float]:
-        found = {}
-        for device in devices:
-            own = [each for each in judged if (each["label"], each["device"]) == (label, device)
-                   and each[of] is not None]  # fmt: skip
-            if own:
-                weights = [each["rows"] for each in own]
-                found[device] = float(np.average([each[of] for each in own], weights=weights))
-        return found
-
-    def mean(label: str, of: str) -> float:
-        rows = dict.fromkeys(devices, 0)
-        for each in judged:
-            rows[each["device"]] += each["rows"] * (each["label"] == label)
-        known = [value for device, value in values(label, of).items()
-                 if device not in (*AMD, *APART) and rows[device] >= FEWEST_JUDGED]  # fmt: skip
-        return float(np.mean(known)) if known else np.nan
-
-    cells = [
-        [
-            label, *(cell(values(label, name).get(device, np.nan)) for device in devices),
-            cell(mean(label, name)), cell(mean(label, "above") if name == "mape" else np.nan),
+    cells = []
+    for label in dict.fromkeys(each["label"] for each in judged):
+        own = {device: [each for each in judged if (each["label"], each["device"])
+                        == (label, device)] for device in devices}  # fmt: skip
+        counted = [rows for device, rows in own.items() if device not in (*AMD, *APART)
+                   and sum(each["rows"] for each in rows) >= FEWEST_JUDGED]  # fmt: skip
+        above = [combined(rows, "above") for rows in counted if name == "mape"]
+        cells.append([
+            label, *(cell(combined(rows, name)) for rows in own.values()),
+            cell(mean([combined(rows, name) for rows in counted])), cell(mean(above)),
             cell((aims or {}).get(label, np.nan)),
-        ]
-        for label in dict.fromkeys(each["label"] for each in judged)
-    ]  # fmt: skip
+        ])  # fmt: skip
     return filled_table((HEADINGS[name], *devices, "mean", "mean above the floor", "aim"), cells)
+
+
+def combined(rows: Sequence[Judged], name: str) -> float:
+    """Return the mean over the sessions that have such a value, by their rows."""
+    known = [each for each in rows if each[name] is not None]
+    weights = [each["rows"] for each in known]
+    return float(np.average([each[name] for each in known], weights=weights)) if known else np.nan
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of what is known."""
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.mean(known)) if known else np.nan
 
 
 HEADINGS = {
@@ -355,12 +296,8 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
     "cards": (cards, "Cards that were left out",
               "All layers of a card, from its data sheet and the other cards of its class; the "
               "dispatch of its host is the median of the others."),
-    "few": (few, "A few rows of a new card",
-            "Chosen at random from its larger session, judged on the 20% held out of it. From 200 "
-            "rows on, trees correct the sum of terms."),
     "withheld": (withheld, "A kind that a card has no rows of",
-                 "The estimate from the data sheet alone, and the same times what the card's other "
-                 "kinds take longer than theirs (median over kinds, operations and bytes apart), "
+                 "The estimate from the data sheet alone, "
                  f"on rows above {ABOVE:g} times the shortest of their card and kind."),
 }  # fmt: skip
 AIMS_OF = {"operators": AIMS, "cards": CARD_AIMS}

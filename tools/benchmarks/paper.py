@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pages import ROOT, kept, parser_of, write_page
-from published import Store, Unit, by_place, collect, import_layers, platform_line
+from pages import ROOT, commits, kept, parser_of, write_page
+from published import Store, Unit, collect, compared, import_layers, platform_line
 
 from resperf.dataset import read_info, read_table
 from resperf.features import Array, Columns
@@ -35,7 +35,7 @@ from resperf.predictors.metrics import errors
 from resperf.predictors.perfnet import PerfNet
 from resperf.predictors.resperfnet import ResPerfNet
 from resperf.quantities import PHASES
-from resperf.report.markdown import markdown_table, percent
+from resperf.report.markdown import markdown_table, methods_markdown, percent
 from resperf.training import Compared, ComparisonSettings, compare
 from resperf.training.learning import values_of
 from resperf.training.rows import layer_rows
@@ -178,22 +178,12 @@ def of_paper(name: str, method: str) -> str:
     return f"{PAPER[name][method]:.2f}%" if method in PAPER[name] else ""
 
 
-def table_1(results: Mapping[Unit, Compared], curves: Mapping[str, Sequence[Training]]) -> str:
-    """Show the paper's methods on convolutions: its figures, and ours on published rows.
-
-    The trainings of Figure 2 with Box-Cox are those of the methods themselves.
-    """
+def table_1(results: Mapping[Unit, Compared]) -> str:
+    """Show the paper's methods on convolutions: its figures, and ours on published rows."""
 
     def cell(dataset: str, method: str) -> str:
         result = results.get(Unit(dataset, "conv", method))
-        if result is not None:
-            return percent(result.errors.mape)
-        same = [
-            each.mape
-            for each in curves.get(dataset, ())
-            if (each.method, each.box_cox) == (method, True)
-        ]
-        return percent(same[0]) if same else "not run"
+        return "not run" if result is None else percent(result.errors.mape)
 
     rows = [
         [
@@ -243,15 +233,8 @@ def campaign_table(dataset: Path, seed: int) -> str:
         ("resperfnet", "perfnet", OURS), kinds=KINDS, phases=PHASES, seed=seed
     )
     found = compare(dataset, settings)
-    rows = [
-        [f"{each.kind}, {each.phase.removesuffix('_ms')}", *_errors(each), str(each.rows_trained),
-         percent(each.noise_floor)]
-        for each in found.rows
-    ]  # fmt: skip
-    table = markdown_table(
-        ("layer", "method", "MAPE", "RMSE ms", "MAE ms", "R²", "rows trained", "noise floor"), rows
-    )
-    return "\n\n".join([table, *(f"Note: {note}." for note in found.notes)])
+    notes = [f"Note: {note}." for note in found.notes]
+    return "\n\n".join([methods_markdown(found.rows), *notes])
 
 
 def networks_table(path: Path) -> str:
@@ -299,7 +282,7 @@ def main(words: Sequence[str] | None = None) -> None:
             import_layers(name, given.work)
         collect([u for u in units if not given.only or u.dataset in given.only], store)
     loaded = {unit: found for unit in units if (found := store.load(unit))}
-    results = {unit: result for unit, (_, result) in loaded.items()}
+    results = {unit: compared(found) for unit, found in loaded.items()}
     curves = box_cox(given.work, given.seed, given.epochs, given.write or bool(given.only))
     parts = [
         f"ResPerfNet (Wang et al., 2020) beside resperf, row by row. {platform_line(given.seed)}",
@@ -309,7 +292,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "TensorFlow 1.13 that the authors published, copies included. Layers are split by key: 80% "
         "to train, 10% to choose the best epoch, 10% to judge (the paper: 80 and 20%).",
         "## Table 1: methods on convolutions, GTX 1080 Ti",
-        table_1(results, curves),
+        table_1(results),
         "## Box-Cox and epochs (Figure 2)",
         "MAPE and RMSE of the test rows at the best epoch, then the lowest MAPE of the validation "
         "rows after so many epochs. The paper: 11.75% with Box-Cox, about 2 points more without, "
@@ -321,7 +304,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for table in PAPER["tables"]:
         parts += [f"### {table['title']}", phases_table(table, results)]
     parts += ["### At which commits",
-              "\n".join(by_place({unit: f"`{found[0]}`" for unit, found in loaded.items()})),
+              commits({str(unit): found for unit, found in loaded.items()}),
               "## The same on a machine of our own, phases apart"]  # fmt: skip
     for framework, file in map(pair, given.campaign):
         machine = read_info(file).platform.machine

@@ -2,8 +2,7 @@
 
     python tools/benchmarks/speed.py starts cpu-onnxruntime     # first time ever, then medians
     python tools/benchmarks/speed.py second-batch cpu-onnxruntime models/networks/vgg16.onnx
-    python tools/benchmarks/speed.py networks cpu-onnxruntime   # one process, twice
-    python tools/benchmarks/speed.py many cpu --count 150       # predict_many
+    python tools/benchmarks/speed.py many cpu --count 150       # predict_many, and one by one
 
 Starts are fresh processes, interleaved so that a busy moment meets all of them. Lowering is cached
 by `resperf` from the second run on; the first run, with an empty cache, is shown separately.
@@ -20,15 +19,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from build import Builder
 
 NETWORKS = Path(__file__).resolve().parents[2] / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
 RUNS = 7
-BATCHES = (1, 2, 3, 4, 6, 8, 16)
 NODES = 60
 """Of a candidate of `many`."""
 WARM = 30
@@ -108,22 +110,6 @@ def cold_starts(bundle: str, folder: Path, _words: argparse.Namespace) -> None:
         print(f"{name:<14} {first[name]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}")
 
 
-def throughput(word: str, _folder: Path, _words: argparse.Namespace) -> None:
-    """Predict the shipped networks at several batch sizes in one process, twice."""
-    from resperf.bundle import find_bundle
-    from resperf.network import read_network
-    from resperf.prediction import predict_network
-
-    bundle = find_bundle(word)
-    asked = [(path, batch) for path in sorted(NETWORKS.glob("*.onnx")) for batch in BATCHES][:100]
-    for label in ("lowering not cached", "lowering cached"):
-        start = time.perf_counter()
-        for path, batch in asked:
-            predict_network(read_network(path, batch=batch), bundle)
-        seconds = time.perf_counter() - start
-        print(f"{len(asked)} networks in one process, {label}: {len(asked) / seconds:.1f} a second")
-
-
 def second_batch(bundle: str, folder: Path, given: argparse.Namespace) -> None:
     """Time a second batch size of a network in one process, after another network was predicted."""
     script = (
@@ -148,58 +134,26 @@ def second_batch(bundle: str, folder: Path, given: argparse.Namespace) -> None:
 
 
 def candidate(seed: int) -> ModelProto:
-    """Make a network of mobile and residual blocks."""
+    """Make a network of mobile and residual blocks, with its weights."""
     draw = random.Random(seed)
-    nodes: list[Any] = []
-    weights: list[Any] = []
-
-    def add(op: str, inputs: list[str], **attributes: Any) -> str:
-        made = f"{op.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(op, inputs, [made], made, **attributes))
-        return made
-
-    def weight(*shape: int) -> str:
-        name = f"weight_{len(weights)}"
-        weights.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
-        return name
-
-    def conv(read: str, into: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
-        taps = weight(out, into // groups, kernel, kernel)
-        pads = [kernel // 2] * 4
-        return add(
-            "Conv", [read, taps, weight(out)], kernel_shape=[kernel, kernel],
-            strides=[stride, stride], pads=pads, group=groups,
-        )  # fmt: skip
-
-    channels = 8 * draw.randint(2, 6)
-    last = add("Relu", [conv("image", 3, channels, 3, 2)])
-    while len(nodes) < NODES - 4:
-        stride = 2 if len(nodes) in range(15, 22) or len(nodes) in range(35, 42) else 1
+    net = Builder(3, 96, 96).conv(8 * draw.randint(2, 6), 3, 2, 1).relu()
+    while len(net.nodes) < NODES - 4:
+        start, channels, count = net.at, net.shape[0], len(net.nodes)
+        stride = 2 if count in range(15, 22) or count in range(35, 42) else 1
         out = channels if stride == 1 else channels + 8 * draw.randint(1, 8)
         kernel, wide = draw.choice((3, 5, 7)), channels * draw.randint(2, 6)
         if draw.random() < 0.6:
-            inner = add("Clip", [conv(last, channels, wide, 1), "least", "most"])
-            inner = conv(inner, wide, wide, kernel, stride, wide)
-            made = conv(add("Clip", [inner, "least", "most"]), wide, out, 1)
+            net.conv(wide, 1).relu6().conv(wide, kernel, stride, kernel // 2, groups=wide).relu6()
+            net.conv(out, 1)
         else:
-            inner = add("Relu", [conv(last, channels, out, 3, stride)])
-            made = conv(inner, out, out, 3)
-        last = made if stride == 2 else add("Add", [made, last])
-        last, channels = add("Relu", [last]), out
-    pooled = add("Flatten", [add("GlobalAveragePool", [last])])
-    classes = 10 * draw.randint(1, 100)
-    scores = add("Gemm", [pooled, weight(channels, classes), weight(classes)])
-    weights.append(numpy_helper.from_array(np.array(0, np.float32), "least"))
-    weights.append(numpy_helper.from_array(np.array(6, np.float32), "most"))
-    shape = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        f"candidate_{seed}",
-        [shape("image", TensorProto.FLOAT, [1, 3, 96, 96])],
-        [shape(scores, TensorProto.FLOAT, [1, classes])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+            net.conv(out, 3, stride, 1).relu().conv(out, 3, 1, 1)
+        (net.add(start) if stride == 1 else net).relu()
+    net.average().flatten().dense(10 * draw.randint(1, 100))
+    model = net.model(f"candidate_{seed}")
+    for each in model.graph.initializer:
+        if each.external_data:
+            each.CopyFrom(numpy_helper.from_array(np.ones(each.dims, np.float32), each.name))
+    return model
 
 
 def rates(count: int, device: str) -> dict[str, float]:
@@ -234,7 +188,7 @@ def many(device: str, _folder: Path, given: argparse.Namespace) -> None:
 
 
 WAYS: dict[str, Callable[[str, Path, argparse.Namespace], None]] = {
-    "starts": cold_starts, "second-batch": second_batch, "networks": throughput, "many": many,
+    "starts": cold_starts, "second-batch": second_batch, "many": many,
 }  # fmt: skip
 
 
