@@ -12,8 +12,8 @@ trees. Rows that the importer flags are left out. No measured row is written int
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,19 +21,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import cell, commits, filled_table, imported, kept, parser_of, public_data, write_page
+from pages import (
+    cell,
+    commits,
+    filled_table,
+    imported,
+    kept,
+    merged,
+    parser_of,
+    public_data,
+    write_page,
+)
 
-from resperf.dataset import read_table
-from resperf.dataset.hdf5 import open_dataset, references_of
+from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
-from resperf.devices.estimate import CARDS, estimated_ms
-from resperf.layers import KINDS as LAYER_KINDS
-from resperf.predictors import Examples
+from resperf.devices.estimate import CARDS, estimated_layer_ms
 from resperf.predictors.roofline import Roofline
 from resperf.settings import SESSION
+from resperf.splits import fold_of_keys
+from resperf.training.rows import LayerRows, layer_rows
 
 QUANTITY = "execution_ms"
-HELD_OUT, VALIDATION = 0.2, 0.1
+HELD_OUT, VALIDATION = 5, 10
+"""Parts of the layers of which one is held out, and of the others of which one chooses."""
 KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
 AMD, APART = ("mi100", "mi210"), ("p4",)
 """Cards of another class of devices, and the card that throttled: not in the means."""
@@ -58,13 +68,9 @@ where it has one) and inside (the share of rows in their 90% interval)."""
 
 @dataclass(frozen=True)
 class Rows:
-    """Measured layers of one kind on all cards; all but `kind` have one entry per row."""
+    """Measured layers of one kind on all cards; all but `layers` have one entry per row."""
 
-    kind: str
-    columns: Mapping[str, Any]
-    times_ms: Any
-    settings: Any
-    platforms: Any
+    layers: LayerRows
     devices: Any
     sessions: Any
     held_out: Any
@@ -72,13 +78,11 @@ class Rows:
 
     @property
     def all(self) -> Any:
-        return np.ones(len(self.times_ms), dtype=bool)
+        return np.ones(len(self.layers), dtype=bool)
 
-    def examples(self, mask: Any) -> Examples:
-        """Return some rows as training data."""
-        columns = {name: values[mask] for name, values in self.columns.items()}
-        settings, platforms = list(self.settings[mask]), list(self.platforms[mask])
-        return Examples(columns, QUANTITY, self.times_ms[mask], settings, platforms)
+    @property
+    def times_ms(self) -> Any:
+        return self.layers.times_ms[QUANTITY]
 
     def groups(self) -> list[tuple[str, str]]:
         """Return the cards and their sessions."""
@@ -89,61 +93,44 @@ class Rows:
         return (self.devices == device) & ((self.sessions == session) | (not session))
 
 
-def share(key: str, salt: str) -> float:
-    """Return a number between 0 and 1 that depends on a layer's key alone."""
-    return int(hashlib.sha256(f"{salt}{key}".encode()).hexdigest()[:8], 16) / 2**32
-
-
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
     data = public_data()
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
         if path.name.startswith(("train_", "test_")):
-            found.setdefault(f"neusight-{path.parent.name}", []).append(path)
+            found[f"neusight-{path.parent.name}"].append(path)
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
-        found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
-    datasets = []
-    for name, files in found.items():
-        datasets.append(imported(work / f"{name}.h5", name.partition("-")[0], files))
-    return datasets
+        found[f"vidur-{path.name.split('__')[1]}"].append(path)
+    return [
+        imported(work / f"{name}.h5", name.partition("-")[0], files)
+        for name, files in found.items()
+    ]
 
 
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    columns: dict[str, list[Any]] = {}
-    times, keys, settings, platforms = [], [], [], []
-    for path in sorted(work.glob(f"{source}-*.h5")):
-        with open_dataset(path) as file:
-            known_settings, (platform, *_) = references_of(file)
-        table = read_table(path).get(kind)
-        if table is None:
-            continue
-        used = np.flatnonzero(table.ok & ~table.defective & ~table.noisy)
-        for name, values in table.columns.items():
-            columns.setdefault(name, []).append(values[used])
-        times.append(table.times_ms[QUANTITY][used])
-        keys += table.key[used].astype(str).tolist()
-        settings += [known_settings[place] for place in table.setting[used]]
-        platforms += [platform] * len(used)
-    held_out = np.array([share(key, "") < HELD_OUT for key in keys])
-    validation = ~held_out & np.array([share(key, "validation") < VALIDATION for key in keys])
+    dataset = merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
+    rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
+    held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
-        kind, {name: np.concatenate(parts) for name, parts in columns.items()},
-        np.concatenate(times), np.array(settings, dtype=object), np.array(platforms, dtype=object),
-        np.array([each.device for each in platforms]),
-        np.array([each.options[SESSION] for each in settings]), held_out,
-        validation,
-    )  # fmt: skip
+        rows,
+        np.array([each.device for each in rows.platforms]),
+        np.array([each.options[SESSION] for each in rows.settings]),
+        held_out,
+        ~held_out & (fold_of_keys(rows.keys, VALIDATION, SEED + 1) == 0),
+    )
 
 
 def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
     """Fit to the rows of a mask that are not held out."""
-    predictor = Roofline(rows.kind) if trees is None else Roofline(rows.kind, trees=trees)
+    kind = rows.layers.kind
+    predictor = Roofline(kind) if trees is None else Roofline(kind, trees=trees)
     seen = mask & ~rows.held_out
     learnt, validation = (
-        rows.examples(seen & each) for each in (~rows.validation, rows.validation)
+        rows.layers.select(seen & each).examples(QUANTITY)
+        for each in (~rows.validation, rows.validation)
     )
     return predictor.fit(learnt, validation=validation, seed=SEED)
 
@@ -152,18 +139,17 @@ def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Ju
     """Predict the rows of a mask, each in its own session."""
     for device, session in rows.groups():
         own = rows.of(device, session)
-        places = np.flatnonzero(mask & own)
-        if not len(places):
+        chosen = rows.layers.select(mask & own)
+        if not len(chosen):
             continue
-        columns = {name: values[places] for name, values in rows.columns.items()}
-        setting, platform = rows.settings[places[0]], rows.platforms[places[0]]
-        predicted = predictor.predict(columns, setting, platform)[QUANTITY]
-        measured_ms = rows.times_ms[places]
+        how, where = chosen.settings[0], chosen.platforms[0]
+        predicted = predictor.predict(chosen.columns, how, where)[QUANTITY]
+        measured_ms = chosen.times_ms[QUANTITY]
         off = 100 * np.abs(predicted.values / measured_ms - 1)
         inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
         above = measured_ms > 2 * np.quantile(rows.times_ms[own], 0.02)
         yield {
-            "label": label, "device": device, "session": session, "rows": len(places),
+            "label": label, "device": device, "session": session, "rows": len(chosen),
             "mape": float(off.mean()), "inside": float(100 * inside.mean()),
             "above": float(off[above].mean()) if above.any() else None,
         }  # fmt: skip
@@ -200,7 +186,7 @@ def half(work: Path, kind: str) -> Iterator[Judged]:
 
 def left_out(rows: Rows, label: str) -> Iterator[Judged]:
     """Judge all layers of each card by coefficients that are fitted to some of the others'."""
-    order = np.random.default_rng(SEED).permutation(len(rows.times_ms))
+    order = np.random.default_rng(SEED).permutation(len(rows.layers))
     seen = order[~rows.held_out[order]]
     others = ~rows.all
     for group in rows.groups():
@@ -217,11 +203,16 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
     ):  # fmt: skip
         rows = rows_of(work, kind, source) if kind in kinds else None
         for device in sorted(set(rows.devices)) if rows else ():
-            places = np.flatnonzero(rows.of(device))
-            shortest_ms = np.min(rows.times_ms[places])
-            places = places[rows.times_ms[places] > ABOVE * shortest_ms]
-            if len(places):
-                ratios = rows.times_ms[places] / estimates(rows, places, device)
+            own = rows.of(device)
+            chosen = rows.layers.select(own & (rows.times_ms > ABOVE * min(rows.times_ms[own])))
+            facts = device_facts(device)
+            assert facts is not None  # The importers refuse cards without facts.
+            ratios = np.array([
+                measured_ms / estimated_layer_ms(layer, facts).ms
+                for layer, measured_ms in
+                zip(chosen.layers(), chosen.times_ms[QUANTITY], strict=True)
+            ])  # fmt: skip
+            if len(ratios):
                 inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
                 yield {
                     "label": f"{kind}{words}", "device": device, "session": source,
@@ -229,16 +220,6 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
                     "ratio": float(np.median(ratios)),
                     "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
                 }  # fmt: skip
-
-
-def estimates(rows: Rows, places: Any, device: str) -> Any:
-    """Return the times of some rows by their card's data sheet."""
-    layers = LAYER_KINDS[rows.kind].over({n: values[places] for n, values in rows.columns.items()})
-    dtypes = rows.columns.get("dtype", np.full(len(rows.times_ms), "float32"))[places]
-    facts = device_facts(device)
-    assert facts is not None  # The importers refuse cards without facts.
-    works = zip(layers.flops, layers.moved_bytes, dtypes.astype(str), strict=True)
-    return np.array([estimated_ms(flops, moved, facts, dtype).ms for flops, moved, dtype in works])
 
 
 def by_card(
