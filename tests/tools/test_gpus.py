@@ -16,7 +16,7 @@ def tool(load_tool) -> ModuleType:
 
 def judged(device: str, mape: float, rows: int = 100, session: str = "train", inside=None):
     return {"label": "dense", "device": device, "session": session, "rows": rows, "mape": mape,
-            "above": mape, "inside": inside}  # fmt: skip
+            "inside": inside}  # fmt: skip
 
 
 def test_means_leave_out_p4_amd_and_cards_with_few_rows(tool: ModuleType) -> None:
@@ -24,8 +24,8 @@ def test_means_leave_out_p4_amd_and_cards_with_few_rows(tool: ModuleType) -> Non
         judged("t4", 5.0, 300), judged("t4", 1.0, 100, "test"), judged("h100", 6.0),
         judged("p4", 90.0), judged("mi100", 80.0), judged("a100-80gb", 70.0, rows=5),
     ]  # fmt: skip
-    table = tool.by_card(rows, {"dense": 5.5})
-    assert table.splitlines()[-1] == "| dense | 70.0 | 6.0 | 4.0 | 90.0 | 80.0 | 5.0 | 5.0 | 5.5 |"
+    table = tool.by_card(rows)
+    assert table.splitlines()[-1] == "| dense | 70.0 | 6.0 | 4.0 | 90.0 | 80.0 | 5.0 |"
 
 
 def test_shares_inside_intervals_are_means_over_rows_and_then_cards(tool: ModuleType) -> None:

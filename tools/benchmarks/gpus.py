@@ -24,7 +24,6 @@ import numpy as np
 from pages import (
     cell,
     commits,
-    filled_table,
     imported,
     kept,
     merged,
@@ -37,6 +36,7 @@ from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
 from resperf.devices.estimate import CARDS, estimated_layer_ms
 from resperf.predictors.roofline import Roofline
+from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION
 from resperf.splits import fold_of_keys
 from resperf.training.rows import LayerRows, layer_rows
@@ -56,14 +56,10 @@ ABOVE = 4.0
 """Times the shortest of a card and kind: estimates are judged on rows longer than this, since
 shorter ones hold the host's dispatch rather than the device's time."""
 SEED = 0
-AIMS = {"matmul": 5.0, "dense": 5.0, "elementwise": 1.5, "activation": 1.5, "softmax": 3.0,
-        "norm": 3.0, "conv": 15.0}  # fmt: skip
-CARD_AIMS = {"matmul": 18.0, "dense": 18.0, "elementwise": 12.0, "activation": 12.0}
 
 Judged = dict[str, Any]
-"""Errors over the rows of one session of a card: label, device, session, rows, and in percent mape,
-above (of rows longer than twice the 2% quantile of the session's times, which is its launch floor
-where it has one) and inside (the share of rows in their 90% interval)."""
+"""Errors over the rows of one session of a card: label, device, session, rows, and in percent mape
+and inside (the share of rows in their 90% interval)."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +134,7 @@ def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
 def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
     """Predict the rows of a mask, each in its own session."""
     for device, session in rows.groups():
-        own = rows.of(device, session)
-        chosen = rows.layers.select(mask & own)
+        chosen = rows.layers.select(mask & rows.of(device, session))
         if not len(chosen):
             continue
         how, where = chosen.settings[0], chosen.platforms[0]
@@ -147,11 +142,9 @@ def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Ju
         measured_ms = chosen.times_ms[QUANTITY]
         off = 100 * np.abs(predicted.values / measured_ms - 1)
         inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
-        above = measured_ms > 2 * np.quantile(rows.times_ms[own], 0.02)
         yield {
             "label": label, "device": device, "session": session, "rows": len(chosen),
             "mape": float(off.mean()), "inside": float(100 * inside.mean()),
-            "above": float(off[above].mean()) if above.any() else None,
         }  # fmt: skip
 
 
@@ -216,49 +209,33 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
                 inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
                 yield {
                     "label": f"{kind}{words}", "device": device, "session": source,
-                    "rows": len(ratios), "inside": float(100 * inside.mean()), "above": None,
+                    "rows": len(ratios), "inside": float(100 * inside.mean()),
                     "ratio": float(np.median(ratios)),
                     "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
                 }  # fmt: skip
 
 
-def by_card(
-    judged: Sequence[Judged], aims: Mapping[str, float] | None = None, name: str = "mape"
-) -> str:
-    """Lay out one row per label, one column per card, and the mean beside the aim.
+def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
+    """Lay out one row per label, one column per card, and the mean.
 
     Sessions of a card are combined by their rows; the P4, AMD's cards and those with few rows are
     in no mean.
     """
+    judged = [each for each in judged if each.get(name) is not None]
     devices = sorted({each["device"] for each in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
-    judged = [each for each in judged if each.get(name) is not None]
     cells = []
     for label in dict.fromkeys(each["label"] for each in judged):
-        own = {device: [each for each in judged if (each["label"], each["device"])
-                        == (label, device)] for device in devices}  # fmt: skip
-        counted = [rows for device, rows in own.items() if device not in (*AMD, *APART)
-                   and sum(each["rows"] for each in rows) >= FEWEST_JUDGED]  # fmt: skip
-        above = [combined(rows, "above") for rows in counted if name == "mape"]
-        cells.append([
-            label, *(cell(combined(rows, name)) for rows in own.values()),
-            cell(mean([combined(rows, name) for rows in counted])), cell(mean(above)),
-            cell((aims or {}).get(label, np.nan)),
-        ])  # fmt: skip
-    return filled_table((HEADINGS[name], *devices, "mean", "mean above the floor", "aim"), cells)
-
-
-def combined(rows: Sequence[Judged], name: str) -> float:
-    """Return the mean over the sessions that have such a value, by their rows."""
-    known = [each for each in rows if each[name] is not None]
-    weights = [each["rows"] for each in known]
-    return float(np.average([each[name] for each in known], weights=weights)) if known else np.nan
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of what is known."""
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else np.nan
+        counted, row = [], [label]
+        for device in devices:
+            own = [each for each in judged if (each["label"], each["device"]) == (label, device)]
+            rows = [each["rows"] for each in own]
+            value = float(np.average([each[name] for each in own], weights=rows)) if own else np.nan
+            row.append(cell(value))
+            if sum(rows) >= FEWEST_JUDGED and device not in (*AMD, *APART):
+                counted.append(value)
+        cells.append([*row, cell(float(np.mean(counted)) if counted else np.nan)])
+    return markdown_table((HEADINGS[name], *devices, "mean"), cells)
 
 
 HEADINGS = {
@@ -281,7 +258,6 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
                  "The estimate from the data sheet alone, "
                  f"on rows above {ABOVE:g} times the shortest of their card and kind."),
 }  # fmt: skip
-AIMS_OF = {"operators": AIMS, "cards": CARD_AIMS}
 
 
 def main() -> None:
@@ -300,15 +276,14 @@ def main() -> None:
     parts = [
         f"Seed {SEED}. Means are over NVIDIA's cards but the P4, which throttled, and those with "
         f"fewer than {FEWEST_JUDGED} rows; `mi100` and `mi210` are `torch/rocm` and have "
-        "coefficients of their own. *Above the floor*: rows longer than twice the 2% quantile of "
-        "their session."
+        "coefficients of their own."
     ]
     for part, (_, title, words) in PARTS.items():
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
         stored = {kind: json.loads(path.read_text()) for kind, path in paths.items()
                   if path.exists()}  # fmt: skip
         judged = [row for each in stored.values() for row in each["result"]]
-        parts += [f"## {title}", commits(stored), words, by_card(judged, AIMS_OF.get(part))]
+        parts += [f"## {title}", commits(stored), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]
     write_page(given.output, "Operators in PyTorch on GPUs", parts)

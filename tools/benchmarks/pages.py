@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from resperf.files import write_whole
-from resperf.report.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "docs" / "tables"
@@ -108,13 +107,6 @@ def by_words(said: Mapping[str, str]) -> str:
 def commits(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Say at which commit each result was computed."""
     return by_words({name: f"commit `{each['commit']}`" for name, each in results.items()})
-
-
-def filled_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out a table without the columns that are empty."""
-    filled = [place for place in range(len(headings)) if any(row[place] for row in rows)]
-    cells = [[row[place] for place in filled] for row in rows]
-    return markdown_table([headings[place] for place in filled], cells) if rows else ""
 
 
 def cell(value: float) -> str:
