@@ -32,8 +32,9 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, imported, public_data, run
+from pages import ROOT, merged, run
 from published import import_layers
+from timm_networks import PARTS, import_part
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.dataset import read_info
@@ -395,8 +396,6 @@ TORCH_TREES = {"cuda": 800, "rocm": 200}
 bundle stays below 10 MB."""
 OPERATOR_COSTS = "gpus-torch-networks"
 """The bundle of what operators cost under PyTorch, learnt from whole networks."""
-COST_PARTS = {"gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_12700h")}
-"""Its parts -> the devices in the names of timm's files."""
 BUNDLES = (*DEVICES, TORCH, OPERATOR_COSTS)
 
 
@@ -447,25 +446,16 @@ def build_torch(work: Path, output: Path) -> None:
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets
                     if device_class(read_info(path).platform.device) == name]  # fmt: skip
-        run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
-        train(work / f"{name}.h5", work / name, method="roofline", trees=most)
+        dataset = merged(work / f"{name}.h5", of_class)
+        train(dataset, work / name, method="roofline", trees=most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
 
 
 def build_operator_costs(work: Path, output: Path) -> None:
     """Import, merge and train the devices of each part, and join the parts."""
-    data = public_data() / "timm"
-    for part, devices in COST_PARTS.items():
-        datasets = []
-        for device in devices:
-            files = [
-                *sorted(data.glob(f"benchmark-*{device}*.csv.gz")),
-                data / "operators.jsonl.gz",
-            ]
-            datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
-        run("dataset", "merge", *datasets, "-o", work / f"{part}.h5")
-        run("train", work / f"{part}.h5", "--method", "class-costs", "-o", work / part)
-    run("bundle", "merge", *(work / part for part in COST_PARTS), "-o", output)
+    for part in PARTS:
+        run("train", import_part(part, work), "--method", "class-costs", "-o", work / part)
+    run("bundle", "merge", *(work / part for part in PARTS), "-o", output)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,8 @@ Asked are
 - further options of `resperf.predict`, once each
 - the text of the commands in `COMMANDS`
 
-Needs `pip install '.[train]'` and the exports named in `EXPORTS`. 5 to 9 minutes on two cores.
+Needs `pip install '.[train]'` and twelve exports, as `python tools/benchmarks/export.py compared
+build/compared` makes them in an environment of its own. 5 to 9 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+NETWORKS = ROOT / "tools" / "benchmarks" / "networks.toml"
+COMPARED = tomllib.loads(NETWORKS.read_text(encoding="utf-8"))["lists"]["compared"]
 EXPORTS = (
-    "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "bert_base_128", "gpt2_64",
-    "llama_token", "opt_token", "sequencer2d_s", "yolos_tiny", "regnetz_b16-fp16",
-    "mobilenetv4_conv_medium-int8-qdq", "resnet26t-int8-qoperator", "mixer_b16_224-int8-dynamic",
+    *COMPARED["script"], *COMPARED["dynamo"],
+    *(f"{name}-{form}" for name, form in COMPARED["converted"].items()),
 )  # fmt: skip
-"""Transformers, decoders with a cache, an LSTM, a detector, float16 and int8 in three forms: files
-in --networks, as the scripts that export networks write them."""
+"""Files in --networks."""
 BATCHES = (1, 8)
 FIRST, *OTHERS = "lenet5", "resnet18", "mobilenet_v2", "bert_base_128"
 """Networks on which every setting is asked."""

@@ -92,13 +92,6 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     return answer(network, nodes, "rules", _notes(graph, setting))
 
 
-def reformat_bytes(lowered: LoweredNetwork) -> int:
-    """Return the bytes that conversions of types read and write in one run."""
-    return sum(
-        node.layer.moved_bytes for node in lowered.nodes if node.op == REFORMAT and node.layer
-    )
-
-
 def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
     """Return the conversions of inputs or outputs, which are float32 in the file."""
     found = []

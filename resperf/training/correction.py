@@ -33,7 +33,7 @@ TOTAL_NOISE = 0.03
 """Relative noise of a measured total."""
 RUN_NOISE = 0.2
 """Relative spread of networks around the factors of a card that others were measured on or only
-its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails (docs/tables/timm.md)."""
+its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails."""
 TRANSFERRED_NOISE = 0.05
 """Relative spread of networks on a machine other than that of their layers."""
 PROBED_NOISE, PROBED_WIDTH, PROBED_COMMON = 0.1, 0.1, 0.05

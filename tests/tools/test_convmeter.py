@@ -19,6 +19,7 @@ from resperf.network import graph_digest, read_graph, read_network, weightless
 from resperf.platform import Platform
 from resperf.predictors.network_totals import counted
 from resperf.settings import Mode, Setting
+from resperf.training.rows import network_examples
 
 pytest.importorskip("h5py")
 
@@ -67,42 +68,39 @@ def chain(network_file, name, size, widths, kernels) -> Path:
 
 
 def test_a_network_is_left_out_at_all_sizes_and_with_its_block(tool, runs):
-    found, _ = tool.figures(runs, METHODS, (3, 8), range(4))
-    judged = {(each.method, each.on, each.learnt): each for each in found}
-    assert len(judged) == len(METHODS) * 2 * 3
-    for on, rows in (("networks", 32), ("blocks", 16)):
-        each = judged["convmeter", on, "networks and blocks"]
-        assert len(each.measured) == rows
-        # Had any of its rows taught the fit, it would not be off by half.
-        name = ODD if on == "networks" else f"{ODD} Block2"
-        assert each.mape_of(name) == pytest.approx(0.5, abs=1e-6)
+    examples = network_examples(runs, *tool.quantities_of(runs, METHODS))
+    found, _ = tool.each_left_out(examples, METHODS)
+    assert found.errors.rows == 48
+    errors = {group.name: group.mape for group in found.families}
+    # Had any of its rows taught the fit, it would not be off by half.
+    assert errors[ODD] == pytest.approx(0.5, abs=1e-6)
+    assert errors[f"{ODD} Block2"] == pytest.approx(0.5, abs=1e-6)
     # The others suffer from the odd one, unlike in a fit to rows without it.
-    assert judged["convmeter", "networks", "networks"].mape > 0.07
+    assert found.errors.mape > 0.07
 
 
 def test_the_learning_curve_judges_on_networks_that_were_not_drawn(tool, runs):
-    _, curve = tool.figures(runs, METHODS, (3, 5, 8), range(6))
-    assert [(each.method, each.networks) for each in curve] == [
-        (method, count) for method in METHODS for count in (3, 5)
-    ]
-    for each in curve:
-        assert each.rows == 4 * each.networks
-        assert len(each.mapes) == 6
+    examples = network_examples(runs, *tool.quantities_of(runs, METHODS))
+    groups = np.array([each.name.partition("@")[0] for each in examples.networks])
+    for count in (3, 5):
+        draws = [np.isin(groups, [f"net{(first + place) % 8}" for place in range(count)])
+                 for first in range(8)]  # fmt: skip
+        mapes = list(tool.errors_of_draws("convmeter", examples, draws))
+        assert len(mapes) == 8
         # Where the odd one is not drawn, it alone is wrong, by half.
-        alone = 0.5 / (8 - each.networks)
-        assert any(mape == pytest.approx(alone, abs=1e-6) for mape in each.mapes)
-        assert max(each.mapes) > alone + 0.01
-    _, again = tool.figures(runs, METHODS, (3, 5), range(6))
-    assert [each.mapes for each in again] == [each.mapes for each in curve]
+        alone = 0.5 / (8 - count)
+        assert any(mape == pytest.approx(alone, abs=1e-6) for mape in mapes)
+        assert max(mapes) > alone + 0.01
 
 
 def test_the_tables_show_methods_networks_and_the_curve(tool, runs, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tool", str(runs), "--methods", *METHODS, "--draws", "2"])
     assert tool.main() == 0
     text = capsys.readouterr().out
-    assert "| blocks | networks | convmeter | 8 | 16 |" in text
+    for part in ("networks, each", "blocks, each", "networks and blocks, each"):
+        assert f"\n{part} network left out:\n" in text
     assert f"| {ODD} Block2 | 50.0% |" in text
-    assert "| all but one | 32 |" in text
+    assert "\n| 3 | 12 |" in text
     monkeypatch.setattr(sys, "argv", ["tool", str(runs.with_name("absent.h5"))])
     assert tool.main() == 2
     assert capsys.readouterr().err.startswith("error: ")
@@ -136,17 +134,11 @@ def shared(network_file, tmp_path) -> Path:
     return tmp_path / "shared.h5"
 
 
-def test_steps_on_several_devices_stand_beside_those_on_one(tool, shared, capsys, monkeypatch):
-    ([judged], _) = tool.figures(shared, ["convmeter"], (), range(1))
-    assert judged.devices == [1, 2]
-    for count in (1, 2):
-        measured, predicted = judged.of_devices(count)
-        assert len(measured) == 24
-        np.testing.assert_allclose(predicted, measured, rtol=1e-6)
-    real, found = judged.efficiencies(2)
-    np.testing.assert_allclose(found, real, rtol=1e-6)
-    assert (real < 1).all()
-    monkeypatch.setattr(sys, "argv", ["tool", str(shared), "--methods", "convmeter", "--counts"])
-    assert tool.main() == 0
-    text = capsys.readouterr().out
-    assert "| networks | convmeter | 2 | 24 | 0.0% |" in text
+def test_steps_on_several_devices_stand_beside_those_on_one(tool, shared):
+    rows = network_examples(shared, "step_ms")
+    *_, one, two = tool.devices_table(rows, ["convmeter"]).splitlines()
+    assert one == "| convmeter | 1 | 24 | 0.0% | 100.0% | 100.0% | 0.0% |"
+    assert two.startswith("| convmeter | 2 | 24 | 0.0% | ")
+    _, _, _, _, _, real, found, off, _ = (cell.strip() for cell in two.split("|"))
+    assert real == found != "100.0%"
+    assert off == "0.0%"

@@ -25,7 +25,7 @@ def tool(load_tool) -> ModuleType:
     return load_tool("benchmarks/export")
 
 
-def test_lists_have_the_names_of_files(tool: ModuleType) -> None:
+def test_lists_have_the_names_of_files(tool: ModuleType, load_tool) -> None:
     found = {name: list(tool.exports(name)) for name in tool.LISTS}
     assert len(found["default"]) == 61
     assert {"resnet50", "tv_googlenet", "tv_fcn_resnet50", "bert_base_128"} <= {*found["default"]}
@@ -33,6 +33,7 @@ def test_lists_have_the_names_of_files(tool: ModuleType) -> None:
     assert found["convmeter-torch"] == found["convmeter"]
     assert {"unet_short-fp16", "gemma_token", "resnetaa50-int8-qdq"} <= {*found["ninth"]}
     assert "keras_xception" in found["first-keras"]
+    assert found["compared"] == list(load_tool("compare_predictions").EXPORTS)
 
 
 def test_no_list_repeats_another(tool: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from types import ModuleType
 
@@ -78,7 +79,7 @@ def test_a_second_run_goes_on_and_the_page_says_what_is_missing(
     assert "11 fits, 5 of them done" in told
     for part in ("## perfnet-1080ti", "## perfnet-i3", "## justus-k80", "| baseline |"):
         assert part in text
-    assert "- perfnet-i3: pool: baseline: not today\n" in text
+    assert "- not today: perfnet-i3: pool, baseline, all rows, " in text
     # Other features are other results, and so are another seed and another dataset.
     with monkeypatch.context() as changed:
         changed.setattr(tool, "FEATURE_SET_VERSION", 0)
@@ -99,16 +100,22 @@ def test_the_papers_page_holds_its_figures_beside_ours(
     monkeypatch.setattr(paper, "METHODS", ("polynomial",))
     monkeypatch.setattr(paper, "import_layers", lambda *_: None)
     # The other network is 20 times slower, and differs in nothing that is tested here.
-    perfnet = {key: made for key, made in paper.TRAINED.items() if key[0] == "perfnet"}
+    perfnet = {key: each for key, each in paper.TRAINED.items() if key.startswith("perfnet")}
     monkeypatch.setattr(paper, "TRAINED", perfnet)
+    quick = partialmethod(paper.PerfNet.__init__, epochs=2)
+    monkeypatch.setattr(paper.PerfNet, "__init__", quick)
     page = tmp_path / "paper.md"
-    paper.main(["--work", str(work), "--output", str(page), "--epochs", "2"])
+    paper.main(["--work", str(work), "--output", str(page)])
     text = page.read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("| polynomial |"))
     _, _, of_paper, justus, other, tensorrt, _ = (cell.strip() for cell in line.split("|"))
     assert (of_paper, other, tensorrt) == ("63.57%", "not run", "316.50%")
     assert float(justus.rstrip("%")) > 0
     assert "| conv, execution | paper | 11.75% | 0.84 | 0.336 |  |" in text
-    with_it, without = paper.box_cox(work, 0, 2, write=True)["justus-1080ti"]
-    assert len(with_it.curve) == len(without.curve) == 2
-    assert with_it.curve != without.curve
+    with_it, without = (
+        paper.stored(work / "figure-2" / f"justus-1080ti-{name}.json", 0)["result"]["curve"]
+        for name in perfnet.values()
+    )
+    assert len(with_it) == len(without) == 2
+    assert with_it != without
+    assert "| perfnet without Box-Cox | " in text

@@ -56,17 +56,11 @@ def printed(
     return str(capsys.readouterr().out).splitlines()
 
 
-def test_a_small_engine_agrees_in_order_and_by_name(
+def test_a_small_engine_agrees_in_order(
     tool: ModuleType, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     lines = printed(tool, monkeypatch, capsys, SMALL, small, "--precision", "fp16")
-    # Types change twice: 2 x 3 x 64 values of the input, 2 x 10 of the result; in the engine,
-    # Softmax computes in float32, so that 20 values change before it and none behind.
-    changed = (2 * 3 * 64 + 2 * 10) * (4 + 2) / 1e6
-    words = lines[-1].split()
-    assert words[:7] == ["small", "fp16", "5", "5", "100.0%", "100.0%", "100.0%"]
-    assert words[7:9] == [f"{changed:.1f}"] * 2
-    assert "1 CudaSoftMax, 2 Reformat" in lines[-1]
+    assert lines[-1].split() == ["small", "fp16", "5", "5", "100.0%", "100.0%"]
 
 
 def test_what_is_fused_otherwise_is_listed(
@@ -81,7 +75,7 @@ def test_what_is_fused_otherwise_is_listed(
     assert lines[0] == "other"
     assert lines[1].startswith("  engine Conv_0: convolution (3, 3)")
     assert lines[2].startswith("  rules  Conv + Relu (Conv_0): convolution (3, 3)")
-    assert lines[-1].split()[4:7] == ["80.0%"] * 3
+    assert lines[-1].split()[4:] == ["80.0%"] * 2
 
 
 def test_nodes_that_were_compiled_as_a_whole_are_left_out(
@@ -97,8 +91,7 @@ def test_nodes_that_were_compiled_as_a_whole_are_left_out(
     other = tmp_path / "other.graph.json"
     other.write_text(json.dumps(graph))
     lines = printed(tool, monkeypatch, capsys, other, small, "--precision", "fp16")
-    assert lines[-1].split()[1:7] == ["fp16", "3", "3", "100.0%", "100.0%", "100.0%"]
-    assert "1 Myelin" in lines[-1]
+    assert lines[-1].split()[1:] == ["fp16", "3", "3", "100.0%", "100.0%"]
 
 
 @needs_engines
@@ -107,23 +100,20 @@ def test_engines_without_quantisation_have_the_groups_of_the_rules(tool: ModuleT
         if not known.quantized:
             engine = read_engine(ENGINES / f"{name}.graph.json.gz")
             found = tool.compare(engine, *tool.lowered_network(known, engine))
-            assert found.in_order >= 0.95 * found.larger, "\n".join(found.lines())
-            # Of another exporter's file.
-            assert found.by_name is None
+            assert found.in_order >= 0.95 * found.larger, "\n".join(found.differences())
 
 
 @needs_engines
 def test_engines_with_quantisation_are_listed_beside_the_rules(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    lines = printed(tool, monkeypatch, capsys, ENGINES, "--layers")
+    lines = printed(tool, monkeypatch, capsys, ENGINES, "--differences")
     for name, known in tool.KNOWN.items():
         if known.quantized:
             assert name in lines
-    pooled = (
-        "conv1.weight + QuantizeLinear_7 + Conv_9 + MaxPool_12 | Conv + Relu + MaxPool (/conv1/"
-    )
-    assert sum(pooled in line for line in lines) == 1
+    shares = {line.split()[0]: line.split()[-2] for line in lines if line.endswith("%")}
+    assert sum(share == "100.0%" for share in shares.values()) == 6
+    assert min(float(share.rstrip("%")) for share in shares.values()) > 90
 
 
 def test_a_folder_without_the_engines_is_refused(

@@ -1,14 +1,16 @@
-"""The page on whole networks: networks of known costs, judged without their own fold."""
+"""The page on whole networks: cards of known costs, judged by the fits of the others."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from resperf.devices import device_facts
+from resperf.platform import Platform
+from resperf.predictors import Examples
 from resperf.predictors.operator_classes import RunNetwork, RunOperator, RunTensor, class_terms
 from resperf.settings import Setting
 
@@ -16,7 +18,6 @@ pytest.importorskip("scipy")
 pytest.importorskip("h5py")
 
 CARDS = {"rtx3090": 1.0, "rtx4090": 1.25, "rtx5090": 0.8}
-NOISE = 0.1
 
 
 @pytest.fixture
@@ -40,41 +41,46 @@ def networks(count: int = 120) -> list[RunNetwork]:
     return found
 
 
-def file_of(tool: ModuleType, card: str, noise: float = 0.0, seed: int = 0):
-    """Twice the data sheet's terms, times the card's factor and some noise."""
+def rows_of(card: str, version: str = "2.9.1") -> list[tuple[RunNetwork, float, Setting, Platform]]:
+    """Make rows that take twice the data sheet's terms, times the card's factor."""
     facts = device_facts(card)
     assert facts is not None
-    some = networks()
-    draw = np.random.default_rng(seed)
-    times = [
-        2 * CARDS[card] * np.exp(noise * draw.standard_normal())
-        * sum(t for cost, t in class_terms(each, facts).items() if cost.term in ("bytes", "flops"))
-        for each in some
+    setting = Setting("torch", version, batch=64, precision="amp", layout="nchw", compiled="eager")
+    return [
+        (
+            each,
+            2 * CARDS[card] * sum(t for cost, t in class_terms(each, facts).items()
+                                  if cost.term in ("bytes", "flops")),
+            setting, Platform(card),
+        )
+        for each in networks()
     ]  # fmt: skip
-    setting = Setting("torch", "2.9.1", precision="amp", layout="nchw", compiled="eager")
-    families = [f"family{number % 10}" for number in range(len(some))]
-    return tool.File(card, setting, facts, some, np.array(times), families, [64] * len(some))
-
-
-def test_known_costs_are_found_without_a_networks_own_fold(tool: ModuleType) -> None:
-    row = tool.judged(file_of(tool, "rtx3090"))
-    assert max(row["family"], row["network"], row["family corrected"]) < 0.02
-
-
-def test_nine_of_ten_networks_are_inside_their_intervals(tool: ModuleType) -> None:
-    inside = tool.coverage(file_of(tool, "rtx3090", NOISE))
-    assert set(inside) == {"family", "network"}
-    for share in inside.values():
-        assert 0.82 <= share <= 0.97
 
 
 def test_each_card_is_judged_by_the_others(tool: ModuleType) -> None:
-    files = [file_of(tool, card, seed=place) for place, card in enumerate(CARDS)]
-    older = replace(files[0], setting=replace(files[0].setting, framework_version="1.13"))
-    rows = list(tool.left_out_cards([older, *files]))
-    assert [row[1] for row in rows] == ["nchw, eager"] * 3
-    for row, (card, factor) in zip(rows, CARDS.items(), strict=True):
+    rows = [*rows_of("rtx3090", "1.13"), *(row for card in CARDS for row in rows_of(card))]
+    subjects, values, settings, platforms = zip(*rows, strict=True)
+    families = [f"family{number % 10}" for number in range(len(rows))]
+    examples = Examples(subjects, "execution_ms", np.array(values), settings, platforms, families)
+    found = list(tool.left_out_cards(examples))
+    assert [row[:2] for row in found] == [[card, "inference amp nchw eager"] for card in CARDS]
+    for row, (card, factor) in zip(found, CARDS.items(), strict=True):
         others = [each for name, each in CARDS.items() if name != card]
         expected = abs(np.sqrt(others[0] * others[1]) / factor - 1)
         assert float(row[2].rstrip("%")) / 100 == pytest.approx(expected, abs=0.02)
-    assert {row[-1] for row in rows} == {"100.0%"}
+    assert {row[-1] for row in found} == {"100.0%"}
+
+
+def test_the_page_has_a_row_of_each_file_and_says_what_was_computed(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"file": "rtx3090: torch", "networks": 9, "mape": 0.125, "inside": 0.5}
+    for by in tool.LEFT_OUT:
+        tool.kept(tmp_path / f"3090-{by}.json", lambda: [found])
+    page = tmp_path / "timm.md"
+    words = ["tool", "--work", str(tmp_path), "--output", str(page), "--write"]
+    monkeypatch.setattr("sys.argv", words)
+    tool.main()
+    text = page.read_text()
+    assert "| rtx3090: torch | 9 | 12.5% | 50.0% | 12.5% | 50.0% |" in text
+    assert "`: 3090-family, 3090-network\n" in text

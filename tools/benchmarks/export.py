@@ -27,7 +27,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,31 +62,29 @@ def exports(name: str) -> dict[str, Export]:
     listed = LISTS[name]
     batch = listed.get("batch", BATCH)
     more = LISTS[listed["same_as"]] if "same_as" in listed else listed
-    folded = listed.get("folded", True)
     found: dict[str, Export] = {}
 
-    def by_script(key: str, make: Callable[[], Made]) -> None:
-        found[key] = lambda folder: _stripped(make, folder, script, folded=folded)
+    def add(name: str, write: Callable[..., None], make: Callable[..., Made], *given: Any) -> None:
+        found[name] = lambda folder: _stripped(make(*given), folder, write)
 
+    by_script = script if listed.get("folded", True) else partial(script, folded=False)
     for each in listed.get("script", ()):
-        by_script(each, lambda each=each: made(each, batch))
+        add(each, by_script, made, each, batch)
     for each in more.get("sized", ()):
         for size in more["sizes"]:
-            by_script(f"{each}@{size}", lambda e=each, s=size: torchvision_network(e, batch, s))
+            add(f"{each}@{size}", by_script, torchvision_network, each, batch, size)
     for each, kind, number in more.get("blocks", ()):
         for size in more["block_sizes"]:
-            by_script(
-                f"{each}@{size}-{kind.strip('_')}{number}",
-                lambda e=each, s=size, k=kind, n=number: block(e, s, k, n),
-            )
+            name = f"{each}@{size}-{kind.strip('_')}{number}"
+            add(name, by_script, block, each, size, kind, number)
     for each in listed.get("dynamo", ()):
-        found[each] = lambda folder, each=each: _stripped(lambda: made(each, batch), folder, dynamo)
+        add(each, dynamo, made, each, batch)
     for each, form in listed.get("converted", {}).items():
         found[f"{each}-{form}"] = lambda folder, each=each, form=form: converted(
             made(each, batch), form, folder
         )
     for each in listed.get("keras", ()):
-        found[f"keras_{each.casefold()}"] = lambda folder, each=each: keras(each, folder)
+        found[f"keras_{each.casefold()}"] = partial(keras, each)
     for each in listed.get("traced", ()):
         found[each] = lambda _, each=each: traced_model(each)
     return found
@@ -334,11 +332,9 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ma
 # How it is exported
 
 
-def _stripped(
-    make: Callable[[], Made], folder: Path, write: Callable[..., None], **more: Any
-) -> bytes:
+def _stripped(made: Made, folder: Path, write: Callable[..., None]) -> bytes:
     path = folder / "whole.onnx"
-    write(*make(), path, **more)
+    write(*made, path)
     return bytes(stripped_model(path).SerializeToString())
 
 

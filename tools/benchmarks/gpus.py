@@ -12,8 +12,8 @@ trees. Rows that the importer flags are left out. No measured row is written int
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,53 +21,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import cell, commits, filled_table, imported, kept, parser_of, public_data, write_page
+from pages import (
+    cell,
+    commits,
+    imported,
+    kept,
+    merged,
+    parser_of,
+    public_data,
+    write_page,
+)
 
-from resperf.dataset import read_table
-from resperf.dataset.hdf5 import open_dataset, references_of
+from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
-from resperf.devices.estimate import CARDS, LAUNCH_MS, estimated_ms
-from resperf.layers import KINDS as LAYER_KINDS
-from resperf.predictors import Examples
+from resperf.devices.estimate import CARDS, estimated_layer_ms
 from resperf.predictors.roofline import Roofline
+from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION
+from resperf.splits import fold_of_keys
+from resperf.training.rows import LayerRows, layer_rows
 
 QUANTITY = "execution_ms"
-HELD_OUT, VALIDATION = 0.2, 0.1
+HELD_OUT, VALIDATION = 5, 10
+"""Parts of the layers of which one is held out, and of the others of which one chooses."""
 KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
 AMD, APART = ("mi100", "mi210"), ("p4",)
 """Cards of another class of devices, and the card that throttled: not in the means."""
-FEW = (10, 50, 200)
 MOST_OF_OTHERS = 3000
 """Rows of each other card's session where only coefficients are fitted, which use no more."""
 FEWEST_JUDGED = 40
 """Rows below which a card's error is shown and does not count in the mean."""
-TREES_OF_FEW = 500
-"""Fewer than by default, since each card and kind has a fit of its own."""
 HALF_KINDS = ("dense", "norm")
 ABOVE = 4.0
 """Times the shortest of a card and kind: estimates are judged on rows longer than this, since
 shorter ones hold the host's dispatch rather than the device's time."""
 SEED = 0
-AIMS = {"matmul": 5.0, "dense": 5.0, "elementwise": 1.5, "activation": 1.5, "softmax": 3.0,
-        "norm": 3.0, "conv": 15.0}  # fmt: skip
-CARD_AIMS = {"matmul": 18.0, "dense": 18.0, "elementwise": 12.0, "activation": 12.0}
 
 Judged = dict[str, Any]
-"""Errors over the rows of one session of a card: label, device, session, rows, and in percent mape,
-above (of rows longer than twice the 2% quantile of the session's times, which is its launch floor
-where it has one) and inside (the share of rows in their 90% interval)."""
+"""Errors over the rows of one session of a card: label, device, session, rows, and in percent mape
+and inside (the share of rows in their 90% interval)."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Measured layers of one kind on all cards; all but `kind` have one entry per row."""
+    """Measured layers of one kind on all cards; all but `layers` have one entry per row."""
 
-    kind: str
-    columns: Mapping[str, Any]
-    times_ms: Any
-    settings: Any
-    platforms: Any
+    layers: LayerRows
     devices: Any
     sessions: Any
     held_out: Any
@@ -75,13 +74,11 @@ class Rows:
 
     @property
     def all(self) -> Any:
-        return np.ones(len(self.times_ms), dtype=bool)
+        return np.ones(len(self.layers), dtype=bool)
 
-    def examples(self, mask: Any) -> Examples:
-        """Return some rows as training data."""
-        columns = {name: values[mask] for name, values in self.columns.items()}
-        settings, platforms = list(self.settings[mask]), list(self.platforms[mask])
-        return Examples(columns, QUANTITY, self.times_ms[mask], settings, platforms)
+    @property
+    def times_ms(self) -> Any:
+        return self.layers.times_ms[QUANTITY]
 
     def groups(self) -> list[tuple[str, str]]:
         """Return the cards and their sessions."""
@@ -92,61 +89,44 @@ class Rows:
         return (self.devices == device) & ((self.sessions == session) | (not session))
 
 
-def share(key: str, salt: str) -> float:
-    """Return a number between 0 and 1 that depends on a layer's key alone."""
-    return int(hashlib.sha256(f"{salt}{key}".encode()).hexdigest()[:8], 16) / 2**32
-
-
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
     data = public_data()
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
         if path.name.startswith(("train_", "test_")):
-            found.setdefault(f"neusight-{path.parent.name}", []).append(path)
+            found[f"neusight-{path.parent.name}"].append(path)
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
-        found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
-    datasets = []
-    for name, files in found.items():
-        datasets.append(imported(work / f"{name}.h5", name.partition("-")[0], files))
-    return datasets
+        found[f"vidur-{path.name.split('__')[1]}"].append(path)
+    return [
+        imported(work / f"{name}.h5", name.partition("-")[0], files)
+        for name, files in found.items()
+    ]
 
 
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    columns: dict[str, list[Any]] = {}
-    times, keys, settings, platforms = [], [], [], []
-    for path in sorted(work.glob(f"{source}-*.h5")):
-        with open_dataset(path) as file:
-            known_settings, (platform, *_) = references_of(file)
-        table = read_table(path).get(kind)
-        if table is None:
-            continue
-        used = np.flatnonzero(table.ok & ~table.defective & ~table.noisy)
-        for name, values in table.columns.items():
-            columns.setdefault(name, []).append(values[used])
-        times.append(table.times_ms[QUANTITY][used])
-        keys += table.key[used].astype(str).tolist()
-        settings += [known_settings[place] for place in table.setting[used]]
-        platforms += [platform] * len(used)
-    held_out = np.array([share(key, "") < HELD_OUT for key in keys])
-    validation = ~held_out & np.array([share(key, "validation") < VALIDATION for key in keys])
+    dataset = merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
+    rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
+    held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
-        kind, {name: np.concatenate(parts) for name, parts in columns.items()},
-        np.concatenate(times), np.array(settings, dtype=object), np.array(platforms, dtype=object),
-        np.array([each.device for each in platforms]),
-        np.array([each.options[SESSION] for each in settings]), held_out,
-        validation,
-    )  # fmt: skip
+        rows,
+        np.array([each.device for each in rows.platforms]),
+        np.array([each.options[SESSION] for each in rows.settings]),
+        held_out,
+        ~held_out & (fold_of_keys(rows.keys, VALIDATION, SEED + 1) == 0),
+    )
 
 
 def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
     """Fit to the rows of a mask that are not held out."""
-    predictor = Roofline(rows.kind) if trees is None else Roofline(rows.kind, trees=trees)
+    kind = rows.layers.kind
+    predictor = Roofline(kind) if trees is None else Roofline(kind, trees=trees)
     seen = mask & ~rows.held_out
     learnt, validation = (
-        rows.examples(seen & each) for each in (~rows.validation, rows.validation)
+        rows.layers.select(seen & each).examples(QUANTITY)
+        for each in (~rows.validation, rows.validation)
     )
     return predictor.fit(learnt, validation=validation, seed=SEED)
 
@@ -154,21 +134,17 @@ def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
 def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
     """Predict the rows of a mask, each in its own session."""
     for device, session in rows.groups():
-        own = rows.of(device, session)
-        places = np.flatnonzero(mask & own)
-        if not len(places):
+        chosen = rows.layers.select(mask & rows.of(device, session))
+        if not len(chosen):
             continue
-        columns = {name: values[places] for name, values in rows.columns.items()}
-        setting, platform = rows.settings[places[0]], rows.platforms[places[0]]
-        predicted = predictor.predict(columns, setting, platform)[QUANTITY]
-        measured_ms = rows.times_ms[places]
+        how, where = chosen.settings[0], chosen.platforms[0]
+        predicted = predictor.predict(chosen.columns, how, where)[QUANTITY]
+        measured_ms = chosen.times_ms[QUANTITY]
         off = 100 * np.abs(predicted.values / measured_ms - 1)
         inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
-        above = measured_ms > 2 * np.quantile(rows.times_ms[own], 0.02)
         yield {
-            "label": label, "device": device, "session": session, "rows": len(places),
+            "label": label, "device": device, "session": session, "rows": len(chosen),
             "mape": float(off.mean()), "inside": float(100 * inside.mean()),
-            "above": float(off[above].mean()) if above.any() else None,
         }  # fmt: skip
 
 
@@ -189,32 +165,7 @@ def sessions(work: Path, kind: str) -> Iterator[Judged]:
 
 def cards(work: Path, kind: str) -> Iterator[Judged]:
     """Leave each card out: all of its layers are judged, by its data sheet alone."""
-    yield from few_rows(work, kind, (0,))
-
-
-def few(work: Path, kind: str) -> Iterator[Judged]:
-    """Judge a card's held-out layers from a few of its other layers, and all other cards."""
-    yield from few_rows(work, kind, FEW)
-
-
-def few_rows(work: Path, kind: str, counts: Sequence[int]) -> Iterator[Judged]:
-    """Judge each card from `counts` of its rows; without any, on all of them."""
-    rows = rows_of(work, kind)
-    order = np.random.default_rng(SEED).permutation(len(rows.times_ms))
-    seen = order[~rows.held_out[order]]
-    others = ~rows.all
-    for device, session in rows.groups():
-        others[seen[rows.of(device, session)[seen]][:MOST_OF_OTHERS]] = True
-    for device in sorted(set(rows.devices)):
-        own = rows.of(device)
-        of_card = [rows.of(*group) for group in rows.groups() if group[0] == device]
-        session = max(of_card, key=np.sum)
-        for count in counts:
-            mask = others & ~own
-            mask[seen[session[seen] & ~rows.validation[seen]][:count]] = True
-            predictor = fit(rows, mask, trees=TREES_OF_FEW if count == max(FEW) else 1)
-            target = session & rows.held_out if count else own
-            yield from judge(f"{kind}, {count} rows" if count else kind, predictor, rows, target)
+    yield from left_out(rows_of(work, kind), kind)
 
 
 def half(work: Path, kind: str) -> Iterator[Judged]:
@@ -223,120 +174,68 @@ def half(work: Path, kind: str) -> Iterator[Judged]:
         return
     rows = rows_of(work, kind, "vidur")
     yield from judge(f"{kind}, held out", fit(rows, rows.all), rows, rows.held_out)
+    yield from left_out(rows, f"{kind}, card left out")
+
+
+def left_out(rows: Rows, label: str) -> Iterator[Judged]:
+    """Judge all layers of each card by coefficients that are fitted to some of the others'."""
+    order = np.random.default_rng(SEED).permutation(len(rows.layers))
+    seen = order[~rows.held_out[order]]
+    others = ~rows.all
+    for group in rows.groups():
+        others[seen[rows.of(*group)[seen]][:MOST_OF_OTHERS]] = True
     for device in sorted(set(rows.devices)):
         own = rows.of(device)
-        yield from judge(f"{kind}, card left out", fit(rows, ~own, trees=1), rows, own)
-
-
-@cache
-def estimates_of(work: Path, kind: str, device: str, source: str) -> tuple[Any, Any, Any]:
-    """Estimate a card's layers of a kind from its data sheet, as predictions do.
-
-    Returns measured and estimated times, and whether operations decide rather than bytes, of rows
-    above `ABOVE` times the shortest.
-    """
-    rows = rows_of(work, kind, source)
-    places = np.flatnonzero(rows.of(device))
-    places = places[rows.times_ms[places] > ABOVE * np.min(rows.times_ms[places], initial=np.inf)]
-    layers = LAYER_KINDS[kind].over({name: values[places] for name, values in rows.columns.items()})
-    dtypes = rows.columns.get("dtype", np.full(len(rows.times_ms), "float32"))[places]
-    facts = device_facts(device)
-    assert facts is not None  # The importers refuse cards without facts.
-    works = zip(layers.flops, layers.moved_bytes, dtypes.astype(str), strict=True)
-    found = [
-        (estimated_ms(flops, 0.0, facts, dtype).ms, estimated_ms(0.0, moved, facts, dtype).ms)
-        for flops, moved, dtype in works
-    ]
-    computed_ms, moved_ms = np.array(found).reshape(-1, 2).T
-    return rows.times_ms[places], np.maximum(computed_ms, moved_ms), computed_ms >= moved_ms
+        yield from judge(label, fit(rows, others & ~own, trees=1), rows, own)
 
 
 def withheld(work: Path, kind: str) -> Iterator[Judged]:
-    """Estimate a kind on cards as if they had no rows of it: by data sheet, and by other kinds."""
+    """Estimate a kind on cards as if they had no rows of it: by data sheet, as predictions do."""
     for source, kinds, words in (
         ("neusight", KINDS, ""), ("vidur", HALF_KINDS, " in float16"),
     ):  # fmt: skip
-        for device in sorted(set(rows_of(work, kind, source).devices)) if kind in kinds else ():
-            measured_ms, sheet_ms, computes = estimates_of(work, kind, device, source)
-            if not len(measured_ms):
-                continue
-            others = [
-                estimates_of(work, other, device, source)
-                for other in kinds
-                if other != kind and device in rows_of(work, other, source).devices
-            ]
-            adapted_ms = by_other_kinds(sheet_ms, computes, others)
-            ratios = measured_ms / sheet_ms
-            inside = float(100 * np.mean((ratios >= CARDS.low) & (ratios <= CARDS.high)))
-            for label, times_ms, share in (
-                ("by data sheet", sheet_ms, inside), ("by other kinds", adapted_ms, None),
-            ):  # fmt: skip
+        rows = rows_of(work, kind, source) if kind in kinds else None
+        for device in sorted(set(rows.devices)) if rows else ():
+            own = rows.of(device)
+            chosen = rows.layers.select(own & (rows.times_ms > ABOVE * min(rows.times_ms[own])))
+            facts = device_facts(device)
+            assert facts is not None  # The importers refuse cards without facts.
+            ratios = np.array([
+                measured_ms / estimated_layer_ms(layer, facts).ms
+                for layer, measured_ms in
+                zip(chosen.layers(), chosen.times_ms[QUANTITY], strict=True)
+            ])  # fmt: skip
+            if len(ratios):
+                inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
                 yield {
-                    "label": f"{kind}{words}, {label}", "device": device, "session": source,
-                    "rows": len(ratios), "inside": share, "above": None,
-                    "ratio": float(np.median(ratios)) if share is not None else None,
-                    "mape": float(np.mean(100 * np.abs(times_ms / measured_ms - 1))),
+                    "label": f"{kind}{words}", "device": device, "session": source,
+                    "rows": len(ratios), "inside": float(100 * inside.mean()),
+                    "ratio": float(np.median(ratios)),
+                    "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
                 }  # fmt: skip
 
 
-def by_other_kinds(sheet_ms: Any, computes: Any, others: Sequence[tuple[Any, Any, Any]]) -> Any:
-    """Scale estimates by what the card's other kinds take, where operations or bytes decide.
-
-    The factor is the median over kinds of the median of measured over estimated; 1 where no other
-    kind has `FEWEST_JUDGED` such rows.
-    """
-    times_ms = sheet_ms.copy()
-    for which in (True, False):
-        medians = [
-            float(np.median((measured_ms / estimated)[computed == which]))
-            for measured_ms, estimated, computed in others
-            if np.sum(computed == which) >= FEWEST_JUDGED
-        ]
-        factor = float(np.median(medians)) if medians else 1.0
-        chosen = computes == which
-        times_ms[chosen] = LAUNCH_MS + factor * (sheet_ms[chosen] - LAUNCH_MS)
-    return times_ms
-
-
-def by_card(
-    judged: Sequence[Judged], aims: Mapping[str, float] | None = None, name: str = "mape"
-) -> str:
-    """Lay out one row per label, one column per card, and the mean beside the aim.
+def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
+    """Lay out one row per label, one column per card, and the mean.
 
     Sessions of a card are combined by their rows; the P4, AMD's cards and those with few rows are
     in no mean.
     """
+    judged = [each for each in judged if each.get(name) is not None]
     devices = sorted({each["device"] for each in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
-    judged = [each for each in judged if each.get(name) is not None]
-
-    def values(label: str, of: str) -> dict[str, float]:
-        found = {}
+    cells = []
+    for label in dict.fromkeys(each["label"] for each in judged):
+        counted, row = [], [label]
         for device in devices:
-            own = [each for each in judged if (each["label"], each["device"]) == (label, device)
-                   and each[of] is not None]  # fmt: skip
-            if own:
-                weights = [each["rows"] for each in own]
-                found[device] = float(np.average([each[of] for each in own], weights=weights))
-        return found
-
-    def mean(label: str, of: str) -> float:
-        rows = dict.fromkeys(devices, 0)
-        for each in judged:
-            rows[each["device"]] += each["rows"] * (each["label"] == label)
-        known = [value for device, value in values(label, of).items()
-                 if device not in (*AMD, *APART) and rows[device] >= FEWEST_JUDGED]  # fmt: skip
-        return float(np.mean(known)) if known else np.nan
-
-    cells = [
-        [
-            label, *(cell(values(label, name).get(device, np.nan)) for device in devices),
-            cell(mean(label, name)), cell(mean(label, "above") if name == "mape" else np.nan),
-            cell((aims or {}).get(label, np.nan)),
-        ]
-        for label in dict.fromkeys(each["label"] for each in judged)
-    ]  # fmt: skip
-    return filled_table((HEADINGS[name], *devices, "mean", "mean above the floor", "aim"), cells)
+            own = [each for each in judged if (each["label"], each["device"]) == (label, device)]
+            rows = [each["rows"] for each in own]
+            value = float(np.average([each[name] for each in own], weights=rows)) if own else np.nan
+            row.append(cell(value))
+            if sum(rows) >= FEWEST_JUDGED and device not in (*AMD, *APART):
+                counted.append(value)
+        cells.append([*row, cell(float(np.mean(counted)) if counted else np.nan)])
+    return markdown_table((HEADINGS[name], *devices, "mean"), cells)
 
 
 HEADINGS = {
@@ -355,15 +254,10 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
     "cards": (cards, "Cards that were left out",
               "All layers of a card, from its data sheet and the other cards of its class; the "
               "dispatch of its host is the median of the others."),
-    "few": (few, "A few rows of a new card",
-            "Chosen at random from its larger session, judged on the 20% held out of it. From 200 "
-            "rows on, trees correct the sum of terms."),
     "withheld": (withheld, "A kind that a card has no rows of",
-                 "The estimate from the data sheet alone, and the same times what the card's other "
-                 "kinds take longer than theirs (median over kinds, operations and bytes apart), "
+                 "The estimate from the data sheet alone, "
                  f"on rows above {ABOVE:g} times the shortest of their card and kind."),
 }  # fmt: skip
-AIMS_OF = {"operators": AIMS, "cards": CARD_AIMS}
 
 
 def main() -> None:
@@ -382,15 +276,14 @@ def main() -> None:
     parts = [
         f"Seed {SEED}. Means are over NVIDIA's cards but the P4, which throttled, and those with "
         f"fewer than {FEWEST_JUDGED} rows; `mi100` and `mi210` are `torch/rocm` and have "
-        "coefficients of their own. *Above the floor*: rows longer than twice the 2% quantile of "
-        "their session."
+        "coefficients of their own."
     ]
     for part, (_, title, words) in PARTS.items():
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
         stored = {kind: json.loads(path.read_text()) for kind, path in paths.items()
                   if path.exists()}  # fmt: skip
         judged = [row for each in stored.values() for row in each["result"]]
-        parts += [f"## {title}", commits(stored), words, by_card(judged, AIMS_OF.get(part))]
+        parts += [f"## {title}", commits(stored), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]
     write_page(given.output, "Operators in PyTorch on GPUs", parts)

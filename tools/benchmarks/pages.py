@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from resperf.files import write_whole
-from resperf.report.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "docs" / "tables"
@@ -55,6 +54,13 @@ def imported(target: Path, source: str, files: Sequence[Path], *words: object) -
     return target
 
 
+def merged(target: Path, datasets: Sequence[Path]) -> Path:
+    """Merge datasets, once."""
+    if not target.exists():
+        run("dataset", "merge", *datasets, "-o", target)
+    return target
+
+
 def commit() -> str:
     """Name the commit of the code."""
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
@@ -62,14 +68,21 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def kept(path: Path, make: Callable[[], Any]) -> dict[str, Any]:
-    """Return a stored result with the commit that it was computed at; make it if there is none."""
+def stored(path: Path, made_with: Any = None) -> dict[str, Any] | None:
+    """Return a result with the commit that it was computed at; None if it was made otherwise."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"commit": commit(), "result": make()})
-        write_whole(path, f"{text}\n".encode())
-        print(path.stem, file=sys.stderr, flush=True)
+        return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found if found["made_with"] == made_with else None
+
+
+def kept(path: Path, make: Callable[[], Any], made_with: Any = None) -> dict[str, Any]:
+    """Return a stored result; make it if there is none."""
+    if (found := stored(path, made_with)) is None:
+        found = {"commit": commit(), "made_with": made_with, "result": make()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, f"{json.dumps(found)}\n".encode())
+        print(path.stem, file=sys.stderr, flush=True)
     return found
 
 
@@ -83,20 +96,17 @@ def write_page(output: Path, title: str, parts: Sequence[str]) -> None:
     print(output)
 
 
-def commits(stored: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say at which commit each result was computed."""
+def by_words(said: Mapping[str, str]) -> str:
+    """List what is said of names, each thing in one line."""
     names: dict[str, list[str]] = {}
-    for name, each in stored.items():
-        names.setdefault(each["commit"], []).append(name)
-    told = (f"`{commit}` ({', '.join(own)})" for commit, own in names.items())
-    return f"Computed at commit {', '.join(told) or 'none: not run'}."
+    for name, words in said.items():
+        names.setdefault(words, []).append(name)
+    return "\n".join(f"- {words}: {', '.join(own)}" for words, own in names.items())
 
 
-def filled_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out a table without the columns that are empty."""
-    filled = [place for place in range(len(headings)) if any(row[place] for row in rows)]
-    cells = [[row[place] for place in filled] for row in rows]
-    return markdown_table([headings[place] for place in filled], cells) if rows else ""
+def commits(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say at which commit each result was computed."""
+    return by_words({name: f"commit `{each['commit']}`" for name, each in results.items()})
 
 
 def cell(value: float) -> str:

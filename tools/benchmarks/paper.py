@@ -19,27 +19,23 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pages import ROOT, kept, parser_of, write_page
-from published import Store, Unit, by_place, collect, import_layers, platform_line
+from pages import ROOT, commits, kept, parser_of, stored, write_page
+from published import Store, Unit, collect, compared, import_layers, platform_line
 
-from resperf.dataset import read_info, read_table
+from resperf.dataset import read_info
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, ZScore
-from resperf.predictors.metrics import errors
+from resperf.predictors import register
 from resperf.predictors.perfnet import PerfNet
 from resperf.predictors.resperfnet import ResPerfNet
 from resperf.quantities import PHASES
-from resperf.report.markdown import markdown_table, percent
+from resperf.report.markdown import markdown_table, methods_markdown, percent
 from resperf.training import Compared, ComparisonSettings, compare
-from resperf.training.learning import values_of
-from resperf.training.rows import layer_rows
-from resperf.training.trials import fit_rows, own_split
 
 PAPER: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_name("paper.toml").read_text(encoding="utf-8")
@@ -75,31 +71,6 @@ ABSENT = (
 """What of the paper cannot be had, and why."""
 
 
-@dataclass(frozen=True)
-class Training:
-    """One training of Figure 2.
-
-    Attributes
-    ----------
-    method : str
-    box_cox : bool
-    mape, rmse_ms : float
-        Of the test rows, at the best epoch.
-    curve : list of float
-        MAPE of the validation rows after each epoch.
-    """
-
-    method: str
-    box_cox: bool
-    mape: float
-    rmse_ms: float
-    curve: list[float]
-
-    @property
-    def name(self) -> str:
-        return f"{self.method} {'with' if self.box_cox else 'without'} Box-Cox"
-
-
 class _WithoutBoxCox:
     """A method of the paper whose sizes are only z-scored."""
 
@@ -115,85 +86,53 @@ class PlainPerfNet(_WithoutBoxCox, PerfNet):
     """PerfNet without Box-Cox."""
 
 
-TRAINED: Mapping[tuple[str, bool], Callable[..., Any]] = {
-    ("resperfnet", True): ResPerfNet,
-    ("resperfnet", False): PlainResPerfNet,
-    ("perfnet", True): PerfNet,
-    ("perfnet", False): PlainPerfNet,
+TRAINED = {
+    "resperfnet with Box-Cox": "resperfnet",
+    "resperfnet without Box-Cox": "resperfnet-plain",
+    "perfnet with Box-Cox": "perfnet",
+    "perfnet without Box-Cox": "perfnet-plain",
 }
+"""The trainings of Figure 2."""
 
 
-def trained(dataset: Path, method: str, box_cox: bool, seed: int, epochs: int) -> Training:
-    """Train on the convolutions of a dataset, and judge the best epoch on its test rows."""
-    table = read_table(dataset)["conv"]
-    rows = layer_rows(table, info=read_info(dataset), many=False)
-    trial = own_split(rows.timed(rows.layer_quantity))
+def trained(dataset: Path, method: str, seed: int) -> dict[str, Any]:
+    """Train on the convolutions of a dataset; return errors, and MAPE after each epoch."""
     curve: list[float] = []
 
-    def progress(epoch: int, _epochs: int, error: float) -> None:
+    def progress(_kind: str, _phase: str, epoch: int, _epochs: int, error: float) -> None:
         if epoch == 1:  # Also after a start that predicted 0 only.
             curve.clear()
         curve.append(error)
 
-    predictor = fit_rows(
-        TRAINED[method, box_cox]("conv", epochs=epochs), trial.train, trial.validation,
-        rows.layer_quantity, seed=seed, progress=progress,
-    )  # fmt: skip
-    measured_ms = trial.test.times_ms[rows.layer_quantity]
-    found = errors(measured_ms, values_of(predictor, trial.test.examples(rows.layer_quantity)))
-    return Training(method, box_cox, found.mape, found.rmse_ms, curve)
+    settings = ComparisonSettings((method,), kinds=("conv",), seed=seed)
+    (found,) = compare(dataset, settings, progress=progress).rows
+    return {**found.to_json(), "curve": curve}
 
 
-def box_cox(work: Path, seed: int, epochs: int, write: bool) -> dict[str, list[Training]]:
-    """Return the trainings of Figure 2 by dataset; those that are done already are read."""
-    found: dict[str, list[Training]] = {}
-    for name in BOX_COX_ON:
-        for method, with_it in TRAINED:
-            path = (
-                work / "figure-2" / f"{name}-{method}-{'with' * with_it or 'without'}-{epochs}.json"
-            )
-            if not path.exists() and write:
-                continue
-            result = kept(path, lambda name=name, method=method, with_it=with_it: vars(
-                trained(work / f"{name}.h5", method, with_it, seed, epochs)
-            ))["result"]  # fmt: skip
-            found.setdefault(name, []).append(Training(**result))
-    return found
-
-
-def figure_2(found: Sequence[Training]) -> str:
-    """Show test errors, and validation errors by epoch."""
-    epochs = [each for each in EPOCHS_SHOWN if each <= max(len(t.curve) for t in found)]
-    rows = [
-        [
-            each.name, percent(each.mape), f"{each.rmse_ms:.3f}",
-            *(percent(min(each.curve[:epoch])) for epoch in epochs),
-        ]
-        for each in found
-    ]  # fmt: skip
-    return markdown_table(("method", "MAPE", "RMSE ms", *map(str, epochs)), rows)
+def figure_2(work: Path, dataset: str, seed: int, make: bool) -> str:
+    """Show test errors, and validation errors by epoch, of the trainings that there are."""
+    rows = []
+    for name, method in TRAINED.items():
+        path = work / "figure-2" / f"{dataset}-{method}.json"
+        if make:
+            kept(path, lambda m=method: trained(work / f"{dataset}.h5", m, seed), seed)
+        if found := stored(path, seed):
+            each = found["result"]
+            lowest = (percent(min(each["curve"][:epoch])) for epoch in EPOCHS_SHOWN)
+            rows.append([name, percent(each["mape"]), f"{each['rmse_ms']:.3f}", *lowest])
+    return markdown_table(("method", "MAPE", "RMSE ms", *map(str, EPOCHS_SHOWN)), rows)
 
 
 def of_paper(name: str, method: str) -> str:
     return f"{PAPER[name][method]:.2f}%" if method in PAPER[name] else ""
 
 
-def table_1(results: Mapping[Unit, Compared], curves: Mapping[str, Sequence[Training]]) -> str:
-    """Show the paper's methods on convolutions: its figures, and ours on published rows.
-
-    The trainings of Figure 2 with Box-Cox are those of the methods themselves.
-    """
+def table_1(results: Mapping[Unit, Compared]) -> str:
+    """Show the paper's methods on convolutions: its figures, and ours on published rows."""
 
     def cell(dataset: str, method: str) -> str:
         result = results.get(Unit(dataset, "conv", method))
-        if result is not None:
-            return percent(result.errors.mape)
-        same = [
-            each.mape
-            for each in curves.get(dataset, ())
-            if (each.method, each.box_cox) == (method, True)
-        ]
-        return percent(same[0]) if same else "not run"
+        return "not run" if result is None else percent(result.errors.mape)
 
     rows = [
         [
@@ -243,15 +182,8 @@ def campaign_table(dataset: Path, seed: int) -> str:
         ("resperfnet", "perfnet", OURS), kinds=KINDS, phases=PHASES, seed=seed
     )
     found = compare(dataset, settings)
-    rows = [
-        [f"{each.kind}, {each.phase.removesuffix('_ms')}", *_errors(each), str(each.rows_trained),
-         percent(each.noise_floor)]
-        for each in found.rows
-    ]  # fmt: skip
-    table = markdown_table(
-        ("layer", "method", "MAPE", "RMSE ms", "MAE ms", "R²", "rows trained", "noise floor"), rows
-    )
-    return "\n\n".join([table, *(f"Note: {note}." for note in found.notes)])
+    notes = [f"Note: {note}." for note in found.notes]
+    return "\n\n".join([methods_markdown(found.rows), *notes])
 
 
 def networks_table(path: Path) -> str:
@@ -279,10 +211,11 @@ def networks_table(path: Path) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
+    register("resperfnet-plain", f"{__name__}:PlainResPerfNet")
+    register("perfnet-plain", f"{__name__}:PlainPerfNet")
     parser = parser_of(__doc__, "paper")
     parser.add_argument("--campaign", nargs="+", default=[], metavar="FRAMEWORK=FILE.h5")
     parser.add_argument("--networks", nargs="+", default=[], metavar="FRAMEWORK=FILE.json")
-    parser.add_argument("--epochs", type=int, default=200, help="of Figure 2")
     parser.add_argument("--only", nargs="+", choices=PAPER["public"], help="to train on")
     parser.set_defaults(work=ROOT / "build" / "published")
     given = parser.parse_args(words)
@@ -299,8 +232,8 @@ def main(words: Sequence[str] | None = None) -> None:
             import_layers(name, given.work)
         collect([u for u in units if not given.only or u.dataset in given.only], store)
     loaded = {unit: found for unit in units if (found := store.load(unit))}
-    results = {unit: result for unit, (_, result) in loaded.items()}
-    curves = box_cox(given.work, given.seed, given.epochs, given.write or bool(given.only))
+    results = {unit: compared(found) for unit, found in loaded.items()}
+    make = not given.write and not given.only
     parts = [
         f"ResPerfNet (Wang et al., 2020) beside resperf, row by row. {platform_line(given.seed)}",
         "The authors' own samples are not the published ones, so that no two figures of a row were "
@@ -309,19 +242,22 @@ def main(words: Sequence[str] | None = None) -> None:
         "TensorFlow 1.13 that the authors published, copies included. Layers are split by key: 80% "
         "to train, 10% to choose the best epoch, 10% to judge (the paper: 80 and 20%).",
         "## Table 1: methods on convolutions, GTX 1080 Ti",
-        table_1(results, curves),
+        table_1(results),
         "## Box-Cox and epochs (Figure 2)",
         "MAPE and RMSE of the test rows at the best epoch, then the lowest MAPE of the validation "
         "rows after so many epochs. The paper: 11.75% with Box-Cox, about 2 points more without, "
         "after 200 epochs. The trainings are others than those of Table 1.",
-        *(f"{name}, convolutions:\n\n{figure_2(found)}" for name, found in curves.items()),
+        *(
+            f"{name}, convolutions:\n\n{figure_2(given.work, name, given.seed, make)}"
+            for name in BOX_COX_ON
+        ),
         "## Tables 2 and 5 to 9: kinds and phases",
         "Table 2 is the execution of Tables 5 and 9.",
     ]
     for table in PAPER["tables"]:
         parts += [f"### {table['title']}", phases_table(table, results)]
     parts += ["### At which commits",
-              "\n".join(by_place({unit: f"`{found[0]}`" for unit, found in loaded.items()})),
+              commits({str(unit): found for unit, found in loaded.items()}),
               "## The same on a machine of our own, phases apart"]  # fmt: skip
     for framework, file in map(pair, given.campaign):
         machine = read_info(file).platform.machine

@@ -13,21 +13,29 @@ measured row is written into it.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pages import commit, imported, parser_of, public_data, write_page
+from pages import (
+    by_words,
+    commits,
+    imported,
+    kept,
+    parser_of,
+    public_data,
+    stored,
+    write_page,
+)
 
 from resperf.bundle._provenance import package_versions
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
-from resperf.files import write_whole
 from resperf.platform import this_platform
 from resperf.predictors import METHODS
 from resperf.predictors.metrics import Errors
@@ -105,50 +113,38 @@ class Store:
         self.seed = seed
         self._checksums: dict[str, str] = {}
 
-    def path(self, unit: Unit) -> Path:
-        name = f"{unit.kind}-{unit.method}-{unit.rows or 'all'}.json"
-        return self.work / unit.dataset / name
-
-    def _made_with(self, unit: Unit) -> list[object]:
+    def _place(self, unit: Unit) -> tuple[Path, list[object]]:
+        """Return the file of a unit's result, and what it must have been made with."""
         if unit.dataset not in self._checksums:
             self._checksums[unit.dataset] = checksum(self.work / f"{unit.dataset}.h5")
-        return [self._checksums[unit.dataset], self.seed, FEATURE_SET_VERSION]
+        name = f"{unit.kind}-{unit.method}-{unit.rows or 'all'}.json"
+        made_with = [self._checksums[unit.dataset], self.seed, FEATURE_SET_VERSION]
+        return self.work / unit.dataset / name, made_with
 
-    def load(self, unit: Unit) -> tuple[str, Compared] | None:
-        """Return the commit and the result of the dataset, seed and features as they are now."""
-        if not self.path(unit).exists():
-            return None
-        stored = json.loads(self.path(unit).read_text(encoding="utf-8"))
-        if [stored["checksum"], stored["seed"], stored["features"]] != self._made_with(unit):
-            return None
-        values, none = stored["result"], np.empty(0)
-        names = (
-            "kind",
-            "phase",
-            "method",
-            "rows_trained",
-            "rows_validation",
-            "fit_s",
-            "predict_us",
-        )
-        floor = values["noise_floor"]
-        return stored["commit"], Compared(
-            **{name: values[name] for name in names}, errors=Errors.from_json(values), bins=(),
-            r2=values["r2"], fold_mapes=(), noise_floor=math.nan if floor is None else floor,
-            measured_ms=none, predicted_ms=none,
-        )  # fmt: skip
+    def load(self, unit: Unit) -> dict[str, Any] | None:
+        """Return the result of the dataset, seed and features as they are now, with its commit."""
+        return stored(*self._place(unit))
 
-    def save(self, unit: Unit, result: Compared) -> None:
-        made_with = dict(zip(("checksum", "seed", "features"), self._made_with(unit), strict=True))
-        values = {**made_with, "commit": commit(), "result": result.to_json()}
-        self.path(unit).parent.mkdir(exist_ok=True)
-        write_whole(self.path(unit), f"{json.dumps(values, indent=1)}\n".encode())
+    def add(self, unit: Unit) -> Compared:
+        """Fit, judge and store one method."""
+        path, made_with = self._place(unit)
+        return compared(kept(path, lambda: self.fit(unit).to_json(), made_with))
 
     def fit(self, unit: Unit) -> Compared:
         """Fit and judge one method."""
         rows = (unit.rows,) if unit.rows else ()
         settings = ComparisonSettings((unit.method,), rows, kinds=(unit.kind,), seed=self.seed)
         return compare(self.work / f"{unit.dataset}.h5", settings).rows[0]
+
+
+def compared(found: Mapping[str, Any]) -> Compared:
+    """Read a stored result, which lacks the times of single rows."""
+    values, none = found["result"], np.empty(0)
+    own = {field.name: values[field.name] for field in fields(Compared) if field.name in values}
+    own["noise_floor"] = math.nan if own["noise_floor"] is None else own["noise_floor"]
+    return Compared(
+        **own, errors=Errors.from_json(values), measured_ms=none, predicted_ms=none
+    )  # fmt: skip
 
 
 def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
@@ -159,25 +155,14 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
     start = time.monotonic()
     for place, unit in enumerate(waiting, start=1):
         try:
-            result = store.fit(unit)
+            result = store.add(unit)
         except ResperfError as error:
             failed[unit] = told = str(error)
         else:
-            store.save(unit, result)
             minutes = (time.monotonic() - start) / 60
             told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s, {minutes:.0f} min in all"
         print(f"{place}/{len(waiting)} {unit}: {told}", flush=True)
     return failed
-
-
-def by_place(units: Mapping[Unit, str]) -> list[str]:
-    """List what is said of units, the methods of one dataset and kind in one line."""
-    methods: dict[tuple[str, str], list[str]] = {}
-    for unit, said in units.items():
-        rows = f", {unit.rows} rows" if unit.rows else ""
-        place = f"{unit.dataset}: {unit.kind}{rows}"
-        methods.setdefault((place, said), []).append(unit.method)
-    return [f"- {place}: {', '.join(names)}: {said}" for (place, said), names in methods.items()]
 
 
 def platform_line(seed: int) -> str:
@@ -209,11 +194,11 @@ def main(words: Sequence[str] | None = None) -> None:
     for name in datasets:
         own = sorted((unit for unit in loaded if unit.dataset == name), key=lambda unit: unit.kind)
         if own:
-            parts += [f"## {name}", methods_markdown([loaded[unit][1] for unit in own])]
-            parts.append("\n".join(by_place({u: f"commit `{loaded[u][0]}`" for u in own})))
-    missing = {unit: failed.get(unit, "not run") for unit in every if unit not in loaded}
+            parts += [f"## {name}", methods_markdown([compared(loaded[unit]) for unit in own])]
+            parts.append(commits({str(unit): loaded[unit] for unit in own}))
+    missing = {str(unit): failed.get(unit, "not run") for unit in every if unit not in loaded}
     if missing:
-        parts += ["## Not there", "\n".join(by_place(missing))]
+        parts += ["## Not there", by_words(missing)]
     write_page(given.output, "How accurate on published measurements", parts)
 
 

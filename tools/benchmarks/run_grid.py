@@ -12,7 +12,7 @@ A run is what a script does between its imports and its end: it makes images, ne
 and trains for so many iterations. Runs are in random order, and written as soon as they are done:
 the same command resumes. Virtual machines change their speed: a run before or after which a
 fixed product of matrices took much longer than usual is done again, twice at most, and the least
-disturbed one is written. Then the table of errors is printed, on the 140 runs that no fit saw.
+disturbed one is written. Then the errors are printed, on the 140 runs that no fit saw.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from resperf.errors import ResperfError
-from resperf.report.markdown import markdown_table
-from resperf.report.tables import percent_cell
+from resperf.report.fit_run import runs_text
 from resperf.workflows.fit_run import COLUMNS, Run, fit_run, judge_runs, read_runs
 
 BATCHES = (8, 16, 24, 32, 40, 48, 56, 64)
@@ -60,7 +57,7 @@ def main() -> int:
     words = parser.parse_args()
     try:
         measure(words.log, words.seed, Watched(run_seconds, reference_seconds))
-        print(errors_table(read_runs(words.log)))
+        print(*errors(read_runs(words.log)), sep="\n")
     except ResperfError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -167,36 +164,20 @@ def _network() -> Any:
     )
 
 
-def errors_table(runs: Sequence[Run]) -> str:
-    """Show the errors on the runs that no split fits, as Markdown.
+def errors(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a line on each split: the errors on the runs that no split fits.
 
     Raises
     ------
     TrainingError
         If the runs do not determine the coefficients.
     """
-
-    def within(run: Run, split: tuple[int, int]) -> bool:
-        return run.batch <= split[0] and run.iterations <= split[1]
-
-    tested = [run for run in runs if not any(within(run, split) for split in SPLITS)]
-    headings = ("fitted to batch", "iterations", "runs", "tested on", "MAPE", "worst",
-                "relative errors minimised", "in proportion to batch x iterations",
-                "paper's MAPE")  # fmt: skip
-    rows = []
-    for split, aim in zip(SPLITS, PAPER, strict=True):
-        own = [run for run in runs if within(run, split)]
-        judged = judge_runs(fit_run(own), tested)
-        relative = judge_runs(fit_run(own, relative=True), tested)
-        off = judged.errors()
-        rows.append([
-            f"up to {split[0]}", f"up to {split[1]}", str(len(own)), str(len(tested)),
-            percent_cell(float(np.abs(off).mean())),
-            percent_cell(float(off[np.abs(off).argmax()]), signed=True),
-            percent_cell(float(np.abs(relative.errors()).mean())),
-            percent_cell(float(np.abs(judged.errors_in_proportion()).mean())), aim,
-        ])  # fmt: skip
-    return markdown_table(headings, rows)
+    fitted = [[run for run in runs if run.batch <= batch and run.iterations <= iterations]
+              for batch, iterations in SPLITS]  # fmt: skip
+    tested = [run for run in runs if not any(run in own for own in fitted)]
+    for split, own, aim in zip(SPLITS, fitted, PAPER, strict=True):
+        *_, summary = runs_text(judge_runs(fit_run(own), tested), own).splitlines()
+        yield f"{len(own)} runs up to {split[0]} x {split[1]}: {summary}; the paper's: {aim}"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""How quickly predictions come: cold starts, a second batch size, networks a second.
+"""How quickly predictions come: cold starts, and networks a second.
 
     python tools/benchmarks/speed.py starts cpu-onnxruntime     # first time ever, then medians
-    python tools/benchmarks/speed.py second-batch cpu-onnxruntime models/networks/vgg16.onnx
-    python tools/benchmarks/speed.py networks cpu-onnxruntime   # one process, twice
-    python tools/benchmarks/speed.py many cpu --count 150       # predict_many
+    python tools/benchmarks/speed.py many cpu --count 150       # predict_many, and one by one
 
 Starts are fresh processes, interleaved so that a busy moment meets all of them. Lowering is cached
 by `resperf` from the second run on; the first run, with an empty cache, is shown separately.
+Candidates are those of an architecture search, no two alike; their process is warm.
 """
 
 from __future__ import annotations
@@ -20,45 +19,34 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from build import Builder
 
 NETWORKS = Path(__file__).resolve().parents[2] / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
 RUNS = 7
-BATCHES = (1, 2, 3, 4, 6, 8, 16)
 NODES = 60
 """Of a candidate of `many`."""
 WARM = 30
 
 
-class Ended(NamedTuple):
-    """What a process took, and what it wrote."""
-
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
-    output: str
-
-
-def ended(words: list[str], cache: Path) -> Ended:
-    """Run a process with a cache folder of its own."""
+def timed(words: list[str], cache: Path) -> tuple[float, float]:
+    """Run a process with a cache folder of its own; return its seconds and peak memory in MB."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     # An installed package has its bytecode, whatever this shell says.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    with tempfile.TemporaryFile() as output:
-        to = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1)]
-        start = time.perf_counter()
-        child = os.posix_spawn(words[0], words, environment, file_actions=to)
-        _, status, usage = os.wait4(child, 0)
-        wall_s = time.perf_counter() - start
-        if status:
-            raise SystemExit(f"failed: {' '.join(words)}")
-        output.seek(0)
-        cpu_s = usage.ru_utime + usage.ru_stime
-        return Ended(wall_s, cpu_s, usage.ru_maxrss / 1024, output.read().decode())
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    start = time.perf_counter()
+    child = os.posix_spawn(words[0], words, environment, file_actions=silent)
+    _, status, usage = os.wait4(child, 0)
+    if status:
+        raise SystemExit(f"failed: {' '.join(words)}")
+    return time.perf_counter() - start, usage.ru_maxrss / 1024
 
 
 def embed_weights(source: Path, target: Path) -> None:
@@ -75,7 +63,7 @@ def embed_weights(source: Path, target: Path) -> None:
     save(model, target)
 
 
-def cold_starts(bundle: str, folder: Path, _words: argparse.Namespace) -> None:
+def cold_starts(bundle: str, folder: Path) -> None:
     """Time `resperf predict` of VGG16, without weights and with half a gigabyte of them."""
     embedded = folder / "vgg16-embedded.onnx"
     # In a child, so that a gigabyte of weights does not stay in this process.
@@ -94,112 +82,41 @@ def cold_starts(bundle: str, folder: Path, _words: argparse.Namespace) -> None:
         for name, path in files.items()
     }  # fmt: skip
     cache = folder / "cache"
-    first = {name: ended(words, cache).wall_s for name, words in commands.items()}
-    runs: dict[str, list[Ended]] = {name: [] for name in commands}
+    first = {name: timed(words, cache)[0] for name, words in commands.items()}
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(RUNS):
         for name, words in commands.items():
-            runs[name].append(ended(words, cache))
-    bare_s = median(each.wall_s for each in runs["bare imports"])
+            runs[name].append(timed(words, cache))
+    bare_s = median(seconds for seconds, _ in runs["bare imports"])
     print(f"embedded file: {embedded.stat().st_size / 1e6:.0f} MB")
     print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
     for name, taken in runs.items():
-        seconds = median(each.wall_s for each in taken)
-        peak = max(each.peak_mb for each in taken)
+        seconds = median(each for each, _ in taken)
+        peak = max(each for _, each in taken)
         print(f"{name:<14} {first[name]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}")
 
 
-def throughput(word: str, _folder: Path, _words: argparse.Namespace) -> None:
-    """Predict the shipped networks at several batch sizes in one process, twice."""
-    from resperf.bundle import find_bundle
-    from resperf.network import read_network
-    from resperf.prediction import predict_network
-
-    bundle = find_bundle(word)
-    asked = [(path, batch) for path in sorted(NETWORKS.glob("*.onnx")) for batch in BATCHES][:100]
-    for label in ("lowering not cached", "lowering cached"):
-        start = time.perf_counter()
-        for path, batch in asked:
-            predict_network(read_network(path, batch=batch), bundle)
-        seconds = time.perf_counter() - start
-        print(f"{len(asked)} networks in one process, {label}: {len(asked) / seconds:.1f} a second")
-
-
-def second_batch(bundle: str, folder: Path, given: argparse.Namespace) -> None:
-    """Time a second batch size of a network in one process, after another network was predicted."""
-    script = (
-        "import sys, time, resperf\n"
-        "times_s = []\n"
-        f"for path, batch in (({str(NETWORKS / 'lenet5.onnx')!r}, 1), (sys.argv[1], 1), "
-        "(sys.argv[1], 8)):\n"
-        "    start = time.perf_counter()\n"
-        f"    resperf.predict(path, bundle={bundle!r}, batch=batch)\n"
-        "    times_s.append(time.perf_counter() - start)\n"
-        "print(*times_s[1:])"
-    )
-    print(f"{'network, nothing cached':<32} {'batch 1 s':>10} {'then 8 s':>9} {'ratio':>6}")
-    for path in given.files:
-        runs = []
-        for turn in range(RUNS):
-            words = [sys.executable, "-c", script, str(path.resolve())]
-            output = ended(words, folder / f"cache-{path.stem}-{turn}").output
-            runs.append([float(word) for word in output.split()])
-        first_s, second_s = (median(each) for each in zip(*runs, strict=True))
-        print(f"{path.stem:<32} {first_s:10.3f} {second_s:9.3f} {second_s / first_s:6.2f}")
-
-
 def candidate(seed: int) -> ModelProto:
-    """Make a network of mobile and residual blocks."""
+    """Make a network of mobile and residual blocks, with its weights."""
     draw = random.Random(seed)
-    nodes: list[Any] = []
-    weights: list[Any] = []
-
-    def add(op: str, inputs: list[str], **attributes: Any) -> str:
-        made = f"{op.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(op, inputs, [made], made, **attributes))
-        return made
-
-    def weight(*shape: int) -> str:
-        name = f"weight_{len(weights)}"
-        weights.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
-        return name
-
-    def conv(read: str, into: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
-        taps = weight(out, into // groups, kernel, kernel)
-        pads = [kernel // 2] * 4
-        return add(
-            "Conv", [read, taps, weight(out)], kernel_shape=[kernel, kernel],
-            strides=[stride, stride], pads=pads, group=groups,
-        )  # fmt: skip
-
-    channels = 8 * draw.randint(2, 6)
-    last = add("Relu", [conv("image", 3, channels, 3, 2)])
-    while len(nodes) < NODES - 4:
-        stride = 2 if len(nodes) in range(15, 22) or len(nodes) in range(35, 42) else 1
+    net = Builder(3, 96, 96).conv(8 * draw.randint(2, 6), 3, 2, 1).relu()
+    while len(net.nodes) < NODES - 4:
+        start, channels, count = net.at, net.shape[0], len(net.nodes)
+        stride = 2 if count in range(15, 22) or count in range(35, 42) else 1
         out = channels if stride == 1 else channels + 8 * draw.randint(1, 8)
         kernel, wide = draw.choice((3, 5, 7)), channels * draw.randint(2, 6)
         if draw.random() < 0.6:
-            inner = add("Clip", [conv(last, channels, wide, 1), "least", "most"])
-            inner = conv(inner, wide, wide, kernel, stride, wide)
-            made = conv(add("Clip", [inner, "least", "most"]), wide, out, 1)
+            net.conv(wide, 1).relu6().conv(wide, kernel, stride, kernel // 2, groups=wide).relu6()
+            net.conv(out, 1)
         else:
-            inner = add("Relu", [conv(last, channels, out, 3, stride)])
-            made = conv(inner, out, out, 3)
-        last = made if stride == 2 else add("Add", [made, last])
-        last, channels = add("Relu", [last]), out
-    pooled = add("Flatten", [add("GlobalAveragePool", [last])])
-    classes = 10 * draw.randint(1, 100)
-    scores = add("Gemm", [pooled, weight(channels, classes), weight(classes)])
-    weights.append(numpy_helper.from_array(np.array(0, np.float32), "least"))
-    weights.append(numpy_helper.from_array(np.array(6, np.float32), "most"))
-    shape = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        f"candidate_{seed}",
-        [shape("image", TensorProto.FLOAT, [1, 3, 96, 96])],
-        [shape(scores, TensorProto.FLOAT, [1, classes])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+            net.conv(out, 3, stride, 1).relu().conv(out, 3, 1, 1)
+        (net.add(start) if stride == 1 else net).relu()
+    net.average().flatten().dense(10 * draw.randint(1, 100))
+    model = net.model(f"candidate_{seed}")
+    for each in model.graph.initializer:
+        if each.external_data:
+            each.CopyFrom(numpy_helper.from_array(np.ones(each.dims, np.float32), each.name))
+    return model
 
 
 def rates(count: int, device: str) -> dict[str, float]:
@@ -227,29 +144,21 @@ def rates(count: int, device: str) -> dict[str, float]:
     }
 
 
-def many(device: str, _folder: Path, given: argparse.Namespace) -> None:
-    """Predict candidates of an architecture search, no two alike; the process is warm."""
-    for way, rate in rates(given.count, device).items():
-        print(f"{way}: {rate:.0f} networks a second")
-
-
-WAYS: dict[str, Callable[[str, Path, argparse.Namespace], None]] = {
-    "starts": cold_starts, "second-batch": second_batch, "networks": throughput, "many": many,
-}  # fmt: skip
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=WAYS)
-    parser.add_argument("bundle", help="name or folder; of `many` a device as well")
-    parser.add_argument("files", type=Path, nargs="*", help="networks, for `second-batch`")
+    parser.add_argument("what", choices=("starts", "many"))
+    parser.add_argument("word", help="a bundle, or of `many` a device")
     parser.add_argument("--count", type=int, default=150, help="candidates (at most 220)")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "own-cache")
-        WAYS[given.what](given.bundle, Path(folder), given)
+        if given.what == "starts":
+            cold_starts(given.word, Path(folder))
+        else:
+            for way, rate in rates(given.count, given.word).items():
+                print(f"{way}: {rate:.0f} networks a second")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,8 @@ stands for the engines in it whose network is known here: those of TensorRT Engi
 Compute layers (convolutions and products, pooling, pointwise) agree if kernel, stride, padding,
 groups, number of computed inputs, whether there is an activation, and the shapes of first input and
 outputs are the same. They are matched in the order of execution: ``in order``; ``any order`` counts
-them as a multiset. Where the engine names nodes of this very file, ``by name`` compares which nodes
-each compute layer has. Layers that TensorRT compiled as a whole (``ForeignNode``) have no layers to
+them as a multiset. Layers that TensorRT compiled as a whole (``ForeignNode``) have no layers to
 compare; the nodes in them are left out on both sides where they are named.
-
-``reformat MB`` are the bytes that layers changing a format read and write; the rules know those of
-types only.
 """
 
 from __future__ import annotations
@@ -26,31 +22,26 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_engine
+from resperf.dataset.importing.trtexec import Engine, EngineLayer, read_engine
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Elementwise, Pool
 from resperf.lowering import LoweredNetwork, LoweredNode
-from resperf.lowering.tensorrt import lower, reformat_bytes
+from resperf.lowering.tensorrt import lower
 from resperf.network import Network, read_graph, read_network, stripped_model
 from resperf.platform import Platform
 from resperf.report.tables import table
 from resperf.settings import Setting
-from resperf.units import DTYPE_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 _EXPORTED, _REFERENCE = ROOT / "tests/lowering/exported", ROOT / "models/networks"
 ANY_GPU = Platform("cuda", "any", instruction_set="", cores=1, memory_bytes=1, system="Linux")
-FOLDED = frozenset({
-    "BatchNormalization", "Constant", "Dropout", "Identity", "QuantizeLinear", "DequantizeLinear",
-    "Reshape", "Flatten", "Squeeze", "Unsqueeze",
-})  # fmt: skip
-"""Operators that an engine's layers name or leave out, whatever is fused."""
 
 
 class Known(NamedTuple):
@@ -83,14 +74,10 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Group:
-    """A layer, as far as both sides know it.
-
-    `same` is what is compared: kind, parameters, shapes.
-    """
+    """A layer, as far as both sides know it: kind, parameters and shapes are compared."""
 
     same: tuple[Any, ...]
     name: str
-    nodes: frozenset[str]
 
     def __str__(self) -> str:
         return f"{self.name}: {' '.join(map(str, self.same))}"
@@ -127,7 +114,7 @@ def of_engine(layer: EngineLayer) -> Group | None:
         same = ("pointwise", len({tensor.name for tensor in layer.inputs}), *results)
     else:
         return None
-    return Group(same, layer.name, frozenset(layer.nodes))
+    return Group(same, layer.name)
 
 
 def of_rules(network: Network, node: LoweredNode) -> Group | None:
@@ -158,7 +145,7 @@ def of_rules(network: Network, node: LoweredNode) -> Group | None:
         same = ("pointwise", len(read), *(network.tensors[name].shape for name in written))
     else:
         return None
-    return Group(same, f"{node.op} ({node.name})", frozenset(node.sources))
+    return Group(same, f"{node.op} ({node.name})")
 
 
 def _window(layer: Conv | Pool) -> tuple[tuple[int, int], ...]:
@@ -207,28 +194,32 @@ class Agreement:
 
     engine: Sequence[Group]
     rules: Sequence[Group]
-    in_order: int
-    any_order: int
-    by_name: int | None
-    others: Counter[str]
 
     @property
     def larger(self) -> int:
         return max(len(self.engine), len(self.rules))
 
-    def lines(self, *, everything: bool = False) -> list[str]:
-        """Return what is in one sequence only, in order; or all, matched layers side by side."""
-        matcher = difflib.SequenceMatcher(
-            None, [g.same for g in self.engine], [g.same for g in self.rules], autojunk=False
-        )
+    @cached_property
+    def _matcher(self) -> difflib.SequenceMatcher[tuple[Any, ...]]:
+        mine, theirs = ([group.same for group in each] for each in (self.engine, self.rules))
+        return difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+
+    @property
+    def in_order(self) -> int:
+        return sum(block.size for block in self._matcher.get_matching_blocks())
+
+    @property
+    def any_order(self) -> int:
+        mine, theirs = (Counter(g.same for g in each) for each in (self.engine, self.rules))
+        return (mine & theirs).total()
+
+    def differences(self) -> list[str]:
+        """Return what is in one sequence only, in order."""
         found = []
-        for word, a, b, c, d in matcher.get_opcodes():
+        for word, a, b, c, d in self._matcher.get_opcodes():
             if word != "equal":
                 found += [f"  engine {group}" for group in self.engine[a:b]]
                 found += [f"  rules  {group}" for group in self.rules[c:d]]
-            elif everything:
-                pairs = zip(self.engine[a:b], self.rules[c:d], strict=True)
-                found += [f"  both   {one.name} | {other.name}" for one, other in pairs]
         return found
 
 
@@ -240,15 +231,7 @@ def compare(engine: Engine, network: Network, lowered: LoweredNetwork) -> Agreem
         group for node in lowered.nodes
         if not set(node.sources) & compiled and (group := of_rules(network, node))
     ]  # fmt: skip
-    matcher = difflib.SequenceMatcher(
-        None, [g.same for g in mine], [g.same for g in theirs], autojunk=False
-    )
-    in_order = sum(block.size for block in matcher.get_matching_blocks())
-    any_order = (Counter(g.same for g in mine) & Counter(g.same for g in theirs)).total()
-    others = Counter(
-        layer.type for layer in engine.layers if of_engine(layer) is None and layer.type != "NoOp"
-    )
-    return Agreement(mine, theirs, in_order, any_order, _by_name(network, mine, theirs), others)
+    return Agreement(mine, theirs)
 
 
 def _compiled(engine: Engine, network: Network) -> set[str]:
@@ -260,28 +243,6 @@ def _compiled(engine: Engine, network: Network) -> set[str]:
         if layer.spans and ends:
             found |= {node.name for node in network.nodes[min(ends) : max(ends) + 1]}
     return found
-
-
-def _by_name(network: Network, mine: Sequence[Group], theirs: Sequence[Group]) -> int | None:
-    """Count the engine's layers with the same nodes; None if it is not of this file."""
-    compared = {node.name for node in network.nodes if node.op not in FOLDED}
-    named = [group.nodes & compared for group in mine]
-    if sum(map(bool, named)) < len(named) / 2:
-        return None
-    made = Counter(group.nodes & compared for group in theirs)
-    return (Counter(filter(None, named)) & made).total()
-
-
-def engine_reformat_bytes(engine: Engine) -> float:
-    """Return the bytes that an engine's Reformat layers read and write."""
-    return sum(
-        _bytes(tensor) for layer in engine.layers if layer.type == "Reformat"
-        for tensor in (*layer.inputs, *layer.outputs)
-    )  # fmt: skip
-
-
-def _bytes(tensor: EngineTensor) -> float:
-    return tensor.values * DTYPE_BYTES.get(tensor.dtype, float("nan"))
 
 
 def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
@@ -369,9 +330,6 @@ def main() -> None:
     parser.add_argument("network", type=Path, nargs="?", help="its ONNX file")
     parser.add_argument("--precision", default="fp32", help="that it was built with")
     parser.add_argument("--differences", action="store_true", help="print unmatched layers")
-    parser.add_argument(
-        "--layers", action="store_true", help="print all, matched ones side by side"
-    )
     arguments = parser.parse_args()
     rows = []
     for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
@@ -385,17 +343,11 @@ def main() -> None:
             engine.name, known.precision, "yes" if known.quantized else "",
             str(len(found.engine)), str(len(found.rules)), f"{found.in_order / found.larger:.1%}",
             f"{found.any_order / found.larger:.1%}",
-            "" if found.by_name is None else f"{found.by_name / found.larger:.1%}",
-            f"{engine_reformat_bytes(engine) / 1e6:.1f}", f"{reformat_bytes(lowered) / 1e6:.1f}",
-            ", ".join(f"{count} {kind}" for kind, count in sorted(found.others.items())),
         ])  # fmt: skip
-        if arguments.differences or arguments.layers:
-            print("\n".join([engine.name, *found.lines(everything=arguments.layers)]))
-    headings = (
-        "engine", "precision", "Q/DQ", "engine's", "rules'", "in order", "any order", "by name",
-        "reformat MB", "rules' MB", "other layers of the engine",
-    )  # fmt: skip
-    print(table(headings, rows, text=("engine", "precision", "Q/DQ", headings[-1])))
+        if arguments.differences:
+            print("\n".join([engine.name, *found.differences()]))
+    headings = ("engine", "precision", "Q/DQ", "engine's", "rules'", "in order", "any order")
+    print(table(headings, rows, text=headings[:3]))
 
 
 if __name__ == "__main__":

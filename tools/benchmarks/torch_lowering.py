@@ -44,7 +44,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lists", type=Path)
     parser.add_argument("networks", type=Path, nargs="+")
-    parser.add_argument("--differences", action="store_true", help="print those of each network")
     arguments = parser.parse_args()
     lists = operator_lists(arguments.lists)
     rows, reasons = [], Counter[str]()
@@ -59,20 +58,14 @@ def main() -> None:
             rows.append([path.stem, "", "", "", "", str(error)])
             continue
         same = (expected & predicted).total()
-        missing, extra = expected - predicted, predicted - expected
-        for word, differing in (("missing", missing), ("extra", extra)):
-            for key, count in differing.items():
-                reasons[f"{word} {key[0]}"] += count
+        for word, differing in (("missing", expected - predicted), ("extra", predicted - expected)):
+            for (op, read, written), count in differing.items():
+                reasons[f"{word} {op} {read} -> {written}"] += count
         larger = max(expected.total(), predicted.total())
         rows.append([path.stem, str(expected.total()), str(predicted.total()), str(folded),
                      f"{same / larger:.1%}", ""])  # fmt: skip
         agreed, expected_total = agreed + same, expected_total + expected.total()
         predicted_total += predicted.total()
-        if arguments.differences:
-            print(path.stem)
-            for word, differing in (("missing", missing), ("extra", extra)):
-                for key, count in sorted(differing.items(), key=lambda item: -item[1]):
-                    print(f"  {word} {count} x {key[0]} {key[1]} -> {key[2]}")
     headings = ("network", "PyTorch", "rules", "weights only", "agree", "error")
     print(table(headings, sorted(rows, key=lambda row: row[4]), text=("network", "error")))
     for reason, count in reasons.most_common(40):
