@@ -14,8 +14,8 @@ import numpy as np
 from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.assumed import Assumed, checked
-from resperf.network.model import stripped_file
-from resperf.network.reader import read_stripped
+from resperf.network.model import parse, stripped_file
+from resperf.network.reader import resolve
 
 _FOLDER = "networks"
 _MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
@@ -53,7 +53,7 @@ def read_network_once(
     )
     with suppress(*_DAMAGE):
         return _network(disk_cache.load(_FOLDER, name))
-    network = read_stripped(path, stripped, batch=batch, shapes=shapes, assume=assume)
+    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes, assume=assume)
     if _is_small(network):
         with suppress(TypeError):
             disk_cache.store(_FOLDER, name, _plain_network(network))
