@@ -36,6 +36,7 @@ from resperf.predictors._class_fit import (
 )
 from resperf.predictors._fitted_classes import ClassFit
 from resperf.predictors._left_out_cards import CardRows, spread_of
+from resperf.predictors._nearness import Nearness
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms
 from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION, Mode, Setting
@@ -154,7 +155,7 @@ def corrected(
             costs, coefficients, relative.expected, coefficients[None], shrinkages[part],
             _NOTHING, None, None, None, 0.0, 0,
         )  # fmt: skip
-        nearness = bare.corrected_by(sheet_ms[~own], errors)
+        nearness = Nearness.fit(bare.class_ms(sheet_ms[~own]), errors)
         found[own] = ratios[own] * nearness.factors(bare.class_ms(sheet_ms[own]))
     return found
 
