@@ -75,11 +75,6 @@ class Dense(Layer):
         """Bytes of the matrix and the bias."""
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
 
-    @property
-    def flops(self) -> int:
-        """Multiplications plus additions of the forward pass."""
-        return 2 * self.macs
-
     def own_quantities(self) -> dict[str, Any]:
         """Return intensity and what does not fill tiles.
 

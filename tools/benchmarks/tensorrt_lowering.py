@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_engine
+from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Elementwise, Pool
 from resperf.lowering import LoweredNetwork, LoweredNode
@@ -376,7 +376,7 @@ def main() -> None:
     rows = []
     for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
         try:
-            engine = read_engine(path)
+            engine = read_exports([path])
             network, lowered = lowered_network(known, engine)
         except ResperfError as error:
             sys.exit(str(error))
