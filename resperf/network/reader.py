@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import NetworkError, ShapeError, printable
+from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.network._base import Known, Network, Node, Tensor
 from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.declared import DeclaredShapes
@@ -531,5 +531,4 @@ def _set_shapes(
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(printable(name) for name in names[:3]) + more
+    return listed(list(map(printable, names)))

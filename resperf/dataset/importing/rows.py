@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
-from resperf.errors import DatasetError, LayerError
+from resperf.errors import DatasetError, LayerError, listed
 from resperf.layers import Layer, kind_of
 from resperf.measurement import layer_kind, quantity_of, written_kind, written_layer
 from resperf.quantities import layer_quantity
@@ -227,9 +227,7 @@ def has_columns(*columns: str) -> Callable[[str, Sequence[str]], None]:
     def check(name: str, header: Sequence[str]) -> None:
         missing = [column for column in columns if column not in header]
         if missing:
-            rest = len(header) - SHOWN_COLUMNS
-            shown = ", ".join(header[:SHOWN_COLUMNS]) or "none"
-            shown += f" and {rest} more" if rest > 0 else ""
+            shown = listed(header, SHOWN_COLUMNS) or "none"
             raise DatasetError(f"{name} has no column {missing[0]!r}; its columns are {shown}")
 
     return check
