@@ -28,10 +28,12 @@ _MOST_FITTED = 3000
 _FACTOR_ROWS, _OWN_ROWS = 3.0, 30.0
 """Rows as which the pooled coefficients count against a device's factor, and its coefficients."""
 _ROUNDS = 3
+"""Fits of a session: which rows only show the dispatch is told by the fit before."""
 _FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
 """Rows, and share of the rows of the session with most of them, that must show a session's dispatch
 for it to count in that of unknown hosts."""
 _SHORTEST_MS = 1e-6
+"""No time is predicted below it, since trees read its logarithm."""
 _AT_DISPATCH = 1.25
 """Rows up to this many times the shortest may be times of dispatch alone."""
 _HIDDEN = 0.9

@@ -23,6 +23,7 @@ _NEAR, _FAR = 0.15, 0.3
 _LARGEST = 0.7
 """Logarithm that an error is limited to: outliers say nothing of other networks."""
 _DIGITS = 4
+"""Decimals of places and weights: as many as bundles store of places."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,10 @@ from resperf.settings import OPTIMIZER
 ROBUST = Robust(rounds=15, least_error=0.02)
 """Relative errors count by their absolute value, so that outliers do not decide."""
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
+"""A term that fewer rows have, or a smaller share of them, gets no coefficient: it would fit their
+noise and extrapolate badly."""
 _FACTOR_ITERATIONS = 3
+"""How often factors and coefficients are fitted in turn, since each depends on the other."""
 _LARGEST_FACTOR = 30.0
 _FACTOR_ROWS = 2.0
 """A factor fitted to this many rows is shrunk to half, in logarithms."""

@@ -55,6 +55,7 @@ class Robust:
 
 
 _SQUARES = Robust(rounds=0, least_error=1.0)
+"""Rows are weighted once, alike: squares of errors are minimised."""
 
 
 def fit_coefficients(

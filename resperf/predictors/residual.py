@@ -16,8 +16,11 @@ from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 
 _SMALL = 5000
+"""Rows below which batches are smaller: few rows would give few steps."""
 _MARGIN = 0.1
+"""Margin of the range that outputs are clipped to, in logarithms."""
 _USUAL = (0.005, 0.995)
+"""Quantiles of ln(time / baseline) that bound this range."""
 
 
 class Residual(Corrected):

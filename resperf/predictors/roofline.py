@@ -55,7 +55,9 @@ _Key = TypeVar("_Key")
 _FEWEST_FOR_TREES = 200
 """Rows of a session below which it gets no trees: they would fit its noise."""
 _SMALLEST_RATIO = 1e-6
+"""A smaller share of a term counts as this one, since trees read its logarithm."""
 _ALIGNMENTS = (4, 8, 32)
+"""Divisors of sizes that are inputs of the trees: kernels load several values at once."""
 _UNLIKE_FUNCTIONS = frozenset({"norm"})
 """Kinds whose functions are unlike kernels: a batch normalisation reduces nothing."""
 _WORK = ("flops", "moved_bytes")
