@@ -14,7 +14,7 @@ from resperf.dataset.descriptions import (  # noqa: E402
     NetworkDescription,
     description_digest,
 )
-from resperf.dataset.engine_runs import EngineRun, RunLayer, read_engine_run  # noqa: E402
+from resperf.dataset.engine_runs import EngineRun, read_engine_run  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
@@ -48,7 +48,7 @@ from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
     "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "EngineRun", "Imported",
-    "KindTable", "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "RunLayer",
+    "KindTable", "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor",
     "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum",
     "description_digest", "export_dataset", "floor_of_medians", "import_dataset", "import_list",
     "import_neusight", "import_timm", "import_trtexec", "import_vidur", "merge_datasets",
