@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Self
@@ -122,6 +122,12 @@ def first_line(error: BaseException) -> str:
     """Return the first line of a foreign error's message, cut to 300 characters."""
     words = str(error).strip().splitlines() or [type(error).__name__]
     return words[0][:300]
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """List names; of many, the first, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def words_like(word: str, known: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from resperf.dataset.descriptions import (  # noqa: E402
     NetworkDescription,
     description_digest,
 )
-from resperf.dataset.engine_runs import EngineRun, RunLayer, read_engine_run  # noqa: E402
+from resperf.dataset.engine_runs import read_engine_run  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
@@ -30,7 +30,6 @@ from resperf.dataset.importing import (  # noqa: E402
     LIST,
     PUBLISHED,
     Imported,
-    SourceMapping,
     import_dataset,
     import_list,
     import_neusight,
@@ -41,15 +40,15 @@ from resperf.dataset.importing import (  # noqa: E402
     shipped_mapping,
 )
 from resperf.dataset.merge import merge_datasets  # noqa: E402
-from resperf.dataset.noise import NoiseFloor, floor_of_medians, noise_floor, noise_warning  # noqa: E402
+from resperf.dataset.noise import floor_of_medians, noise_floor, noise_warning  # noqa: E402
 from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
 from resperf.dataset.schema import NETWORKS  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "EngineRun", "Imported",
-    "KindTable", "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "RunLayer",
-    "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum",
+    "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "Imported",
+    "KindTable", "ListedOperator", "ListedTensor", "NetworkDescription",
+    "Summary", "append_networks", "check_dataset", "checksum",
     "description_digest", "export_dataset", "floor_of_medians", "import_dataset", "import_list",
     "import_neusight", "import_timm", "import_trtexec", "import_vidur", "merge_datasets",
     "noise_floor", "noise_warning", "read_dataset", "read_engine_run", "read_info", "read_mapping",

@@ -6,50 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from resperf.dataset.descriptions import ListedOperator, NetworkDescription
+from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
 from resperf.dataset.hdf5 import read_dataset
+from resperf.dataset.importing import EngineLayer, EngineTensor
 from resperf.dataset.records import Dataset
 from resperf.errors import DatasetError
 from resperf.measurement import NetworkRef
 from resperf.platform import Platform
 from resperf.quantities import EXECUTION, PHASES
 from resperf.settings import Setting
-
-
-@dataclass(frozen=True)
-class RunLayer:
-    """A layer of an engine that ran.
-
-    Attributes
-    ----------
-    name, type : str
-        As TensorRT calls them.
-    inputs, outputs : tuple of tuple of int
-        Shapes.
-    nodes : tuple of str
-        Names of the network's nodes that it computes; names of weights may be among them.
-    spans : bool
-        Whether `nodes` are only the first and the last of a part that was compiled as a whole.
-    parameters : mapping of str to object
-        What else the export says.
-    ms : float
-        NaN if it was not profiled.
-    key, reason : str
-        Key of its typed layer, or why it has none.
-    """
-
-    name: str
-    type: str
-    inputs: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[int, ...], ...]
-    nodes: tuple[str, ...]
-    spans: bool
-    parameters: Mapping[str, Any]
-    ms: float
-    key: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +28,7 @@ class EngineRun:
     batch : int or None
     setting : Setting
     platform : Platform
-    layers : tuple of RunLayer
+    layers : tuple of EngineLayer
         In the order of execution.
     phases : mapping of str to float
         Quantity -> its median; only those that were measured.
@@ -72,7 +38,7 @@ class EngineRun:
     batch: int | None
     setting: Setting
     platform: Platform
-    layers: tuple[RunLayer, ...]
+    layers: tuple[EngineLayer, ...]
     phases: Mapping[str, float]
 
     @property
@@ -138,17 +104,20 @@ def _run(dataset: Dataset, digest: str) -> EngineRun:
     )
 
 
-def _layer(listed: ListedOperator) -> RunLayer:
+def _layer(listed: ListedOperator) -> EngineLayer:
     said = listed.attributes
-    return RunLayer(
+    return EngineLayer(
         said["name"],
         listed.op,
-        tuple(tensor.shape for tensor in listed.inputs),
-        tuple(tensor.shape for tensor in listed.outputs),
+        tuple(map(_tensor, listed.inputs)),
+        tuple(map(_tensor, listed.outputs)),
         tuple(said["nodes"]),
         said["spans"],
         said["parameters"],
         listed.times_ms.get(EXECUTION, math.nan),
-        said["layer"],
-        said["reason"],
     )
+
+
+def _tensor(listed: ListedTensor) -> EngineTensor:
+    """Return a tensor, of which a dataset knows neither name nor format."""
+    return EngineTensor("", listed.shape, listed.dtype, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -27,6 +28,7 @@ from resperf.dataset.schema import (
     DESCRIPTIONS,
     GRAPHS,
     NETWORKS,
+    ROW_COLUMNS,
     SCHEMA_VERSION,
     TEXT,
     Column,
@@ -48,19 +50,8 @@ from resperf.settings import Setting
 FORMAT = "resperf dataset"
 _INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source", "fusions")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
-_TABLE_COLUMNS = frozenset(
-    {
-        "key",
-        "status",
-        "repeat",
-        "flags",
-        "isolated_ms",
-        "reference_ratio",
-        "started_at",
-        "setting",
-        "platform",
-    }
-)
+_TABLE_COLUMNS = ROW_COLUMNS.keys() & {each.name for each in dataclasses.fields(KindTable)}
+"""Columns of rows that a table has."""
 FILES = (GRAPHS, DESCRIPTIONS)
 """Groups that hold files by digest."""
 _COMPRESSED_FROM_BYTES = 4096

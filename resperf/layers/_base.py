@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number",
-    "pixels",
+    "pixels", "shorthands",
 ]  # fmt: skip
 
 ACTIVATIONS = (
@@ -25,6 +25,11 @@ ACTIVATIONS = (
     "gelu", "silu", "hard_swish", "gelu_tanh", "selu", "softsign", "thresholded_relu",
     "celu",
 )  # fmt: skip
+
+
+def shorthands(axes: Sequence[str], *words: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the aliases of fields along axes: ``size``, and each word such as ``kernel``."""
+    return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in words}}
 
 
 class Layer(Fields):

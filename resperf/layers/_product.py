@@ -1,4 +1,4 @@
-"""Products of two computed matrices, single or batched."""
+"""Matrix products: with a constant matrix, and of two computed ones, single or batched."""
 
 from __future__ import annotations
 
@@ -8,8 +8,31 @@ from typing import Any
 from resperf.layers._base import Layer, number
 
 
+class WeightedProduct(Layer):
+    """Fields, shapes and work of products with a constant matrix."""
+
+    batch: int = number("rows of the input")
+    features_in: int = number("columns of the input (the paper's dimension input)")
+    features_out: int = number("columns of the output (the paper's dimension output)")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, features_in)."""
+        return (self.batch, self.features_in)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, features_out)."""
+        return (self.batch, self.features_out)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: batch x features_in x features_out."""
+        return self.batch * self.features_in * self.features_out
+
+
 class ProductLayer(Layer):
-    """Fields, work and quantities that such kinds share."""
+    """Fields, work and quantities of products of two computed matrices."""
 
     batch: int = number("first dimension")
     outer: int = number("products per batch entry, such as heads", default=1)

@@ -12,12 +12,7 @@ from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers.columns import smaller
 
-_WORDS = ("kernel", "stride", "dilation", "cut")
-
-
-def shorthands(axes: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the aliases of such a kind's fields."""
-    return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in _WORDS}}
+WORDS = ("kernel", "stride", "dilation", "cut")
 
 
 class TransposedConv(GroupedLayer):
@@ -43,7 +38,7 @@ class TransposedConv(GroupedLayer):
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_out, the axes of the output)."""
-        windows = zip(*(self._along(word) for word in ("", *_WORDS)), strict=True)
+        windows = zip(*(self._along(word) for word in ("", *WORDS)), strict=True)
         return (self.batch, self.channels_out, *(_side(*each) for each in windows))
 
     @property
@@ -90,7 +85,7 @@ class TransposedConv(GroupedLayer):
         ):
             # Output padding beyond the filters' reach holds the bias only and costs almost nothing.
             cut = max(_side(size, taps, stride, dilation, 0) - side, 0)
-            window = zip(_WORDS, (taps, stride, dilation, cut), strict=True)
+            window = zip(WORDS, (taps, stride, dilation, cut), strict=True)
             fields |= {axis: size, **{f"{word}_{axis}": value for word, value in window}}
         return cls.from_fields({
             "batch": shape[0], "channels_in": shape[1], "channels_out": result[1], **fields,

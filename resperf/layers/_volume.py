@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number, pixels
+from resperf.layers._base import flag, name, number, pixels, shorthands
 from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window
@@ -28,10 +28,7 @@ class VolumeLayer(SlidingLayer):
     RANKS: ClassVar[tuple[int, ...]] = (1, 3)
     """Supported ranks; float images are layers of other kinds."""
 
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": AXES,
-        **{word: tuple(f"{word}_{axis}" for axis in AXES) for word in _WORDS},
-    }
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *_WORDS)
 
     rank: int = number("axes of the input")
     depth: int = pixels("slices of the input", default=1)

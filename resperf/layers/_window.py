@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, name, pixels
+from resperf.layers._base import LAYOUTS, name, pixels, shorthands
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window, same_pads
 from resperf.layers.columns import Array
@@ -23,10 +23,7 @@ class WindowLayer(SlidingLayer):
 
     AXES: ClassVar[tuple[str, ...]] = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": AXES,
-        "kernel": ("kernel_height", "kernel_width"),
-        "stride": ("stride_height", "stride_width"),
-        "dilation": ("dilation_height", "dilation_width"),
+        **shorthands(AXES, "kernel", "stride", "dilation"),
         "pad": _PADS,
     }
     INDEPENDENT_FIELDS: ClassVar[bool] = True

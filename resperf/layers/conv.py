@@ -96,11 +96,6 @@ class Conv(GroupedLayer, WindowLayer):
         """Make channels multiples of the groups, and replace a named padding by pads."""
         return cls._padded(with_groups(fields), source)
 
-    @property
-    def flops(self) -> int:
-        """Multiplications plus additions of the forward pass."""
-        return 2 * self.macs
-
     def own_quantities(self) -> dict[str, Any]:
         """Return what depends on windows, groups, layout and tiles.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._base import flag, name, number, pixels
+from resperf.layers._base import flag, name, number, pixels, shorthands
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers._transposed import TransposedConv, refuse, shorthands
+from resperf.layers._transposed import WORDS, TransposedConv, refuse
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
 
 
@@ -17,7 +17,7 @@ class ConvTranspose(TransposedConv):
 
     kind: ClassVar[str] = "conv_transpose"
     AXES: ClassVar[tuple[str, ...]] = ("height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES)
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     height: int = pixels("rows of the input")
     width: int = pixels("columns of the input")

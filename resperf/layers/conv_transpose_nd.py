@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import flag, name, number, pixels
+from resperf.layers._base import flag, name, number, pixels, shorthands
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers._transposed import TransposedConv, refuse, shorthands
+from resperf.layers._transposed import WORDS, TransposedConv, refuse
 
 
 class ConvTransposeNd(TransposedConv):
@@ -19,7 +19,7 @@ class ConvTransposeNd(TransposedConv):
 
     kind: ClassVar[str] = "conv_transpose_nd"
     AXES: ClassVar[tuple[str, ...]] = ("depth", "height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES)
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     depth: int = pixels("slices of the input")
     height: int = pixels("rows of the input")

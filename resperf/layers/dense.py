@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
+from resperf.layers._base import ACTIVATIONS, Layer, flag, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
+from resperf.layers._product import WeightedProduct
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import padded
 from resperf.layers.matmul import MatMul
@@ -20,14 +21,11 @@ _FUSED = (
 )  # fmt: skip
 
 
-class Dense(Layer):
+class Dense(WeightedProduct):
     """A fully connected layer (ResPerfNet Table 3, scenario D)."""
 
     kind: ClassVar[str] = "dense"
 
-    batch: int = number("rows of the input")
-    features_in: int = number("columns of the input (the paper's dimension input)")
-    features_out: int = number("columns of the output (the paper's dimension output)")
     bias: bool = flag("whether a bias is added per output column", default=True)
     activation: str = name("fused activation", ACTIVATIONS, default="none")
     dtype: str = name("type of one value", FLOATS, default="float32")
@@ -56,29 +54,9 @@ class Dense(Layer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, features_in)."""
-        return (self.batch, self.features_in)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, features_out)."""
-        return (self.batch, self.features_out)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates: batch x features_in x features_out."""
-        return self.batch * self.features_in * self.features_out
-
-    @property
     def weight_bytes(self) -> int:
         """Bytes of the matrix and the bias."""
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
-
-    @property
-    def flops(self) -> int:
-        """Multiplications plus additions of the forward pass."""
-        return 2 * self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Return intensity and what does not fill tiles.

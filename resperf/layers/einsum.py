@@ -21,6 +21,7 @@ _FIRST, _SECOND, _RESULT = (
     tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
 )
 _SPREAD = [6.0, 1, 2, 1, 1, 1]
+"""How often campaigns draw each order: mostly the first, in which products are usually written."""
 
 
 class Einsum(ProductLayer):

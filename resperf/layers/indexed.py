@@ -20,6 +20,7 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 _SCATTERS = ("scatter_elements", "scatter_nd")
 _BY_ELEMENTS = ("gather_elements", "scatter_elements")
 _INDEX_BYTES = 8
+"""Of an int64, the type of indices in ONNX."""
 MIN_TABLE_ROWS = 9
 """A table needs so many rows to be measured: random indices are 1 to 8."""
 

@@ -8,9 +8,10 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator
+from resperf.layers._product import WeightedProduct
 from resperf.layers.columns import either, is_in
 from resperf.layers.quantize import INT8_TYPES, Constant, constants, scale
 from resperf.units import DTYPE_BYTES
@@ -29,7 +30,7 @@ _NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
 
-class QuantizedDense(Layer):
+class QuantizedDense(WeightedProduct):
     """A matrix product with constant int8 weights.
 
     ``linear`` reads and writes quantised values, ``gemm`` too, with a bias. ``integer`` writes
@@ -39,9 +40,6 @@ class QuantizedDense(Layer):
 
     kind: ClassVar[str] = "quantized_dense"
 
-    batch: int = number("rows in one run")
-    features_in: int = number("values of an input row")
-    features_out: int = number("values of an output row")
     function: str = name("types of input and output, see the class", FUNCTIONS, default="integer")
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
@@ -69,16 +67,6 @@ class QuantizedDense(Layer):
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, features_in)."""
-        return (self.batch, self.features_in)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, features_out)."""
-        return (self.batch, self.features_out)
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of the input rows."""
         return math.prod(self.input_shape) * either(self.function == "dynamic", _WIDE, 1)
@@ -87,11 +75,6 @@ class QuantizedDense(Layer):
     def output_bytes(self) -> int:
         """Bytes of the output rows."""
         return math.prod(self.output_shape) * either(is_in(self.function, _NARROW_OUT), 1, _WIDE)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulate operations."""
-        return self.batch * self.features_in * self.features_out
 
     @property
     def weight_bytes(self) -> int:

@@ -22,6 +22,7 @@ _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinear
 _OPS: Mapping[str, str] = {**_BINARY, **_UNARY}
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 _SECOND_PLACE = 3
+"""Place of the second operand: behind the first, its scale and its zero point."""
 
 
 class QuantizedElementwise(OperandLayer):

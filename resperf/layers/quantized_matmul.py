@@ -19,6 +19,7 @@ from resperf.units import DTYPE_BYTES
 FUNCTIONS = ("linear", "integer")
 _FUNCTION_OF: Mapping[str, str] = {"QLinearMatMul": "linear", "MatMulInteger": "integer"}
 _SECOND_PLACE: Mapping[str, int] = {"linear": 3, "integer": 1}
+"""Function -> place of the second operand: ``linear`` has the first one's scale before it."""
 _WIDE = DTYPE_BYTES["int32"]
 
 

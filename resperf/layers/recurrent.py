@@ -12,6 +12,7 @@ from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
 
 _GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
+"""Cell -> products of its input in a step; a plain cell has one and no gate."""
 _OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
 _CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
 

@@ -24,6 +24,7 @@ _INTEGER_FUNCTIONS = ("sum", "max", "min", "prod", "arg_max", "arg_min")
 """Functions that are also drawn on integers."""
 _ARG_FUNCTIONS = ("arg_max", "arg_min")
 INDEX_BYTES = 8
+"""Of an int64, which ArgMax and ArgMin return."""
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 

@@ -18,6 +18,7 @@ from resperf.network import Network, Node, Tensor
 from resperf.network.protos import data_type_of
 
 _FUSED_AXES = 4
+"""PyTorch's kernels take (batch, heads, tokens, width): attention on other axes runs in parts."""
 _SINGLE = "float32"
 _SINGLE_SINCE = (2, 5)
 """Version from which attention without a fused kernel computes in single precision."""

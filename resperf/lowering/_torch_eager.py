@@ -21,6 +21,7 @@ from resperf.network.canonical import PASSING
 from resperf.network.protos import data_type_of
 
 CHANNELS_LAST = (0, 2, 3, 1)
+"""Order of an image's axes (batch, channels, rows, columns) in memory, channels last."""
 OWN_DOMAINS = frozenset({""})
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _SHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})

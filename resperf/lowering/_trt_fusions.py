@@ -36,6 +36,7 @@ _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize
 _NOT_MOVABLE = frozenset({"Resize", "Upsample", "Slice", "Split", SHUFFLE, *VIEW_OPS, "Transpose"})
 """Operators that cannot write their result into a larger tensor."""
 _IMAGE_AXES = 4
+"""(batch, channels, rows, columns)."""
 _POOLED_FILTERS, _POOLED_WINDOW = ((3, 7, 7), (4, 7, 7)), (3, 3)
 """Filters and window of a convolution and a pooling that are one layer in int8."""
 _GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "group")

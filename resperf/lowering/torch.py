@@ -41,6 +41,7 @@ _SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {
 _FUSED_ATTENTION_SINCE = (2,)
 """First version with a kernel of its own for scaled-dot-product attention."""
 _UNKNOWN_VERSION = (1 << 20,)
+"""Later than all versions: one that is no number is taken to have what the latest one has."""
 
 
 AUTOCAST = "autocast"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from resperf.errors import ShapeError, printable
+from resperf.errors import ShapeError, listed, printable
 from resperf.network._base import MALFORMED, Known, Tensor
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 Assumed = Mapping[str, int]
 """What is counted (a word of `COUNTED`) -> how many a run finds."""
 _Shape = tuple[int, ...]
-_NAMED = 3
-"""Operators that a message names."""
 
 
 def checked(given: Assumed | None) -> dict[str, int]:
@@ -88,7 +86,7 @@ class Assumptions:
         """Say what depends on the data and has no assumption."""
         return [
             f"how many {word} these return depends on the data, so that nothing behind them is "
-            f"predicted: {_listed(names)}; assume a number: --assume {word}=100"
+            f"predicted: {listed(names)}; assume a number: --assume {word}=100"
             for word, names in self._lacking.items()
         ]
 
@@ -96,11 +94,6 @@ class Assumptions:
         """Return the words that no operator of the network needs."""
         used = {word for _, word, _ in self._used}
         return [word for word in self._given if word not in used]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 _Inputs = Sequence["Tensor | None"]

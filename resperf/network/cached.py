@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.assumed import Assumed, checked
-from resperf.network.model import stripped_file
-from resperf.network.reader import read_stripped
+from resperf.network.model import parse, stripped_file
+from resperf.network.reader import resolve
 
 _FOLDER = "networks"
 _MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
@@ -52,11 +52,11 @@ def read_network_once(
         tuple(sorted(checked(assume).items())),
     )
     with suppress(*_DAMAGE):
-        return _network(disk_cache.load(_FOLDER, name))
-    network = read_stripped(path, stripped, batch=batch, shapes=shapes, assume=assume)
+        return Network(**_value(disk_cache.load(_FOLDER, name)))
+    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes, assume=assume)
     if _is_small(network):
         with suppress(TypeError):
-            disk_cache.store(_FOLDER, name, _plain_network(network))
+            disk_cache.store(_FOLDER, name, _plain(vars(network)))
     return network
 
 
@@ -67,106 +67,51 @@ def _is_small(network: Network) -> bool:
     return nodes <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 
-def _plain_network(network: Network) -> dict[str, Any]:
-    """Turn a network into JSON values.
-
-    Raises
-    ------
-    TypeError
-        If it holds what cannot be written exactly.
-    """
-    return {
-        "name": network.name,
-        "nodes": [_plain_node(each) for each in network.nodes],
-        "tensors": [_plain_tensor(each) for each in network.tensors.values()],
-        "weight_nodes": [_plain_node(each) for each in network.weight_nodes],
-        "unfolded_nodes": [_plain_node(each) for each in network.unfolded_nodes],
-        "weight_tensors": [_plain_tensor(each) for each in network.weight_tensors.values()],
-        "inputs": network.inputs,
-        "outputs": network.outputs,
-        "opsets": network.opsets,
-        "batch": network.batch,
-        "notes": network.notes,
-        "parameters": network.parameters,
-        "assumed": network.assumed,
-    }
-
-
-def _network(plain: Mapping[str, Any]) -> Network:
-    """Turn JSON values back into a network; what is damaged raises one of `_DAMAGE`."""
-    return Network(
-        name=plain["name"],
-        nodes=tuple(map(_node, plain["nodes"])),
-        tensors={tensor.name: tensor for tensor in map(_tensor, plain["tensors"])},
-        weight_nodes=tuple(map(_node, plain["weight_nodes"])),
-        unfolded_nodes=tuple(map(_node, plain["unfolded_nodes"])),
-        weight_tensors={tensor.name: tensor for tensor in map(_tensor, plain["weight_tensors"])},
-        inputs=tuple(plain["inputs"]),
-        outputs=tuple(plain["outputs"]),
-        opsets=dict(plain["opsets"]),
-        batch=plain["batch"],
-        notes=tuple(plain["notes"]),
-        parameters=plain["parameters"],
-        assumed=tuple(plain["assumed"]),
-    )
-
-
-def _plain_node(node: Node) -> tuple[Any, ...]:
-    attributes = {name: _plain(value) for name, value in node.attributes.items()}
-    return node.name, node.op, node.domain, node.inputs, node.outputs, attributes
-
-
-def _node(plain: Sequence[Any]) -> Node:
-    name, op, domain, inputs, outputs, attributes = plain
-    made = {key: _value(value) for key, value in attributes.items()}
-    return Node(name, op, domain, tuple(inputs), tuple(outputs), made)
-
-
-def _plain_tensor(tensor: Tensor) -> tuple[Any, ...]:
-    value = None if tensor.value is None else _plain(tensor.value)
-    return tensor.name, tensor.shape, tensor.dtype, tensor.is_weight, value
-
-
-def _tensor(plain: Sequence[Any]) -> Tensor:
-    name, shape, dtype, is_weight, value = plain
-    return Tensor(name, tuple(shape), dtype, None if value is None else _value(value), is_weight)
-
-
 def _plain(value: Any) -> Any:
-    """Write an attribute or a constant: numbers and texts unchanged, all else as a tagged list.
+    """Write what a network holds: numbers and texts unchanged, all but mappings as a tagged list.
 
     Raises
     ------
     TypeError
         If there is no exact way.
     """
-    if isinstance(value, int | float | str):
+    if value is None or isinstance(value, int | float | str):
         return value
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, tuple):
         return ["tuple", *map(_plain, value)]
+    if isinstance(value, Node | Tensor):
+        return [type(value).__name__, *map(_plain, vars(value).values())]
     if isinstance(value, bytes):
         return ["bytes", _text(value)]
-    if isinstance(value, Tensor):
-        return ["tensor", *_plain_tensor(value)]
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return ["array", value.dtype.name, value.shape, _text(value.tobytes())]
     raise TypeError(f"{type(value).__name__} cannot be cached")
 
 
 def _value(plain: Any) -> Any:
-    """Read what `_plain` wrote."""
+    """Read what `_plain` wrote; what is damaged raises one of `_DAMAGE`."""
+    if isinstance(plain, dict):
+        return {key: _value(each) for key, each in plain.items()}
     if not isinstance(plain, list):
         return plain
     tag, *rest = plain
-    if tag == "tuple":
-        return tuple(map(_value, rest))
     if tag == "bytes":
         return base64.b64decode(rest[0])
-    if tag == "tensor":
-        return _tensor(rest)
-    dtype, shape, content = rest
-    values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
-    return values.reshape(shape).copy()
+    if tag == "array":
+        dtype, shape, content = rest
+        values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
+        return values.reshape(shape).copy()
+    return _MADE[tag](map(_value, rest))
+
+
+_MADE: Mapping[str, Callable[[Iterable[Any]], Any]] = {
+    "tuple": tuple,
+    "Node": lambda fields: Node(*fields),
+    "Tensor": lambda fields: Tensor(*fields),
+}
+"""Tag -> what is made of the values behind it."""
 
 
 def _text(content: bytes) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resperf.errors import NetworkError
+from resperf.errors import NetworkError, printable
 from resperf.network._base import NETWORKS_CACHED, Network
 from resperf.network.assumed import Assumed, checked
-from resperf.network.model import strip_file
-from resperf.network.reader import read_stripped
+from resperf.network.model import parse, strip_file
+from resperf.network.reader import resolve
 from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _GIVEN = Path("the given network")
 """Stands for a file's path in messages."""
+_UNNAMED = "network"
 
 
 def read_given_network(
@@ -52,10 +54,9 @@ def _read(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     assumed: tuple[tuple[str, int], ...],
 ) -> Network:
-    return read_stripped(
-        _GIVEN, Stripped(stripped), batch=batch, shapes=dict(shapes), assume=dict(assumed),
-        own_name=True,
-    )  # fmt: skip
+    model = parse(_GIVEN, Stripped(stripped))
+    network = resolve(_GIVEN, model, batch=batch, shapes=dict(shapes), assume=dict(assumed))
+    return replace(network, name=printable(model.graph.name) or _UNNAMED)
 
 
 def _structure(model: ModelProto) -> bytes:

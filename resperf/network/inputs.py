@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resperf.errors import NetworkError, ShapeError
+from resperf.errors import NetworkError, ShapeError, listed
 from resperf.network._base import Tensor
 from resperf.network.protos import check_size, dtype_name
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 """A fixed dimension, a named free one, or a free one without name."""
+_NAMED = 12
+"""Inputs that a message names: language models have a cache for each layer."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _by_name(
         matching = [given] if given in names else [n for n in names if fnmatchcase(n, given)]
         if not matching:
             raise ShapeError(
-                f"{path} has no input {given!r} to give a shape; its inputs are: {_groups(names)}"
+                f"{path} has no input {given!r} to give a shape; its inputs are: "
+                f"{listed(names, _NAMED)}"
             )
         for name in matching:
             if name in found and given != name and tuple(found[name]) != tuple(shape):
@@ -150,13 +153,6 @@ def _by_name(
                 )
             found[name], by[name] = shape, given
     return found
-
-
-def _groups(names: Sequence[str]) -> str:
-    """List names; of many, the first."""
-    shown = 12
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
 
 
 def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None:

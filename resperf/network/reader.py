@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import operator
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import NetworkError, ShapeError, printable
+from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.network._base import Known, Network, Node, Tensor
 from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.declared import DeclaredShapes
@@ -23,7 +20,7 @@ from resperf.network.fit import misfit
 from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
-from resperf.network.model import parse, stripped_file
+from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
@@ -33,17 +30,11 @@ from resperf.network.protos import (
     weight,
 )
 from resperf.network.rebatch import rebatched, shape_input
-from resperf.network.sequences import SEQUENCE_OPS, Sequences
-from resperf.network.shapes import ShapeFinder, shapes_at_batch
-from resperf.network.wire import Stripped
+from resperf.network.sequences import Sequences
+from resperf.network.shapes import ShapeFinder
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
-
-_UNNAMED = "network"
-_READINGS_KEPT, _MOST_NODES_KEPT = 8, 20_000
-"""Models that a process keeps as they were read last, to read them at another batch size, and the
-most nodes of one."""
+    from onnx import ModelProto, NodeProto
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
@@ -85,7 +76,7 @@ def read_network(
         If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    return read_stripped(path, stripped_file(path), batch=batch, shapes=shapes, assume=assume)
+    return resolve(path, stripped_model(path), batch=batch, shapes=shapes, assume=assume)
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
@@ -131,80 +122,6 @@ def resolve(
     return _Reading(path, model, batch, shapes, assume).network()
 
 
-def read_stripped(
-    path: Path,
-    stripped: Stripped,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    assume: Assumed | None = None,
-    own_name: bool = False,
-) -> Network:
-    """Turn a model without its weights' bytes into a `Network`.
-
-    At another batch size of one of the last models, only what depends on the batch is read again.
-    `own_name` names the network as its graph, not as its file.
-
-    Raises
-    ------
-    NetworkError, ShapeError
-        As `read_network`.
-    """
-    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
-    key = (path, stripped.model, given)
-    known = None if assume else _readings.get(key)
-    reading = None if known is None else known.at(batch)
-    if reading is None:
-        reading = _Reading(path, parse(path, stripped), batch, shapes, assume)
-    network = reading.network()
-    if reading.repeatable and len(reading.seen.steps) <= _MOST_NODES_KEPT:
-        with _keeping:
-            _readings.pop(key, None)
-            _readings[key] = reading
-            while len(_readings) > _READINGS_KEPT:
-                del _readings[next(iter(_readings))]
-    if own_name:
-        network = replace(network, name=printable(reading.graph.name) or _UNNAMED)
-    return network
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A node as it was read.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple of str
-    read : tuple of Tensor or None
-        Of its inputs.
-    made : tuple of Tensor
-        Those of its outputs that are known.
-    runs : bool
-        Whether it is part of the network: it is not if it computes constants.
-    built : Node or None
-        As the network has it, among its nodes or its weight nodes.
-    unfolded : Node or None
-        As the network has it among its unfolded nodes.
-    """
-
-    node: NodeProto
-    attributes: Mapping[str, Any]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    read: tuple[Tensor | None, ...]
-    made: tuple[Tensor, ...]
-    runs: bool
-    built: Node | None = None
-    unfolded: Node | None = None
-
-    def at(self, read: tuple[Tensor | None, ...], made: tuple[Tensor, ...]) -> _Step:
-        """Return the same step with tensors of other lengths."""
-        return _Step(
-            self.node, self.attributes, self.inputs, self.outputs, read, made, self.runs,
-            self.built, self.unfolded,
-        )  # fmt: skip
-
-
 @dataclass
 class _Seen:
     """What the walk over the nodes has found so far."""
@@ -221,17 +138,12 @@ class _Seen:
     """Weights and positions, and what nodes compute with them alone."""
     weight_nodes: list[Node] = field(default_factory=list)
     unfolded: Unfolded = field(default_factory=Unfolded)
-    steps: list[_Step] = field(default_factory=list)
+    run: list[Node] = field(default_factory=list)
+    """What ONNX Runtime runs on a CPU: `nodes`, and the constants that it does not fold."""
 
 
 class _Reading:
-    """One reading of a model.
-
-    Attributes
-    ----------
-    repeatable : bool
-        Whether `at` may read the model at another batch size: it is nodes and their shapes alone.
-    """
+    """One reading of a model."""
 
     def __init__(
         self,
@@ -241,88 +153,29 @@ class _Reading:
         shapes: Mapping[str, Sequence[int]] | None,
         assume: Assumed | None,
     ) -> None:
-        self.path, self.model, self.graph, self.shapes = path, model, model.graph, shapes
+        self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
         self.assumptions = Assumptions(assume)
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
-        self.as_declared = [_copied(info) for info in declared]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
         self.declared = DeclaredShapes(self.graph, declared, self.inputs)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
-        self.overridable = self._overridable(self.weights)
+        notes = [*self.inputs.notes, *self._overridable()]
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.finder = ShapeFinder(path, model)
-        self.repeatable = not assume
-        self._start()
+        self.names = _NodeNames()
+        self.seen = _Seen(
+            {**self.weights, **{each.name: each for each in self.inputs.tensors}}, notes,
+            of_weights={each.name for each in self.weights.values() if _is_parameter(each)},
+        )  # fmt: skip
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
 
-    def _start(self) -> None:
-        """Forget all nodes; the inputs have their sizes."""
-        given = {tensor.name: tensor for tensor in self.inputs.tensors}
-        self.seen = _Seen({**self.weights, **given}, [*self.inputs.notes, *self.overridable])
-        self.seen.of_weights = {each.name for each in self.weights.values() if _is_parameter(each)}
-        self.names = _NodeNames()
-
-    def at(self, batch: int | None) -> _Reading | None:
-        """Read the model at another batch size; None if it has to be read anew.
-
-        It has to where the batch does not fit, so that the error is that of a first reading.
-        """
-        new = copy.copy(self)
-        with suppress(NetworkError):
-            new.inputs = complete_inputs(self.path, self.as_declared, batch, self.shapes)
-            was = {tensor.name: tensor for tensor in self.inputs.tensors}
-            kept = tuple(_kept(was[each.name], each) for each in new.inputs.tensors)
-            new.inputs = replace(new.inputs, tensors=kept)
-            new._start()
-            new.seen.of_weights = self.seen.of_weights
-            return new if all(map(new._repeat, self.seen.steps)) else None
-        return None
-
-    def _repeat(self, step: _Step) -> bool:
-        """Take a node as it was read before; what it computes of other sizes is computed anew.
-
-        Returns whether all that was known is known again.
-        """
-        if self._target_at_batch(step.node, step.attributes) is not None:
-            return False
-        read = tuple(map(self.seen.tensors.get, step.inputs))
-        made: tuple[Tensor, ...] | None = step.made
-        if not all(map(operator.is_, read, step.read)):
-            made = self._scaled(step, read)
-        if made is None:
-            new = self._step(step.node, step.attributes, inferred=False)
-            names = [[each.name for each in these.made] for these in (step, new)]
-            if names[0] != names[1] or step.runs != new.runs:
-                return False
-            made = tuple(map(_kept, step.made, new.made))
-        self._keep(step.at(read, made))
-        return True
-
-    def _scaled(self, step: _Step, read: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
-        """Return what a node makes of other lengths; None if no rule tells, or it is constant."""
-        if not step.made or any(each.is_weight for each in step.made):
-            return None
-        if len(step.made) < sum(map(bool, step.outputs)):
-            return None
-        node, made = step.node, [each.shape for each in step.made]
-        shapes = shapes_at_batch(
-            node.op_type, node.domain, self.opsets, step.attributes, step.read, read, made
-        )
-        if shapes is None:
-            return None
-        found = []
-        for each, shape in zip(step.made, shapes, strict=True):
-            check_size(self.path, each.name, shape)
-            found.append(Tensor(each.name, shape, each.dtype))
-        return tuple(found)
-
-    def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
+    def _overridable(self) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""
-        count = sum(info.name in weights for info in self.graph.input)
+        count = sum(info.name in self.weights for info in self.graph.input)
         if not count or self.model.ir_version < _IR_WITH_DEFAULTS:
             return []
         return [
@@ -331,10 +184,9 @@ class _Reading:
         ]
 
     def network(self) -> Network:
-        """Walk the nodes, unless `at` has."""
-        if not self.seen.steps:
-            for node in self.graph.node:
-                self._visit(node)
+        """Walk the nodes."""
+        for node in self.graph.node:
+            self._visit(node)
         outputs = tuple(info.name for info in self.graph.output)
         seen = self.seen
         nodes = live_nodes(seen.nodes, outputs, seen.inner)
@@ -357,7 +209,6 @@ class _Reading:
                 f"{self.path}: no operator's output depends on how many {unused[0]} there are; "
                 f"leave out --assume {unused[0]}"
             )
-        self.repeatable = self.repeatable and not seen.inner and not seen.declared and not missing
         notes = [*seen.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
         return Network(
             name=self.path.stem,
@@ -371,23 +222,17 @@ class _Reading:
             weight_nodes=tuple(weight_nodes),
             unfolded_nodes=tuple(unfolded_nodes),
             weight_tensors={name: seen.tensors[name] for name in beside},
-            parameters=self._parameters,
+            parameters=parameters_of(self.graph).most,
             assumed=self.assumptions.statements(),
         )
 
     def _unfolded_nodes(self, outputs: Sequence[str], nodes: Sequence[Node]) -> list[Node]:
         """Return the nodes that ONNX Runtime runs besides `nodes`."""
-        steps = self.seen.steps
-        if self.seen.inner or not any(step.unfolded for step in steps):
+        if self.seen.inner or not self.seen.unfolded.values:
             return []
-        run = [step.built if step.runs else step.unfolded for step in steps]
         own = {node.name for node in nodes}
-        live = live_nodes([node for node in run if node], outputs, self.seen.inner)
+        live = live_nodes(self.seen.run, outputs, self.seen.inner)
         return [node for node in live if node.name not in own]
-
-    @cached_property
-    def _parameters(self) -> int | None:
-        return parameters_of(self.graph).most
 
     def _weights(self) -> dict[str, Tensor]:
         weights = [weight(self.path, proto) for proto in self.graph.initializer]
@@ -403,12 +248,9 @@ class _Reading:
             return
         chosen = self._chosen_branch(node)
         if chosen is not None:
-            self.repeatable = False
             for inner in chosen:
                 self._visit(inner)
             return
-        if node.op_type in SEQUENCE_OPS:
-            self.repeatable = False
         if split := self.sequences.as_tensors(node, self.seen.tensors):
             nodes, constants = split
             self.seen.tensors.update({each.name: each for each in constants})
@@ -421,32 +263,45 @@ class _Reading:
             self.seen.stale.update(node.output)
         if not self.seen.stale.isdisjoint(node.input):
             self.seen.stale.update(node.output)
-        self._take(self._step(node, attributes))
+        self._take(node, attributes)
 
-    def _step(
-        self, node: NodeProto, attributes: Mapping[str, Any], *, inferred: bool = True
-    ) -> _Step:
-        """Read a node by what it reads, and by what is `inferred` of the whole model."""
-        tensors = self.seen.tensors
-        inputs, outputs = tuple(node.input), tuple(node.output)
-        read = tuple(map(tensors.get, inputs))
-        values = folded(node, attributes, tensors)
+    def _take(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
+        """Find what a node computes, and whether it is part of the network or of its constants."""
+        seen = self.seen
+        values = folded(node, attributes, seen.tensors)
         if values is not None:
-            folds = tuple(
+            made = [
                 Tensor(name, value.shape, _name_of(value.dtype), value, is_weight=True)
-                for name, value in zip(outputs, values, strict=True)
+                for name, value in zip(node.output, values, strict=True)
                 if name
-            )
+            ]
             runs = self._marks_weights(node)
-            return _Step(node, attributes, inputs, outputs, read, folds, runs)
-        self._check_fit(node, attributes)
-        constant = is_constant(node, tensors)
-        known = self._outputs(node, attributes, inferred=inferred)
-        made = tuple(
-            Tensor(name, shape, dtype, is_weight=constant) for name, (dtype, shape) in known.items()
-        )
-        runs = not constant or len(known) < sum(map(bool, outputs)) or self._marks_weights(node)
-        return _Step(node, attributes, inputs, outputs, read, made, runs)
+        else:
+            self._check_fit(node, attributes)
+            constant = is_constant(node, seen.tensors)
+            known = self._outputs(node, attributes)
+            made = [
+                Tensor(name, shape, dtype, is_weight=constant)
+                for name, (dtype, shape) in known.items()
+            ]
+            complete = len(known) == sum(map(bool, node.output))
+            runs = not constant or not complete or self._marks_weights(node)
+        is_unfolded = runs and bool(made) and made[0].is_weight
+        if runs:
+            running = self._running_node(node, attributes)
+            seen.nodes.append(running)
+            seen.run.append(running)
+        else:
+            if weight_node := self._weight_node(node, attributes, made):
+                seen.weight_nodes.append(weight_node)
+            read = map(seen.tensors.get, node.input)
+            if is_unfolded := seen.unfolded.includes(node, (*read, *made)):
+                seen.run.append(self._running_node(node, attributes))
+        seen.tensors.update((each.name, each) for each in made)
+        if is_unfolded:
+            seen.unfolded.add(node)
+        if seen.unfolded.values:
+            seen.unfolded.follow(node)
 
     def _marks_weights(self, node: NodeProto) -> bool:
         """Whether it is a DequantizeLinear of weights: frameworks may compute with integers."""
@@ -455,40 +310,18 @@ class _Reading:
         data = node.input[0]
         return data not in self.seen.unfolded.values or data in self.seen.of_weights
 
-    def _take(self, step: _Step) -> None:
-        """Take a node that is read for the first time."""
-        if step.runs:
-            step = replace(step, built=self._running_node(step))
-        else:
-            unfolded = self.seen.unfolded.includes(step.node, (*step.read, *step.made))
-            step = replace(
-                step,
-                built=self._weight_node(step),
-                unfolded=self._running_node(step) if unfolded else None,
-            )
-        self._keep(step)
-
-    def _keep(self, step: _Step) -> None:
-        seen = self.seen
-        seen.steps.append(step)
-        seen.tensors.update((each.name, each) for each in step.made)
-        if step.built is not None:
-            (seen.nodes if step.runs else seen.weight_nodes).append(step.built)
-        if step.unfolded is not None or (step.runs and step.made and step.made[0].is_weight):
-            seen.unfolded.add(step.node)
-        if seen.unfolded.values:
-            seen.unfolded.follow(step.node)
-
-    def _running_node(self, step: _Step) -> Node:
-        node = step.node
+    def _running_node(self, node: NodeProto, attributes: Mapping[str, Any]) -> Node:
         name = self.names.unique(node)
         if names := captured(node):
             self.seen.inner[name] = names
-        return Node(name, node.op_type, node.domain, step.inputs, step.outputs, step.attributes)
+        inputs, outputs = tuple(node.input), tuple(node.output)
+        return Node(name, node.op_type, node.domain, inputs, outputs, attributes)
 
-    def _weight_node(self, step: _Step) -> Node | None:
+    def _weight_node(
+        self, node: NodeProto, attributes: Mapping[str, Any], made: Sequence[Tensor]
+    ) -> Node | None:
         """Return a folded node that computes with weights or positions, not with shapes."""
-        op, inputs, outputs = step.node.op_type, step.inputs, step.outputs
+        op, inputs, outputs = node.op_type, tuple(node.input), tuple(node.output)
         of_weights = self.seen.of_weights
         if op == "Range":
             of_weights.update(outputs)
@@ -496,14 +329,13 @@ class _Reading:
         if op in ("Shape", "Size") or of_weights.isdisjoint(inputs):
             return None
         of_weights.update(filter(None, outputs))
-        made = next((each for each in step.made if each.name == outputs[0]), None)
-        if made is None or made.dtype not in _FLOATS:
+        first = next((each for each in made if each.name == outputs[0]), None)
+        if first is None or first.dtype not in _FLOATS:
             return None  # Indices: exporters compute them where frameworks do not.
         name = printable(f"{outputs[0]}/of_weights")
-        attributes = step.attributes
         if op == "CastLike":  # Of the other tensor only the type counts.
-            op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(made.dtype)}
-        return Node(name, op, step.node.domain, inputs, outputs, attributes)
+            op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(first.dtype)}
+        return Node(name, op, node.domain, inputs, outputs, attributes)
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
@@ -548,24 +380,21 @@ class _Reading:
                     "check --batch and --shape"
                 )
 
-    def _outputs(
-        self, node: NodeProto, attributes: Mapping[str, Any], *, inferred: bool
-    ) -> dict[str, Known]:
+    def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, Known]:
         names = [name for name in node.output if name]
         found = {
             name: known
             for name in names
-            if inferred and name not in self.seen.stale and (known := self.finder.whole(name))
+            if name not in self.seen.stale and (known := self.finder.whole(name))
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
-        if inferred:
-            if len(found) < len(names):
-                found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
-            for name in names:
-                if name not in found and (known := self.declared.get(name)):
-                    found[name] = known
-                    self.seen.declared.append(node.name or name)
+        if len(found) < len(names):
+            found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
+        for name in names:
+            if name not in found and (known := self.declared.get(name)):
+                found[name] = known
+                self.seen.declared.append(node.name or name)
         for name, (_, shape) in found.items():
             check_size(self.path, name, shape)
         return {name: found[name] for name in names if name in found}
@@ -575,7 +404,6 @@ class _Reading:
         found = self._target_at_batch(node, attributes)
         if found is None:
             return False
-        self.repeatable = False
         self._set_target(node, *found)
         self.seen.rebatched.append(node.name or node.output[0])
         return True
@@ -650,22 +478,6 @@ class _Reading:
         return notes
 
 
-def _copied(info: ValueInfoProto) -> ValueInfoProto:
-    made = type(info)()
-    made.CopyFrom(info)
-    return made
-
-
-def _kept(old: Tensor, new: Tensor) -> Tensor:
-    """Return the old tensor if the new one is equal, so that all that read it find it the same."""
-    kinds = [(each.name, each.shape, each.dtype, each.is_weight) for each in (old, new)]
-    if kinds[0] != kinds[1]:
-        return new
-    if old.value is None or new.value is None:
-        return old if old.value is new.value else new
-    return old if np.array_equal(old.value, new.value) else new
-
-
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of an element type, which numpy puts together at each call."""
@@ -675,11 +487,6 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 def _is_parameter(weight: Tensor) -> bool:
     """Whether a weight may be learnt: exporters store the numbers of a formula as weights too."""
     return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
-
-
-_readings: dict[tuple[Any, ...], _Reading] = {}
-"""What tells a model and the shapes that were given -> its last reading; the latest comes last."""
-_keeping = threading.Lock()
 
 
 class _NodeNames:
@@ -724,5 +531,4 @@ def _set_shapes(
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(printable(name) for name in names[:3]) + more
+    return listed(list(map(printable, names)))

@@ -17,7 +17,6 @@ from resperf.network.graph import captured
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-SEQUENCE_OPS = frozenset({"SequenceAt", "SplitToSequence"})
 _SMALLEST_OPSET = 18
 """From here on, Split and Squeeze take their sizes and axes as inputs, and pieces may differ."""
 

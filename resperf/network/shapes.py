@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
@@ -21,11 +19,6 @@ if TYPE_CHECKING:
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
-_GRAPHS = (5, 10)
-"""Types of attributes that hold graphs."""
-_CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
-"""Inferred nodes in the cache, and the most bytes of attributes of one."""
-_cache: dict[Hashable, tuple[Known | None, ...]] = {}
 
 
 class ShapeFinder:
@@ -125,55 +118,6 @@ class ShapeFinder:
         )
 
 
-def shapes_at_batch(
-    op: str,
-    domain: str,
-    opsets: Mapping[str, int],
-    attributes: Mapping[str, Any],
-    before: Sequence[Tensor | None],
-    now: Sequence[Tensor | None],
-    made: Sequence[tuple[int, ...]],
-) -> list[tuple[int, ...]] | None:
-    """Return the shapes of a node's outputs at another batch size.
-
-    By a rule that gives the shapes that they have at the first one as well: ONNX's own inference
-    takes many times as long. None where there is no such rule.
-
-    Parameters
-    ----------
-    op, domain : str
-    opsets : mapping of str to int
-    attributes : mapping of str to Any
-    before, now : sequence of Tensor or None
-        What the node reads at the first batch size, and at the other.
-    made : sequence of tuple of int
-        Shapes of all its outputs at the first one.
-    """
-    if domain or opsets.get("", 1) < _BROADCASTING or not before:
-        return None
-    for old, new in zip(before, now, strict=True):
-        if (old is None) != (new is None) or (old and new and old.dtype != new.dtype):
-            return None
-    if (image := before[0]) is None or (images := now[0]) is None:
-        return None
-    if op in _PER_IMAGE:
-        alike = all(a is b for a, b in zip(before[1:], now[1:], strict=True))
-        if not alike or image.shape[1:] != images.shape[1:]:
-            return None
-        if any(shape[:1] != image.shape[:1] for shape in made):
-            return None
-        return [(*images.shape[:1], *shape[1:]) for shape in made]
-    if op in _ALONG_AXES:
-        return _beside_axes(op, attributes, before, now, made)
-    if len(made) != 1 or (rule := _SCALED.get(op)) is None:
-        return None
-    try:
-        was, will = (rule(each, attributes) for each in (before, now))
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
-    return [will] if will is not None and was == made[0] else None
-
-
 def infer_node(
     node: NodeProto,
     known: Mapping[str, Tensor],
@@ -197,57 +141,15 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
+    from onnx import defs, numpy_helper, shape_inference
+
     version = opsets.get(node.domain)
     if version is None:
         return {}
-    key = _cache_key(node, known, version, ir_version)
-    found = None if key is None else _cache.get(key)
-    if found is None:
-        found = _inferred(node, known, version, ir_version)
-        if key is not None:
-            if len(_cache) >= _CACHED_NODES:
-                _cache.clear()
-            _cache[key] = found
-    return {name: full for name, full in zip(node.output, found, strict=True) if full and name}
-
-
-def _cache_key(
-    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
-) -> Hashable | None:
-    """Return everything that determines a node's output shapes; tensor names do not.
-
-    Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
-    """
-    attributes = tuple(each.SerializeToString() for each in node.attribute)
-    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
-        each.type in _GRAPHS for each in node.attribute
-    ):
-        return None
-    inputs = tuple(
-        (tensor.dtype, tensor.shape, _small_value(tensor)) if (tensor := known.get(name)) else None
-        for name in node.input
-    )
-    outputs = tuple(map(bool, node.output))
-    return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
-
-
-def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
-    """Return the values of a constant that may determine a shape."""
-    value = tensor.value
-    return None if value is None or value.size > _DATA_ELEMENTS else tuple(value.ravel().tolist())
-
-
-def _inferred(
-    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
-) -> tuple[Known | None, ...]:
-    """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
-    from onnx import defs, numpy_helper, shape_inference
-
-    nothing = (None,) * len(node.output)
     try:
         schema = defs.get_schema(node.op_type, version, node.domain)
     except defs.SchemaError:
-        return nothing
+        return {}
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in known.items()
@@ -259,9 +161,12 @@ def _inferred(
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
-        return nothing
-    protos = (found.get(name) for name in node.output)
-    return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
+        return {}
+    return {
+        name: full
+        for name in node.output
+        if name in found and (full := type_and_shape(found[name]))
+    }
 
 
 def _infer_model(model: ModelProto) -> dict[str, Known]:
@@ -299,27 +204,6 @@ def _type_proto(tensor: Tensor) -> TypeProto:
     return helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
 
 
-def reshape_dims(
-    shape: Sequence[int], target: Sequence[int], *, allow_zero: bool = False
-) -> tuple[int, ...] | None:
-    """Return the output shape of Reshape, or None if the target does not fit."""
-    dims = []
-    for index, dim in enumerate(target):
-        if dim == 0 and not allow_zero:
-            if index >= len(shape):
-                return None
-            dims.append(shape[index])
-        else:
-            dims.append(dim)
-    total = math.prod(shape)
-    if dims.count(-1) == 1:
-        rest = -math.prod(dims)
-        if rest <= 0 or total % rest:
-            return None
-        dims[dims.index(-1)] = total // rest
-    return tuple(dims) if min(dims, default=0) >= 0 and math.prod(dims) == total else None
-
-
 def _from_gaps(
     node: NodeProto, known: Mapping[str, Tensor], attributes: Mapping[str, Any]
 ) -> dict[str, Known]:
@@ -346,7 +230,15 @@ def _joined(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[in
 
 
 def _reshaped(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
-    return reshape_dims(inputs[0].shape, attributes.get("shape", ()))
+    shape = inputs[0].shape
+    dims = [shape[i] if dim == 0 else dim for i, dim in enumerate(attributes.get("shape", ()))]
+    total = math.prod(shape)
+    if dims.count(-1) == 1:
+        rest = -math.prod(dims)
+        if rest <= 0 or total % rest:
+            return None
+        dims[dims.index(-1)] = total // rest
+    return tuple(dims) if min(dims, default=0) >= 0 and math.prod(dims) == total else None
 
 
 def _padded(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -372,152 +264,3 @@ _GAPS: Mapping[
     ),
     _same,
 )  # fmt: skip
-
-
-def _broadcast(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(each.shape for each in inputs))
-
-
-def _transposed(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = inputs[0].shape
-    return tuple(shape[axis] for axis in attributes.get("perm", range(len(shape))[::-1]))
-
-
-def _reshaped_to(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
-    target = inputs[1].value
-    if target is None:
-        return None
-    keep = bool(attributes.get("allowzero"))
-    return reshape_dims(inputs[0].shape, target.tolist(), allow_zero=keep)
-
-
-def _product(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> tuple[int, ...]:
-    a, b = inputs[0].shape, inputs[1].shape
-    if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
-        raise ValueError("not a product of matrices")
-    return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
-
-
-def _concatenated(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    joined, axis = _joined(inputs, attributes), attributes.get("axis", 1)
-    others = {each.shape[:axis] + each.shape[axis:][1:] for each in inputs}
-    if len(others) > 1:
-        raise ValueError("the tensors do not fit each other")
-    return joined
-
-
-def _squeezed(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = inputs[0].shape
-    axes = _axes(inputs[1:], attributes, len(shape))
-    if any(shape[axis] != 1 for axis in axes):
-        raise ValueError("only axes of length 1 are removed")
-    return tuple(length for axis, length in enumerate(shape) if axis not in axes)
-
-
-def _unsqueezed(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = [*inputs[0].shape]
-    count = len(attributes["axes"]) if len(inputs) == 1 else inputs[1].shape[0]
-    for axis in sorted(_axes(inputs[1:], attributes, len(shape) + count)):
-        shape.insert(axis, 1)
-    return tuple(shape)
-
-
-def _axes(further: Sequence[Tensor], attributes: Mapping[str, Any], rank: int) -> set[int]:
-    """Return the axes that an operator names, by an attribute or by its second input."""
-    axes = further[0].value if further else attributes["axes"]
-    if axes is None:
-        raise ValueError("its axes are not known")
-    return {int(axis) % rank for axis in np.ravel(axes)}
-
-
-def _affine(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    rows = inputs[0].shape[::-1] if attributes.get("transA") else inputs[0].shape
-    columns = inputs[1].shape[::-1] if attributes.get("transB") else inputs[1].shape
-    if rows[1] != columns[0]:
-        raise ValueError("not a product of matrices")
-    return rows[0], columns[1]
-
-
-def _gathered(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    shape, axis = inputs[0].shape, attributes.get("axis", 0) % len(inputs[0].shape)
-    return (*shape[:axis], *inputs[1].shape, *shape[axis + 1 :])
-
-
-def _beside_axes(
-    op: str,
-    attributes: Mapping[str, Any],
-    before: Sequence[Tensor | None],
-    now: Sequence[Tensor | None],
-    made: Sequence[tuple[int, ...]],
-) -> list[tuple[int, ...]] | None:
-    """Return the shapes of what works along some axes, where other axes are longer now."""
-    old, new = before[0], now[0]
-    if old is None or new is None or len(old.shape) != len(new.shape):
-        return None
-    if any(a is not b for a, b in zip(before[1:], now[1:], strict=True)):
-        return None
-    longer = {axis for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)) if a != b}
-    try:
-        if not longer.isdisjoint(_ALONG_AXES[op](before, attributes)):
-            return None
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
-    if any(shape[axis : axis + 1] != (old.shape[axis],) for shape in made for axis in longer):
-        return None
-    return [
-        tuple(new.shape[axis] if axis in longer else length for axis, length in enumerate(shape))
-        for shape in made
-    ]
-
-
-def _sliced_axes(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> set[int]:
-    rank = len(inputs[0].shape)
-    if len(inputs) > _AXES_OF_SLICE:
-        return _axes(inputs[_AXES_OF_SLICE:], {}, rank)
-    return {*range(inputs[1].shape[0])}
-
-
-def _padded_axes(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> set[int]:
-    rank = len(inputs[0].shape)
-    pads = inputs[1].value
-    if pads is None or len(pads) != 2 * rank:
-        raise ValueError("not padded along all axes")
-    return {place % rank for place, length in enumerate(pads.tolist()) if length}
-
-
-_AXES_OF_SLICE = 3
-"""Place of the axes among the inputs of a Slice."""
-_ALONG_AXES: Mapping[str, Callable[[Any, Mapping[str, Any]], set[int]]] = {
-    "Pad": _padded_axes,
-    "Slice": _sliced_axes,
-    "Split": lambda inputs, attributes: {attributes.get("axis", 0) % len(inputs[0].shape)},
-}
-"""Operators that leave the other axes as they are -> the axes along which they work."""
-_BROADCASTING = 7
-"""From this version of the operator set on, arithmetic broadcasts as numpy does."""
-_PER_IMAGE = frozenset(
-    {"AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
-     "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "QLinearConv", "SpaceToDepth"}
-)  # fmt: skip
-"""Operators that do the same with each image; their output has as many as their first input."""
-_SCALED: Mapping[str, Callable[[Any, Mapping[str, Any]], tuple[int, ...] | None]] = {
-    "Concat": _concatenated,
-    "Gather": _gathered,
-    "Gemm": _affine,
-    "MatMul": _product,
-    "Reshape": _reshaped_to,
-    "Squeeze": _squeezed,
-    "Transpose": _transposed,
-    "Unsqueeze": _unsqueezed,
-    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub", "Where"), _broadcast),
-    **dict.fromkeys(
-        (
-            "Cast", "Clip", "DequantizeLinear", "Erf", "Exp", "Gelu",
-            "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization",
-            "LeakyRelu", "Log", "LpNormalization", "Neg", "QuantizeLinear", "Relu", "Sigmoid",
-            "Softmax", "Softplus", "Sqrt", "Tanh",
-        ),
-        _same,
-    ),
-}  # fmt: skip
-"""Operator -> rule for its only output's shape."""

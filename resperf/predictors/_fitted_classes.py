@@ -143,7 +143,7 @@ class ClassFit:
         return cls(
             **{
                 **vars(self),
-                "nearness": self.corrected_by(sheet_ms, errors),
+                "nearness": Nearness.fit(class_ms, errors),
                 "near": Intervals.fit(times_ms, corrected),
                 "far": Intervals.fit(times_ms, family_out),
             }
@@ -162,10 +162,6 @@ class ClassFit:
         for row, cost in enumerate(self.costs):
             member[row, place[cost.of]] = 1.0
         return np.asarray(sheet_ms * floor @ member)
-
-    def corrected_by(self, sheet_ms: Array, ratios: Array) -> Nearness:
-        """Return the correction that measured over predicted times of networks teach."""
-        return Nearness.fit(self.class_ms(sheet_ms), ratios)
 
     def predict(self, networks: Sequence[Terms], batches: Sequence[int] = ()) -> Estimate:
         """Predict whole networks with their intervals.
@@ -252,15 +248,15 @@ class ClassFit:
             found.setdefault(pool_of(cost), []).append(float(coefficient))
         return {pool: sum(values) / len(values) for pool, values in found.items()}
 
-    def attributed(self, network: Terms) -> dict[str, Band]:
-        """Return the time in each class of a network: an attribution, no measurement."""
-        return self._attributed(network, lambda name: name)
+    def bands(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
+        """Return the time of a network by what a class is called: an attribution, no measurement.
 
-    def groups(self, network: Terms) -> dict[str, Band]:
-        """Return the time in each group of `GROUPS`."""
-        return self._attributed(network, group_of)
-
-    def _attributed(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
+        Parameters
+        ----------
+        network : Terms
+        name_of : callable
+            Takes the name of a class, such as `group_of`.
+        """
         sheet_ms, unlisted_ms = self._columns([network])[0], self._unlisted_ms([network])[0]
         plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
         factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)

@@ -21,6 +21,7 @@ Rows = npt.NDArray[np.floating[Any]]
 
 KERAS_BACKEND = "tensorflow"
 _ROWS_AT_ONCE = 8192
+"""Rows in one run of a network, which bounds its memory."""
 _DEAD_EPOCHS = 10
 """After so many epochs of zeros only, an output with ReLU does not recover."""
 

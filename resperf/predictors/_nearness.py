@@ -8,7 +8,7 @@ correction, so that a new family is predicted no worse than without.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ _NEAR, _FAR = 0.15, 0.3
 _LARGEST = 0.7
 """Logarithm that an error is limited to: outliers say nothing of other networks."""
 _DIGITS = 4
+"""Decimals of places and weights: as many as bundles store of places."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,6 @@ class Nearness:
         """Return what the predicted times are to be multiplied by."""
         alike = np.exp(-_distances(_places(class_ms), self.places) / _SCALE)
         return np.asarray(np.exp(alike @ self.weights * self.nearness(class_ms)))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"places": self.places.tolist(), "weights": self.weights.tolist()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_json` returned."""
-        return cls(np.array(values["places"]), np.array(values["weights"]))
 
 
 def _places(class_ms: Array) -> Array:

@@ -12,6 +12,8 @@ from resperf.errors import BundleError
 from resperf.features import Array
 
 _OPSETS, _IR_VERSION = {"": 17, "ai.onnx.ml": 5}, 8
+"""Version 5 of ai.onnx.ml is the first with TreeEnsemble, which needs a third of the bytes of the
+operator before it; ONNX Runtime 1.21, the oldest that resperf runs with, reads it."""
 
 
 class OnnxGraph:

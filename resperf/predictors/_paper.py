@@ -28,6 +28,7 @@ Learnt = tuple[Callable[[Inputs], Array], bytes]
 """A function from rows to outputs (rows, 1), and the ONNX file of it."""
 
 _STARTS = 10
+"""Seeds that are tried: an output with ReLU and no bias may be dead from the start."""
 
 
 def _padded(columns: Columns) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,15 @@ from resperf.predictors.terms import (
     physical_terms,
     terms_of,
 )
-from resperf.quantities import EXECUTION
 from resperf.settings import OPTIMIZER
 
 ROBUST = Robust(rounds=15, least_error=0.02)
 """Relative errors count by their absolute value, so that outliers do not decide."""
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
+"""A term that fewer rows have, or a smaller share of them, gets no coefficient: it would fit their
+noise and extrapolate badly."""
 _FACTOR_ITERATIONS = 3
+"""How often factors and coefficients are fitted in turn, since each depends on the other."""
 _LARGEST_FACTOR = 30.0
 _FACTOR_ROWS = 2.0
 """A factor fitted to this many rows is shrunk to half, in logarithms."""
@@ -34,9 +36,7 @@ _VARIABLE_SHARE = 0.5
 """Rows with a smaller share of variable time are not used to fit factors."""
 
 
-def fit_terms(
-    terms: Array, times_ms: Array, weights: Array | None = None, largest: Array | None = None
-) -> Array:
+def fit_terms(terms: Array, times_ms: Array, largest: Array | None = None) -> Array:
     """Fit coefficients c >= 0 that make ``terms @ c`` close to the times, relative to each time.
 
     Parameters
@@ -44,7 +44,6 @@ def fit_terms(
     terms : array (rows, terms)
     times_ms : array (rows,)
         Above zero.
-    weights : array (rows,), optional
     largest : array (terms,), optional
         Upper bounds of the coefficients. A term that few rows have gets 0: it would fit their noise
         and extrapolate badly.
@@ -56,7 +55,7 @@ def fit_terms(
     """
     frequent = np.count_nonzero(terms, axis=0) >= max(_FEWEST_ROWS, _FEWEST_SHARE * len(terms))
     bounds = np.where(frequent, np.inf if largest is None else largest, 0.0)
-    return fit_coefficients(terms, times_ms, robust=ROBUST, weights=weights, largest=bounds)
+    return fit_coefficients(terms, times_ms, robust=ROBUST, largest=bounds)
 
 
 def _choice_factors(
@@ -107,19 +106,6 @@ class Baseline(LayerPredictor):
     """
 
     method = "baseline"
-
-    @classmethod
-    def of(cls, kind: str, coefficients: Mapping[str, float], device_class: str) -> Self:
-        """Return a baseline with given coefficients, of which ``constant`` is the smallest time."""
-        stored_values = {
-            "kind": kind,
-            "quantity": EXECUTION,
-            "device_class": device_class,
-            "terms": coefficients,
-            "factors": {},
-            "floor_ms": coefficients["constant"],
-        }
-        return cls.load(stored_values, Path())
 
     def _learn(self, task: Task) -> None:
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""

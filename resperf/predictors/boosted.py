@@ -27,12 +27,15 @@ _REACH = 2.3
 """Largest correction that few trees must reach, in logarithms: a factor of ten. A tree moves a row
 by at most the learning rate times Huber's slope."""
 _LARGEST_RATE = 0.5
+"""Limits the rate of so few trees that `_REACH` would ask for more."""
 _PATIENCE = 200
 """Trees without improvement after which training stops."""
 _FEWEST_VALIDATION = 20
 """Fewest validation rows that choose the number of trees; with fewer, cross-validation does."""
 _FOLDS = 5
+"""Parts of the training rows in the cross-validation that counts trees."""
 _HUBER = 0.1
+"""Error from which Huber's loss is linear, in logarithms: measurements have outliers."""
 _L2 = 3.0
 
 

@@ -13,7 +13,7 @@ its data sheet, with an interval from leaving one device out after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -36,7 +36,7 @@ from resperf.predictors._base import (
     stored,
 )
 from resperf.predictors._class_fit import alike as twins
-from resperf.predictors._fitted_classes import ClassFit
+from resperf.predictors._fitted_classes import ClassFit, group_of
 from resperf.predictors._left_out_cards import CardRows, Spread, spread_of
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level
@@ -81,8 +81,8 @@ class _Chosen(NamedTuple):
         reasons = [fit.outside(time_ms, batch) for fit in self.fits]
         return reasons[0] if all(reasons) else ""
 
-    def bands(self, terms: Terms, batch: int, name: str) -> dict[str, Band]:
-        """Return the attributed times of ``"groups"`` or of ``"attributed"`` classes.
+    def bands(self, terms: Terms, batch: int, name_of: Callable[[str], str]) -> dict[str, Band]:
+        """Return attributed times by what a class is called.
 
         Of several fits, the mean of their shares of the predicted time, with the outermost of their
         bands.
@@ -90,7 +90,7 @@ class _Chosen(NamedTuple):
         time_ms = float(self.predict([terms], [batch]).values[0])
         found = []
         for fit in self.fits:
-            parts = getattr(fit, name)(terms)
+            parts = fit.bands(terms, name_of)
             factor = time_ms / max(sum(part.value for part in parts.values()), 1e-12)
             found.append({k: Band(*(factor * each for each in v)) for k, v in parts.items()})
         nothing = Band(0.0, 0.0, 0.0)
@@ -240,8 +240,8 @@ class ClassCosts(Predictor):
         time_ms = float(chosen.predict([terms], [batch]).values[0])
         return Account(
             _OWN if chosen.spread is None else _OTHERS,
-            chosen.bands(terms, batch, "groups") if told_apart else {},
-            chosen.bands(terms, batch, "attributed") if told_apart else {},
+            chosen.bands(terms, batch, group_of) if told_apart else {},
+            chosen.bands(terms, batch, str) if told_apart else {},
             chosen.outside(time_ms, batch),
             run.left_out,
             tuple(notes),
@@ -258,7 +258,7 @@ class ClassCosts(Predictor):
         found = []
         for network in networks:
             run = _run(network, setting)
-            bands = chosen.bands(class_terms(run, _facts(platform)), _batch(run, chosen), "groups")
+            bands = chosen.bands(class_terms(run, _facts(platform)), _batch(run, chosen), group_of)
             total_ms = sum(band.value for band in bands.values())
             found.append(
                 {name: band.value / total_ms for name, band in bands.items() if band.value}

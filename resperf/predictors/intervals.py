@@ -39,6 +39,7 @@ PRIOR_ROWS = 1
 """Pseudo-rows with the usual error that are added to the few rows of a kind to estimate its error.
 With more, intervals of kinds with large errors would be too narrow."""
 _SHORTEST_MS = 1e-6
+"""Times up to this count as none: methods that clip at 0 predict 0, which has no logarithm."""
 _LEAST_USUAL = 0.001
 """Minimum of the usual error, for when most predictions are exact."""
 

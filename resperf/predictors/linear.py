@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from resperf.errors import BundleError, TrainingError, require
 from resperf.features import Array
-from resperf.predictors._base import Estimate, stored
+from resperf.predictors._base import Estimate
 from resperf.predictors.intervals import Intervals, assumed
+from resperf.records import Record
 from resperf.settings import Setting
 from resperf.splits import Mask, folds_of
 
@@ -54,6 +55,7 @@ class Robust:
 
 
 _SQUARES = Robust(rounds=0, least_error=1.0)
+"""Rows are weighted once, alike: squares of errors are minimised."""
 
 
 def fit_coefficients(
@@ -171,7 +173,7 @@ def left_out(groups: Sequence[str], predicted: Callable[[Mask, Mask], Array]) ->
 
 
 @dataclass(frozen=True)
-class LinearFit:
+class LinearFit(Record):
     """Coefficients on one device under one setting.
 
     Attributes
@@ -338,32 +340,6 @@ class LinearFit:
         return (
             "the fitted form gives less than half the shortest measured time, "
             f"{self.shortest:.3g}: that half is answered instead",
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "device": self.device,
-            "setting": self.setting.to_json(),
-            "coefficients": dict(self.coefficients),
-            "ranges": {name: list(each) for name, each in self.ranges.items()},
-            "shortest": self.shortest,
-            "intervals": None if self.intervals is None else self.intervals.to_json(),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        intervals = stored(values, "intervals")
-        return cls(
-            stored(values, "device"),
-            Setting.from_json(stored(values, "setting")),
-            {name: float(cost) for name, cost in stored(values, "coefficients").items()},
-            {name: (low, high) for name, (low, high) in stored(values, "ranges").items()},
-            float(stored(values, "shortest")),
-            None if intervals is None else Intervals.from_json(intervals),
-            tuple(stored(values, "notes")),
         )
 
 

@@ -136,14 +136,6 @@ class Counted:
             found[each.sort] = Operation(each.sort, *map(add, found[each.sort][1:], each[1:]))
         return found
 
-    @property
-    def is_convolutional(self) -> bool:
-        """Whether convolutions do at least half of the multiply-adds, and nothing is attention."""
-        sums = self.by_sort
-        main = sum(sums[sort].macs for sort in _ALL_CONVOLUTIONS)
-        every = sum(each.macs for each in sums.values())
-        return main > 0 and not sums[BATCHED].times and 2 * main >= every
-
     def scaled(self, factor: float) -> Counted:
         """Return the network at so many times its batch size (equation 3)."""
         return replace(

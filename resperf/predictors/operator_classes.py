@@ -26,6 +26,7 @@ from resperf.settings import HALF_TYPES, Setting
 from resperf.units import DTYPE_BYTES, MS_PER_S
 
 _LARGEST_VALUE_BYTES = 8
+"""Bytes of a value of an unknown type: those of the widest types, int64 and float64."""
 
 
 class RunTensor(NamedTuple):

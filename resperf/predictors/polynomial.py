@@ -7,33 +7,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import TrainingError, require
+from resperf.errors import require
 from resperf.features import Array
 from resperf.predictors._paper import Inputs, Learnt
 from resperf.predictors._regression import FormulaGraph, PaperRegression
+
+_DEGREE = 3
+"""Largest number of factors of a term."""
 
 
 class Polynomial(PaperRegression):
     """Ordinary least squares on all products of up to three features (scikit-learn).
 
     220 terms for a convolution. Far outside the training rows a cubic grows without bound.
-
-    Parameters
-    ----------
-    kind : str
-    epochs : int, optional
-        Ignored.
-    degree : int
-        Largest number of factors of a term.
     """
 
     method = "polynomial"
-
-    def __init__(self, kind: str, *, epochs: int | None = None, degree: int = 3) -> None:
-        super().__init__(kind, epochs=epochs)
-        if degree < 1:
-            raise TrainingError(f"degree={degree} must be at least 1")
-        self.degree = degree
 
     def regress(
         self,
@@ -44,7 +33,7 @@ class Polynomial(PaperRegression):
         """Solve the least squares; nothing is random."""
         preprocessing = require("sklearn.preprocessing", "train")
         linear_model = require("sklearn.linear_model", "train")
-        terms = preprocessing.PolynomialFeatures(self.degree)
+        terms = preprocessing.PolynomialFeatures(_DEGREE)
         # The first term is 1, so no other constant is needed.
         model = linear_model.LinearRegression(fit_intercept=False)
         model.fit(terms.fit_transform(rows.astype(np.float64)), targets)
@@ -53,24 +42,23 @@ class Polynomial(PaperRegression):
             answers: Array = model.predict(terms.transform(inputs.astype(np.float64)))
             return answers[:, None]
 
-        return run, _onnx(rows.shape[1], factors_of(terms.powers_, self.degree), model.coef_)
+        return run, _onnx(rows.shape[1], factors_of(terms.powers_), model.coef_)
 
 
-def factors_of(powers: npt.NDArray[Any], degree: int) -> npt.NDArray[np.int64]:
-    """Return which features each term multiplies, shape (degree, terms).
+def factors_of(powers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return which features each term multiplies, shape (`_DEGREE`, terms).
 
     Parameters
     ----------
     powers : array of int (terms, features)
         Exponent of each feature in each term.
-    degree : int
 
     Returns
     -------
     array of int64
         Positions in (1, first feature, second feature, ...): terms of lower degree multiply by 1.
     """
-    factors = np.zeros((degree, len(powers)), np.int64)
+    factors = np.zeros((_DEGREE, len(powers)), np.int64)
     for term, exponents in enumerate(powers):
         places = np.repeat(np.arange(1, len(exponents) + 1), exponents)
         factors[: len(places), term] = places

@@ -16,8 +16,11 @@ from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 
 _SMALL = 5000
+"""Rows below which batches are smaller: few rows would give few steps."""
 _MARGIN = 0.1
+"""Margin of the range that outputs are clipped to, in logarithms."""
 _USUAL = (0.005, 0.995)
+"""Quantiles of ln(time / baseline) that bound this range."""
 
 
 class Residual(Corrected):
@@ -43,12 +46,10 @@ class Residual(Corrected):
         epochs: int | None = None,
         members: int = 4,
         width: int = 128,
-        weight_decay: float = 0.1,
     ) -> None:
         super().__init__(kind, epochs=epochs)
         self.members = members
         self.width = width
-        self.weight_decay = weight_decay
 
     def _learn_correction(self, target: ResidualTarget, task: Task) -> None:
         """Train the network on scaled rows."""
@@ -85,7 +86,7 @@ class Residual(Corrected):
             rate=2e-3,
             shape="cosine",
             loss="absolute",
-            weight_decay=self.weight_decay,
+            weight_decay=0.1,
             average_share=0.05,
         )
 

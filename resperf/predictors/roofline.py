@@ -13,9 +13,8 @@ how far off each known device is when it is left out.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,20 +22,27 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.devices import FP32, canonical_device, device_class
-from resperf.devices.estimate import LAUNCH_MS
 from resperf.features import Array, Columns, take
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
+from resperf.predictors._card_costs import (
+    Costs,
+    Part,
+    Places,
+    Session,
+    factors_of,
+    left_out,
+    near,
+    pooled,
+)
 from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors.baseline import ROBUST
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
-from resperf.predictors.linear import fit_coefficients
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
-from resperf.predictors.terms.card import LAUNCH, Card, card_terms, is_aligned, product_of
+from resperf.predictors.terms.card import card_terms, is_aligned, product_of
 from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
 
 if TYPE_CHECKING:
@@ -44,124 +50,19 @@ if TYPE_CHECKING:
     from resperf.platform import Platform
     from resperf.settings import Setting
 
-Places = npt.NDArray[np.intp]
 _Key = TypeVar("_Key")
 
-_MOST_FITTED = 3000
-"""Rows of one session to which coefficients are fitted; all sessions count the same when pooled."""
-_FACTOR_ROWS, _OWN_ROWS = 3.0, 30.0
-"""Rows as which the pooled coefficients count against a device's factor, and its coefficients."""
 _FEWEST_FOR_TREES = 200
 """Rows of a session below which it gets no trees: they would fit its noise."""
-_ROUNDS = 3
-_FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
-"""Rows, and share of the rows of the session with most of them, that must show a session's dispatch
-for it to count in that of unknown hosts."""
 _SMALLEST_RATIO = 1e-6
-_SHORTEST_MS = 1e-6
-_AT_DISPATCH = 1.25
-"""Rows up to this many times the shortest may be times of dispatch alone."""
-_HIDDEN = 0.9
-"""They are if their work takes a smaller share of the time than this."""
+"""A smaller share of a term counts as this one, since trees read its logarithm."""
 _ALIGNMENTS = (4, 8, 32)
+"""Divisors of sizes that are inputs of the trees: kernels load several values at once."""
 _UNLIKE_FUNCTIONS = frozenset({"norm"})
 """Kinds whose functions are unlike kernels: a batch normalisation reduces nothing."""
 _WORK = ("flops", "moved_bytes")
 _WINDOW = ("kernel_height", "kernel_width", "stride_height", "stride_width", "groups")
 """Quantities that bound what was learnt: of all kinds, and of those with windows."""
-
-
-@dataclass(frozen=True)
-class Session:
-    """What is alike for some rows but their layers: device, sitting, and type of values.
-
-    Attributes
-    ----------
-    device : str
-        Its canonical name; empty if it is not known.
-    name : str
-        The source's session: its host and driver have a launch and a speed of their own.
-    number : str
-        Type of values, a name of `resperf.devices.facts.Peaks`.
-    """
-
-    device: str
-    name: str
-    number: str
-
-    def card(self) -> Card:
-        """Return the device's facts for this type of values."""
-        return Card.of(self.device, self.number)
-
-    @property
-    def sort(self) -> tuple[str, str]:
-        """What shares a pooled prior: class of devices, and type of values."""
-        return self.card().device_class, self.number
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Coefficients of a sum of terms.
-
-    Attributes
-    ----------
-    coefficients : mapping of str to float
-        Term -> how many times longer than ideal; of `LAUNCH`, ms.
-    dispatch_ms : float
-        What the host needs to start a layer: no time is shorter. It hides the work of small layers.
-    rows : int
-        From which they were learnt.
-    trees : bool
-        Whether the trees correct them.
-    dispatched : bool
-        Whether the times of these rows contain the host's dispatch; else they are of kernels alone.
-    aligned : int
-        How many of the rows have aligned sizes (`resperf.predictors.terms.card.is_aligned`).
-    fixed : mapping of str to float
-        Features of the layer that all of these rows share; only where trees correct them.
-    """
-
-    coefficients: Mapping[str, float]
-    dispatch_ms: float
-    rows: int
-    trees: bool = False
-    dispatched: bool = False
-    aligned: int = 0
-    fixed: Mapping[str, float] = field(default_factory=dict)
-
-    def total_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
-        """Return the times of layers, each the longer of dispatch and work, shape (rows,)."""
-        return np.maximum(self.work_ms(terms, scales), max(self.dispatch_ms, _SHORTEST_MS))
-
-    def work_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
-        """Return the sum of terms; all but the launch are multiplied by `scales`, (rows,)."""
-        total: Array = self.coefficients.get(LAUNCH, 0.0) + self.variable_ms(terms, scales)
-        return total
-
-    def variable_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
-        """Return the sum of all terms but the launch, times `scales`, (rows,)."""
-        variable = sum(
-            (factor * terms[name] for name, factor in self.coefficients.items() if name != LAUNCH),
-            start=np.zeros_like(scales),
-        )
-        found: Array = variable * scales
-        return found
-
-    def rows_like(self, *, aligned: bool) -> tuple[int, int]:
-        """Return how many of the rows have aligned sizes or not, and how many there are."""
-        return self.aligned if aligned else self.rows - self.aligned, self.rows
-
-    def device_shares(self, terms: Mapping[str, Array], scales: Array) -> Array:
-        """Return the share of each layer's time in which the device works, (rows,).
-
-        A time between two events of an idle device begins with the dispatch of the host. It grows
-        with the layer's work from the launch on; what a kernel takes next to others is the rest.
-        """
-        total_ms = self.total_ms(terms, scales)
-        if not self.dispatched:
-            return np.ones_like(total_ms)
-        shares: Array = np.maximum(self.variable_ms(terms, scales), LAUNCH_MS) / total_ms
-        return np.minimum(shares, 1.0)
 
 
 def _number_of(dtype: str, setting: Setting | None) -> str:
@@ -242,17 +143,16 @@ class Roofline(Boosted):
         parts = [
             self._part(session, examples, places, task.seed) for session, places in sessions.items()
         ]
-        self.factors_: dict[str, float] = {}
-        self.factors_ = self._fit_factors(parts)
+        self.factors_ = factors_of(self.kind, parts)
         parts = [replace(part, scales=self._scales(part.columns)) for part in parts]
         self.priors_ = {
-            sort: _pooled([part for part in parts if part.session.sort == sort])
+            sort: pooled([part for part in parts if part.session.sort == sort])
             for sort in dict.fromkeys(part.session.sort for part in parts)
         }
         self.sessions_ = {
-            part.session: _near(part, self.priors_[part.session.sort]) for part in parts
+            part.session: near(part, self.priors_[part.session.sort]) for part in parts
         }
-        self.left_out_ = {sort: found for sort in self.priors_ if (found := _left_out(
+        self.left_out_ = {sort: found for sort in self.priors_ if (found := left_out(
             [part for part in parts if part.session.sort == sort]
         ))}  # fmt: skip
         self._learn_trees(task, sessions)
@@ -281,11 +181,11 @@ class Roofline(Boosted):
         }  # fmt: skip
         return intervals_of_kinds(judged), between
 
-    def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> _Part:
+    def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> Part:
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
         known = term_quantities(self.kind, columns)
-        return _Part(
+        return Part(
             session, columns, card_terms(self.kind, known, session.card()), np.ones(len(places)),
             examples.values[places], seed, _has_dispatch(_each(examples.settings, places[0])),
             int(is_aligned(self.kind, known).sum()),
@@ -297,27 +197,6 @@ class Roofline(Boosted):
         if choices is None:
             return np.ones(len(next(iter(columns.values()))))
         return np.array([self.factors_.get(str(choice), 1.0) for choice in choices])
-
-    def _fit_factors(self, parts: Sequence[_Part]) -> dict[str, float]:
-        """Return for each function how its rows' variable time differs from that of all."""
-        logs: dict[str, list[Array]] = {}
-        for part in parts:
-            choices = choices_of(self.kind, part.columns)
-            if choices is None:
-                return {}
-            costs = _near(part, None)
-            launch = costs.coefficients.get(LAUNCH, 0.0)
-            variable = costs.work_ms(part.terms, part.scales) - launch
-            own = part.values - launch
-            known = (part.values > _AT_DISPATCH * costs.dispatch_ms) & (own > 0) & (variable > 0)
-            found = np.log(own[known] / variable[known])
-            for choice in np.unique(choices[known]):
-                logs.setdefault(str(choice), []).append(found[choices[known] == choice])
-        return {
-            choice: float(np.exp(np.median(rows) * len(rows) / (len(rows) + _FACTOR_ROWS)))
-            for choice, arrays in logs.items()
-            for rows in [np.concatenate(arrays)]
-        }
 
     def _learn_trees(self, task: Task, sessions: Mapping[Session, Places]) -> None:
         """Learn ln(time / sum of terms) of the sessions with enough rows."""
@@ -545,14 +424,14 @@ class Roofline(Boosted):
             **self._store_correction(folder, stem),
             "factors": self.factors_,
             "priors": [
-                {"class": sort[0], "number": sort[1], **_to_json(costs),
+                {"class": sort[0], "number": sort[1], **costs.to_json(),
                  **_stored_intervals("intervals", self.left_out_.get(sort)),
                  **_stored_intervals("between_sessions", self.between_.get(sort))}
                 for sort, costs in self.priors_.items()
             ],
             "sessions": [
                 {"device": each.device, "session": each.name, "number": each.number,
-                 **_to_json(costs), **_stored_intervals("intervals", self.intervals_.get(each))}
+                 **costs.to_json(), **_stored_intervals("intervals", self.intervals_.get(each))}
                 for each, costs in self.sessions_.items()
             ],
         }  # fmt: skip
@@ -562,14 +441,14 @@ class Roofline(Boosted):
         self.features_ = tuple(stored(values, "features"))
         self.factors_ = dict(stored(values, "factors"))
         sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
-        self.priors_ = {sort: _from_json(each) for sort, each in sorts.items()}
+        self.priors_ = {sort: Costs.from_json(each) for sort, each in sorts.items()}
         self.left_out_ = _read_intervals("intervals", sorts)
         self.between_ = _read_intervals("between_sessions", sorts)
         sessions = {
             Session(each["device"], each["session"], each["number"]): each
             for each in stored(values, "sessions")
         }
-        self.sessions_ = {session: _from_json(each) for session, each in sessions.items()}
+        self.sessions_ = {session: Costs.from_json(each) for session, each in sessions.items()}
         self.intervals_ = _read_intervals("intervals", sessions)
         self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
 
@@ -598,22 +477,6 @@ def _has(layers: Described, fixed: Mapping[str, float]) -> npt.NDArray[np.bool_]
     return alike
 
 
-def _to_json(costs: Costs) -> dict[str, Any]:
-    return {
-        "terms": dict(costs.coefficients), "dispatch_ms": costs.dispatch_ms, "rows": costs.rows,
-        "trees": costs.trees, "dispatched": costs.dispatched, "aligned": costs.aligned,
-        "fixed": dict(costs.fixed),
-    }  # fmt: skip
-
-
-def _from_json(values: Mapping[str, Any]) -> Costs:
-    return Costs(
-        stored(values, "terms"), float(stored(values, "dispatch_ms")), int(stored(values, "rows")),
-        bool(stored(values, "trees")), bool(stored(values, "dispatched")),
-        int(stored(values, "aligned")), dict(stored(values, "fixed")),
-    )  # fmt: skip
-
-
 def _stored_intervals(name: str, found: Intervals | None) -> dict[str, Any]:
     return {} if found is None else {name: found.to_json()}
 
@@ -623,133 +486,3 @@ def _read_intervals(name: str, entries: Mapping[_Key, Mapping[str, Any]]) -> dic
     return {
         key: Intervals.from_json(each[name]) for key, each in entries.items() if name in each
     }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows of one session: layers, terms (rows,), factors of functions, and times.
-
-    `dispatched` and `aligned` as of `Costs`.
-    """
-
-    session: Session
-    columns: Columns
-    terms: Mapping[str, Array]
-    scales: Array
-    values: Array
-    seed: int
-    dispatched: bool
-    aligned: int
-
-    @property
-    def relative(self) -> Array:
-        """Terms, the launch first, over the measured times, (rows, terms)."""
-        scaled = [
-            each if name == LAUNCH else each * self.scales for name, each in self.terms.items()
-        ]
-        found: Array = np.stack(scaled, axis=1) / self.values[:, None]
-        return found
-
-    @property
-    def shortest_ms(self) -> float:
-        """Return the shortest time but for one in a hundred."""
-        return float(np.sort(self.values)[len(self.values) // 100])
-
-    def dispatches_ms(self, costs: Costs) -> Array:
-        """Return the times that nearly all rows exceed and that work alone does not explain."""
-        hidden = costs.work_ms(self.terms, self.scales) < _HIDDEN * self.values
-        return self.values[hidden & (self.values <= _AT_DISPATCH * self.shortest_ms)]
-
-    def some(self) -> Places:
-        """Return at most `_MOST_FITTED` rows."""
-        order = np.random.default_rng(self.seed).permutation(len(self.values))
-        return order[:_MOST_FITTED]
-
-
-def _pooled(parts: Sequence[_Part]) -> Costs:
-    """Fit one set of coefficients to all sessions, each of which has a dispatch of its own."""
-    names = tuple(parts[0].terms)
-    matrices, weights = [], []
-    of_device = Counter(part.session.device for part in parts)
-    for part in parts:
-        some = part.some()
-        some = some[part.values[some] > _AT_DISPATCH * part.shortest_ms]
-        matrices.append(part.relative[some])
-        total = max(len(some), 1) * of_device[part.session.device]
-        weights.append(np.full(len(some), 1 / total))
-    found = _fit_near(np.vstack(matrices), np.concatenate(weights), np.zeros(len(names)), 0.0)
-    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
-    rows = sum(len(part.values) for part in parts)
-    work = Costs(coefficients, 0.0, rows, dispatched=any(part.dispatched for part in parts))
-    shown = [part.dispatches_ms(work) for part in parts]
-    fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
-    known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
-    return replace(work, dispatch_ms=float(np.median(known)) if known else 0.0)
-
-
-def _left_out(parts: Sequence[_Part]) -> Intervals | None:
-    """Return the interval of a device without rows: each device is predicted from the others."""
-    ratios: dict[str, list[Array]] = {}
-    for device in dict.fromkeys(part.session.device for part in parts):
-        others = [part for part in parts if part.session.device != device]
-        if not others:
-            return None
-        costs = _pooled(others)
-        ratios[device] = [
-            np.log(part.values / costs.total_ms(part.terms, part.scales))
-            for part in parts if part.session.device == device
-        ]  # fmt: skip
-    return Intervals.of_groups([np.concatenate(each) for each in ratios.values()])
-
-
-def _near(part: _Part, prior: Costs | None) -> Costs:
-    """Fit a session's coefficients, near the pooled ones times one factor where rows are few.
-
-    Rows that only show the dispatch say nothing of coefficients, unless these predict more.
-    """
-    names = tuple(part.terms)
-    some = part.some()
-    relative, weights, values = part.relative[some], np.ones(len(some)), part.values[some]
-    known = {} if prior is None else prior.coefficients
-    pooled = np.array([known.get(name, 0.0) for name in names])
-    shows = long = values > _AT_DISPATCH * part.shortest_ms
-    if prior is not None:
-        shows = long | (relative @ pooled > _HIDDEN)
-    found = pooled
-    for _ in range(_ROUNDS):
-        centre, strength = pooled, 0.0
-        if prior is not None:
-            one = (relative[shows] @ pooled)[:, None]
-            factor = _fit_near(one, weights[shows], np.ones(1), _FACTOR_ROWS)
-            centre, strength = factor * pooled, _OWN_ROWS
-        found = _fit_near(relative[shows], weights[shows], centre, strength)
-        shows = long | (relative @ found > _HIDDEN)
-    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
-    costs = Costs(
-        coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values),
-        dispatched=part.dispatched, aligned=part.aligned,
-    )  # fmt: skip
-    shown = part.dispatches_ms(costs)
-    if not len(shown):
-        return replace(costs, dispatch_ms=min(costs.dispatch_ms, part.shortest_ms))
-    own, usual = float(np.median(shown)), costs.dispatch_ms or float(np.median(shown))
-    share = len(shown) / (len(shown) + 1)
-    return replace(costs, dispatch_ms=own**share * usual ** (1 - share))
-
-
-def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
-    return {name: each for name, each in coefficients.items() if each > 0}
-
-
-def _fit_near(relative: Array, weights: Array, centre: Array, strength: float) -> Array:
-    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as a baseline, near a centre.
-
-    The centre counts as `strength` rows in each of which one term differs by its mean share.
-    """
-    if not len(relative):
-        return centre
-    shares = np.maximum(relative.mean(axis=0), 1e-12)
-    return fit_coefficients(
-        relative, np.ones(len(relative)), robust=ROBUST, weights=weights,
-        strengths=np.sqrt(strength) * shares, centre=centre, scales=shares,
-    )  # fmt: skip

@@ -10,6 +10,7 @@ from resperf.predictors._paper import Inputs, Learnt
 from resperf.predictors._regression import FormulaGraph, PaperRegression
 
 _CACHE_MB = 400
+"""Memory for values of the kernel during a fit; it changes no result."""
 
 
 class SVR(PaperRegression):

@@ -17,6 +17,7 @@ _MB = 1e6
 # on a machine gets a coefficient of 0.
 _STEPS_BYTES = (0.0, 256e3, 1e6, 4e6, 16e6)
 _SHORTEST_MS = 1e-6
+"""Times up to this are of views, which copy nothing."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from resperf.settings import PLAIN_PRECISIONS
 from resperf.units import format_ms, json_values
 
 if TYPE_CHECKING:
-    from resperf.dataset.engine_runs import EngineRun, RunLayer
+    from resperf.dataset.engine_runs import EngineRun
+    from resperf.dataset.importing import EngineLayer
 
 _SHOWN_NAME = 72
 """Characters of a fused layer's name."""
@@ -41,7 +42,7 @@ class EngineComparison:
         either side: one fused layer of the engine is often several predicted ones.
     predicted_only : tuple of LayerPrediction
         Predicted layers whose nodes no layer of the engine names.
-    engine_only : tuple of RunLayer
+    engine_only : tuple of EngineLayer
         Layers of the engine that no predicted layer shares a node with.
     """
 
@@ -50,7 +51,7 @@ class EngineComparison:
     matched_by: str
     layers: tuple[ComparisonRow, ...]
     predicted_only: tuple[LayerPrediction, ...]
-    engine_only: tuple[RunLayer, ...]
+    engine_only: tuple[EngineLayer, ...]
 
     @property
     def totals(self) -> list[ComparisonRow]:
@@ -170,7 +171,7 @@ def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) ->
     return sorted(found.values(), key=lambda group: min(group.theirs))
 
 
-def _row(mine: Sequence[LayerPrediction], theirs: Sequence[RunLayer]) -> ComparisonRow:
+def _row(mine: Sequence[LayerPrediction], theirs: Sequence[EngineLayer]) -> ComparisonRow:
     name = " | ".join(_short(layer.name) for layer in theirs)
     kinds = ", ".join(_counted(layer.kind for layer in mine))
     return ComparisonRow(

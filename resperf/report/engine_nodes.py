@@ -11,7 +11,7 @@ from resperf.layers import FUNCTION_OF
 from resperf.network import MALFORMED, Network, Node
 
 if TYPE_CHECKING:
-    from resperf.dataset.engine_runs import RunLayer
+    from resperf.dataset.importing import EngineLayer
 
 BY_NAMES, BY_SHAPES = "names of nodes", "shapes, as names differ"
 """How layers were matched with nodes."""
@@ -25,7 +25,7 @@ _PASSED = ("QuantizeLinear", "DequantizeLinear", "BatchNormalization")
 
 
 def nodes_of_layers(
-    layers: Sequence[RunLayer], network: Network
+    layers: Sequence[EngineLayer], network: Network
 ) -> tuple[list[frozenset[str]], str]:
     """Return the nodes of each layer, and how they were found: `BY_NAMES` or `BY_SHAPES`.
 
@@ -46,7 +46,7 @@ def nodes_of_layers(
     return _by_shapes(layers, network), BY_SHAPES
 
 
-def _by_shapes(layers: Sequence[RunLayer], network: Network) -> list[frozenset[str]]:
+def _by_shapes(layers: Sequence[EngineLayer], network: Network) -> list[frozenset[str]]:
     waiting: dict[Hashable, deque[Node]] = defaultdict(deque)
     for node in network.nodes:
         if (shape := _shape_of_node(node, network)) is not None:
@@ -68,11 +68,11 @@ def _by_shapes(layers: Sequence[RunLayer], network: Network) -> list[frozenset[s
     return found
 
 
-def _shape_of_layer(layer: RunLayer) -> Hashable:
+def _shape_of_layer(layer: EngineLayer) -> Hashable:
     values, kind = layer.parameters, layer.parameters.get("ParameterType")
     if not layer.inputs or not layer.outputs:
         return None
-    read, written = layer.inputs[0], tuple(layer.outputs[0])
+    read, written = layer.inputs[0].shape, layer.outputs[0].shape
     if kind == "Convolution":
         return ("product", written, read[1], tuple(values["Kernel"]), int(values["Groups"]))
     if kind == "Pooling":
@@ -109,7 +109,7 @@ def _shape_of_node(node: Node, network: Network) -> Hashable:
 
 
 def _with_fused(
-    node: Node, layer: RunLayer, network: Network, readers: Mapping[str, Sequence[Node]]
+    node: Node, layer: EngineLayer, network: Network, readers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Return a node and those after it that its layer fuses: bias, sum, activation."""
     kind, values = layer.parameters.get("ParameterType"), layer.parameters

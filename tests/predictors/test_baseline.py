@@ -59,14 +59,6 @@ def test_a_term_that_few_rows_have_is_left_out() -> None:
     assert found[3] == 0
 
 
-def test_rows_of_weight_zero_do_not_count() -> None:
-    expected = np.array([0.5, 2.0, 1.0])
-    times_ms = ROWS @ expected
-    times_ms[:20] *= 3
-    weights = np.r_[np.zeros(20), np.ones(40)]
-    np.testing.assert_allclose(fit_terms(ROWS, times_ms, weights), expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["conv", "pool", "dense"])
 def test_closed_form_times_are_learnt(toy_rows: Any, kind: str) -> None:
     layers, times_ms = toy_rows(kind, 120)

@@ -301,19 +301,3 @@ def test_vgg16_has_the_totals_of_giannitis_table_2():
     made = [node.outputs[0] for node in network.nodes if node.op in ("Conv", "MaxPool", "Gemm")]
     values = sum(float(np.prod(network.tensors[name].shape)) for name in (*made, *network.inputs))
     assert values == pytest.approx(1.52e7, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    ("macs", "convolutional"),
-    [
-        ({"convolution": 4.0, "grouped convolution": 2.0, "product": 5.0}, True),
-        ({"convolution": 4.0, "product": 6.0}, False),
-        ({"convolution": 9.0, "batched product": 1.0}, False),
-        ({"other": 0.0}, False),
-    ],
-)
-def test_a_convolutional_network_is_mostly_convolutions_without_attention(
-    macs: dict[str, float], convolutional: bool
-) -> None:
-    operations = tuple(Operation(sort, count, 1, 1, 2, 1, 1) for sort, count in macs.items())
-    assert Counted("net", operations, 1.0).is_convolutional is convolutional

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf.dataset import RunLayer, import_trtexec, read_engine_run
+from resperf.dataset import import_trtexec, read_engine_run
+from resperf.dataset.importing import EngineLayer, EngineTensor
 from resperf.network import Network, read_network
 from resperf.report.engine_nodes import BY_NAMES, BY_SHAPES, nodes_of_layers
 
@@ -19,10 +20,10 @@ NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 CONV = {"ParameterType": "Convolution", "Kernel": [1, 1], "Groups": 1, "Activation": "NONE"}
 
 
-def layer(*nodes: str, spans: bool = False, inputs: int = 1, **parameters: object) -> RunLayer:
-    shape = (1, 4, 8, 8)
-    return RunLayer(
-        " + ".join(nodes), "", (shape,) * inputs, (shape,), nodes, spans, parameters, 1.0, "", ""
+def layer(*nodes: str, spans: bool = False, inputs: int = 1, **parameters: object) -> EngineLayer:
+    tensor = EngineTensor("", (1, 4, 8, 8), "float32", "")
+    return EngineLayer(
+        " + ".join(nodes), "", (tensor,) * inputs, (tensor,), nodes, spans, parameters, 1.0
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from resperf.dataset.importing.trtexec import read_engine
+from resperf.dataset.importing.trtexec import read_exports
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests/dataset/importing/trtexec/small.graph.json"
@@ -98,7 +98,7 @@ def test_nodes_that_were_compiled_as_a_whole_are_left_out(
 def test_engines_without_quantisation_have_the_groups_of_the_rules(tool: ModuleType) -> None:
     for name, known in tool.KNOWN.items():
         if not known.quantized:
-            engine = read_engine(ENGINES / f"{name}.graph.json.gz")
+            engine = read_exports([ENGINES / f"{name}.graph.json.gz"])
             found = tool.compare(engine, *tool.lowered_network(known, engine))
             assert found.in_order >= 0.95 * found.larger, "\n".join(found.differences())
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from resperf.dataset.importing.trtexec import Engine, EngineLayer, read_engine
+from resperf.dataset.importing.trtexec import Engine, EngineLayer, read_exports
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Elementwise, Pool
 from resperf.lowering import LoweredNetwork, LoweredNode
@@ -334,7 +334,7 @@ def main() -> None:
     rows = []
     for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
         try:
-            engine = read_engine(path)
+            engine = read_exports([path])
             network, lowered = lowered_network(known, engine)
         except ResperfError as error:
             sys.exit(str(error))

@@ -13,7 +13,6 @@ from resperf.dataset.importing.trtexec import (
     Engine,
     EngineLayer,
     EngineTensor,
-    read_engine,
     read_exports,
 )
 from resperf.dataset.importing.vidur import VIDUR, import_vidur
@@ -28,5 +27,5 @@ PUBLISHED = {
 
 __all__ = ["FORMATS", "LIST", "PUBLISHED", "Engine", "EngineLayer", "EngineTensor", "Imported",
            "SourceMapping", "import_dataset", "import_list", "import_neusight", "import_timm",
-           "import_trtexec", "import_vidur", "read_engine", "read_exports", "read_mapping",
+           "import_trtexec", "import_vidur", "read_exports", "read_mapping",
            "shipped_mapping"]  # fmt: skip

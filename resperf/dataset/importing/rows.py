@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
-from resperf.errors import DatasetError, LayerError
+from resperf.errors import DatasetError, LayerError, listed
 from resperf.layers import Layer, kind_of
 from resperf.measurement import layer_kind, quantity_of, written_kind, written_layer
 from resperf.quantities import layer_quantity
@@ -176,10 +176,12 @@ class ForeignFile:
             If the header lacks columns that the mapping needs, or the file is not CSV.
         """
         header, lines = self._lines(mapping.delimiter)
-        reader = _Reader(mapping, self._kinds(mapping, header), header)
+        reader = _Reader(mapping, self._kinds(mapping, header))
         for place, cells in lines:
             try:
-                yield reader.row(cells, place)
+                if len(cells) != len(header):
+                    raise _InvalidRowError("not as many cells as columns", f"{len(cells)} cells")
+                yield reader.row(dict(zip(header, cells, strict=True)), place)
             except _InvalidRowError as error:
                 left_out.add(error.reason, place, error.detail)
 
@@ -227,9 +229,7 @@ def has_columns(*columns: str) -> Callable[[str, Sequence[str]], None]:
     def check(name: str, header: Sequence[str]) -> None:
         missing = [column for column in columns if column not in header]
         if missing:
-            rest = len(header) - SHOWN_COLUMNS
-            shown = ", ".join(header[:SHOWN_COLUMNS]) or "none"
-            shown += f" and {rest} more" if rest > 0 else ""
+            shown = listed(header, SHOWN_COLUMNS) or "none"
             raise DatasetError(f"{name} has no column {missing[0]!r}; its columns are {shown}")
 
     return check
@@ -254,19 +254,15 @@ def read_files(paths: Sequence[Path]) -> list[ForeignFile]:
 class _Reader:
     """Turns cells into layers and times; the meaning of each text is cached."""
 
-    def __init__(
-        self, mapping: SourceMapping, kinds: Sequence[KindColumns], header: Sequence[str]
-    ) -> None:
+    def __init__(self, mapping: SourceMapping, kinds: Sequence[KindColumns]) -> None:
         self._mapping, self._kinds = mapping, kinds
-        self._places = {name: place for place, name in enumerate(header)}
-        self._width = len(header)
         self._words: dict[tuple[str, str], str] = {}
         self._names: dict[str, set[str]] = {}
         for kind in kinds:
             for word, spec in kind_of(layer_kind(kind.kind)).specs().items():
                 self._names.setdefault(word, set()).update(spec.choices)
 
-    def row(self, cells: Sequence[str], place: str) -> ForeignRow:
+    def row(self, cells: Mapping[str, str], place: str) -> ForeignRow:
         """Return layer and times of a row.
 
         Raises
@@ -274,12 +270,10 @@ class _Reader:
         _InvalidRowError
             If the row is invalid.
         """
-        if len(cells) != self._width:
-            raise _InvalidRowError("not as many cells as columns", f"{len(cells)} cells")
         kind = next((kind for kind in self._kinds if self._fits(kind, cells)), None)
         if kind is None:
             columns = sorted({column for kind in self._kinds for column in kind.where})
-            shown = ", ".join(f"{c}={cells[self._places[c]]}" for c in columns)
+            shown = ", ".join(f"{c}={cells[c]}" for c in columns)
             raise _InvalidRowError("of no kind in the mapping", shown)
         layer, optimizer = self._layer(kind, cells)
         times_ms = {
@@ -288,15 +282,13 @@ class _Reader:
         }
         return ForeignRow(layer, optimizer, times_ms, place)
 
-    def _fits(self, kind: KindColumns, cells: Sequence[str]) -> bool:
-        return all(
-            _plain(cells[self._places[column]]) in allowed for column, allowed in kind.where.items()
-        )
+    def _fits(self, kind: KindColumns, cells: Mapping[str, str]) -> bool:
+        return all(_plain(cells[column]) in allowed for column, allowed in kind.where.items())
 
-    def _layer(self, kind: KindColumns, cells: Sequence[str]) -> tuple[Layer, str]:
+    def _layer(self, kind: KindColumns, cells: Mapping[str, str]) -> tuple[Layer, str]:
         words = dict(kind.constants)
         for word, column in kind.columns.items():
-            words[word] = self._word(word, column, cells[self._places[column]])
+            words[word] = self._word(word, column, cells[column])
         try:
             return written_layer(kind.kind, words, typed=True)
         except LayerError as error:
@@ -322,7 +314,7 @@ class _Reader:
             raise _InvalidRowError(f"a value in {column} that is not in the mapping", repr(cell))
         return choices[cell]
 
-    def _times(self, columns: TimeColumns, cells: Sequence[str]) -> tuple[float, ...]:
+    def _times(self, columns: TimeColumns, cells: Mapping[str, str]) -> tuple[float, ...]:
         times = tuple(self._number(name, cells) for name in columns.names)
         if min(times) <= 0:
             raise _InvalidRowError("a time that is not above 0", _shown(columns, times))
@@ -331,8 +323,8 @@ class _Reader:
                                  _shown(columns, times))  # fmt: skip
         return tuple(time * self._mapping.unit_ms for time in times)
 
-    def _number(self, column: str, cells: Sequence[str]) -> float:
-        cell = cells[self._places[column]].strip()
+    def _number(self, column: str, cells: Mapping[str, str]) -> float:
+        cell = cells[column].strip()
         if cell.casefold() in _EMPTY:
             raise _InvalidRowError(f"no value in {column}")
         try:

@@ -173,32 +173,15 @@ class _Role(StrEnum):
     FACTS = "a log or metadata"
 
 
-def read_engine(
-    graph: Path,
-    profile: Path | None = None,
-    times: Path | None = None,
-    metadata: Sequence[Path] = (),
-) -> Engine:
+def read_exports(paths: Sequence[Path]) -> Engine:
     """Read the exports of one engine.
 
     Parameters
     ----------
-    graph, profile, times : Path
-        Written by ``--exportLayerInfo``, ``--exportProfile`` and ``--exportTimes``, compressed with
-        gzip or not.
-    metadata : sequence of Path
-        Logs of trtexec, or metadata files of TensorRT Engine Explorer.
-
-    Raises
-    ------
-    DatasetError
-        As `read_exports`.
-    """
-    return read_exports([each for each in (graph, profile, times, *metadata) if each is not None])
-
-
-def read_exports(paths: Sequence[Path]) -> Engine:
-    """Read the exports of one engine, in any order; each file is recognised by its content.
+    paths : sequence of Path
+        What ``--exportLayerInfo``, ``--exportProfile`` and ``--exportTimes`` wrote, logs of
+        trtexec, and metadata files of TensorRT Engine Explorer, in any order, compressed with gzip
+        or not; each is recognised by its content.
 
     Raises
     ------

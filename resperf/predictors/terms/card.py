@@ -58,6 +58,7 @@ _WIDE_PRODUCTS = 2.0
 """Peak of products over that without tensor cores, from which Winograd's saves nothing: it needs
 2.25 times fewer multiplications at least."""
 _ALIGNED = 16
+"""What aligned sizes are a multiple of, as sizes in networks usually are."""
 _STARTING_CYCLES = 1000.0
 """Unit of the terms of starts, whose coefficients are near 1."""
 

@@ -21,7 +21,7 @@ from resperf.dataset import (
     merge_datasets,
     read_dataset,
 )
-from resperf.dataset.importing import EngineLayer, EngineTensor, read_engine, read_exports
+from resperf.dataset.importing import EngineLayer, EngineTensor, read_exports
 from resperf.dataset.importing.engine_layers import typed_layer
 from resperf.dataset.importing.trtexec import version_of
 from resperf.errors import DatasetError, LayerError
@@ -45,7 +45,7 @@ def changed(tmp_path: Path, path: Path, change: Any) -> Path:
 
 
 def test_engine() -> None:
-    engine = read_engine(GRAPH, PROFILE, TIMES, [LOG])
+    engine = read_exports([GRAPH, PROFILE, TIMES, LOG])
     assert (engine.name, engine.version, engine.device) == (
         "small", "8.6.1", "NVIDIA GeForce RTX 3090",
     )  # fmt: skip
@@ -186,7 +186,7 @@ def test_profile_of_older_versions_has_means_or_sums(tmp_path: Path) -> None:
             del entry["averageMs"]
 
     for change in (means, sums):
-        layer = read_engine(GRAPH, changed(tmp_path, PROFILE, change)).layers[1]
+        layer = read_exports([GRAPH, changed(tmp_path, PROFILE, change)]).layers[1]
         # 3.3 ms in 100 runs.
         assert (layer.ms, layer.is_median) == (pytest.approx(0.033), False)
 
@@ -214,7 +214,7 @@ def test_nodes(
     # trtexec does not escape the characters between names.
     text = json.dumps({"Layers": [layer]}).replace("\\u001f", "\x1f").replace("\\u001e", "\x1e")
     path.write_text(text)
-    (read,) = read_engine(path).layers
+    (read,) = read_exports([path]).layers
     assert (read.nodes, read.spans) == (nodes, spans)
 
 
@@ -239,7 +239,7 @@ def test_formats(tmp_path: Path, written: str, dtype: str, layout: str) -> None:
     tensor = {"Name": "x", "Dimensions": [1, 8, 2, 2], "Format/Datatype": written}
     path = tmp_path / "graph.json"
     path.write_text(json.dumps({"Layers": [{"Name": "a", "Inputs": [tensor]}]}))
-    (read,) = read_engine(path).layers[0].inputs
+    (read,) = read_exports([path]).layers[0].inputs
     assert (read.dtype, read.layout) == (dtype, layout)
 
 
@@ -292,7 +292,7 @@ def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
         entries += [entry("[HostToDeviceCopy 0]", 0.003), entry("Softmax_9", 0.001)]
         del entries[2]
 
-    engine = read_engine(GRAPH, changed(tmp_path, PROFILE, unlike))
+    engine = read_exports([GRAPH, changed(tmp_path, PROFILE, unlike)])
     found = {layer.name: layer.ms for layer in engine.layers}
     # A layer that runs twice in a run; a copy that only the profile has; a layer without a time.
     assert found["Softmax_9"] == pytest.approx(0.008)
@@ -304,7 +304,7 @@ def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
         del entries[2:6]
 
     with pytest.raises(DatasetError, match="another engine than small, of which it lacks 3 of 8"):
-        read_engine(GRAPH, changed(tmp_path, PROFILE, shorter))
+        read_exports([GRAPH, changed(tmp_path, PROFILE, shorter)])
 
 
 @pytest.mark.parametrize("timed", ["", " [profile 1]"])
@@ -326,7 +326,7 @@ def test_optimization_profiles(tmp_path: Path, timed: str, tensors: str) -> None
             entry["name"] += timed
 
     graph, profile = changed(tmp_path, GRAPH, two), changed(tmp_path, PROFILE, named)
-    engine = read_engine(graph, profile, metadata=[LOG])
+    engine = read_exports([graph, profile, LOG])
     assert engine.layers_ms == pytest.approx(0.090)
     assert engine.layers[4].name == f"Conv_3 + Add_4 + Relu_5{timed}"
     assert engine.layers[4].nodes == ("Conv_3", "Add_4", "Relu_5")
@@ -339,7 +339,7 @@ def test_times_of_older_versions(tmp_path: Path) -> None:
         for run in runs:
             run |= {"inMs": run.pop("h2dMs"), "outMs": run.pop("d2hMs")}
 
-    engine = read_engine(GRAPH, times=changed(tmp_path, TIMES, older))
+    engine = read_exports([GRAPH, changed(tmp_path, TIMES, older)])
     assert engine.h2d_ms == (0.012, 0.010, 0.011)
     assert engine.d2h_ms == (0.002, 0.004, 0.003)
 
@@ -348,7 +348,7 @@ def test_other_encodings(tmp_path: Path) -> None:
     log, graph = tmp_path / "small.log", tmp_path / "small.graph.json"
     log.write_text(LOG.read_text(), encoding="utf-16")
     graph.write_bytes(b"\xef\xbb\xbf" + GRAPH.read_bytes() + b"\n\0\0")
-    assert read_engine(graph, metadata=[log]).device == "NVIDIA GeForce RTX 3090"
+    assert read_exports([graph, log]).device == "NVIDIA GeForce RTX 3090"
 
 
 def test_damaged_exports_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_bad_companions(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match="another engine than small, which has no layer 'Conv_7'"
     ):
-        read_engine(GRAPH, other)
+        read_exports([GRAPH, other])
     with pytest.raises(DatasetError, match="are both a profile"):
         read_exports([GRAPH, PROFILE, other])
     with pytest.raises(DatasetError, match="are the same file"):
