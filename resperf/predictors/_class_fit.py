@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -132,39 +132,6 @@ class Relative:
         return left_out(
             groups, lambda rest, own: self.matrix[own] @ self.some(rest).solve(shrinkage)
         )
-
-    def each_left_out(
-        self, groups: Sequence[str], folds: Sequence[str], shrinkages: Mapping[str, Shrinkage]
-    ) -> Array:
-        """Leave one group after the other out: as `left_out`, for many groups.
-
-        The weights of networks come from a fit without the whole fold of the group, so that
-        nothing of the group is in them.
-
-        Parameters
-        ----------
-        groups, folds : sequence of str
-            Of each network; a group is in one fold.
-        shrinkages : mapping of str to Shrinkage
-            Of each fold.
-        """
-        names, parts = np.array(groups), np.array(folds)
-        found = np.zeros(len(names))
-        for part in np.unique(parts):
-            shrinkage = shrinkages[part]
-            rest = self.some(parts != part)
-            drawn_to = rest._drawn_to(shrinkage)
-            ratios = self.matrix @ _fit_near(rest.matrix, drawn_to, shrinkage.to_pool)
-            weights = ROBUST.weights(ratios - 1)
-            weighted = self.matrix * weights[:, None]
-            for name in np.unique(names[parts == part]):
-                own = names == name
-                coefficients = fit_coefficients(
-                    weighted[~own], weights[~own], relative=False, centre=drawn_to,
-                    strengths=np.full(len(drawn_to), shrinkage.to_pool),
-                )  # fmt: skip
-                found[own] = self.matrix[own] @ coefficients
-        return found
 
     def best_shrinkage(self, groups: Sequence[str]) -> Shrinkage:
         """Return the shrinkage with the smallest error on groups left out, a fourth at a time."""
