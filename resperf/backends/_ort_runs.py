@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,15 +12,11 @@ import numpy.typing as npt
 import onnxruntime
 
 from resperf.backends._base import Built, Phase
+from resperf.backends._values import network_input
 from resperf.errors import MeasurementError, UnsupportedError, first_line
 from resperf.timing import WallClock
 
 _NO_MEMORY = ("bad_alloc", "Failed to allocate", "out of memory")
-_BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
-_HUGE_BYTES = 1 << 22
-"""From here on numpy asks for huge pages."""
-# All pages at once: one fault for each would take longer than filling them.
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 @dataclass(frozen=True)
@@ -180,68 +174,8 @@ def network_phases(
     return Built.of_phases(WallClock(inputs.copy), Phase(run), WallClock(postprocess), run)
 
 
-def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Make an array in memory of its own, without denormal numbers, as fast as memory allows.
-
-    Large ones lie in such pages as ONNX Runtime's own. numpy would ask for huge pages, which the
-    kernel does not always have.
-    """
-    count = math.prod(shape)
-    if not count:
-        return np.zeros(shape, np.float32)
-    if count * _BLOCK.itemsize < _HUGE_BYTES:
-        return np.resize(_BLOCK, tuple(shape))
-    try:
-        pages = mmap.mmap(-1, _BLOCK.itemsize * count, flags=_PRIVATE)
-    except OSError as error:
-        raise MemoryError(f"no memory for an array of shape {tuple(shape)}: {error}") from error
-    values = np.frombuffer(pages, _BLOCK.dtype)
-    for start in range(0, count, len(_BLOCK)):
-        part = values[start : start + len(_BLOCK)]
-        part[:] = _BLOCK[: len(part)]
-    return values.reshape(shape)
-
-
-def made_up(shape: Sequence[int], dtype: str, *, zero_points: bool = False) -> npt.NDArray[Any]:
-    """Make an array of any type: floats as `filled`, integers from 1 to 8, alternating booleans.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    zero_points : bool
-        A single integer is a zero point, of which 0 is the most common.
-
-    Raises
-    ------
-    UnsupportedError
-        If numpy has no such type.
-    """
-    if dtype == "float32":
-        return filled(shape)
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise UnsupportedError(f"values of type {dtype} cannot be made up on this host") from error
-    if kind == np.bool_:
-        return np.resize(_BLOCK > 0, tuple(shape))
-    if kind.kind in "iu" and zero_points and not shape:
-        # Where there is none, kernels are fastest, and few weights have one.
-        return np.zeros(shape, kind)
-    if kind.kind in "iu":
-        return np.resize((np.abs(_BLOCK) * 100 % 8 + 1).astype(kind), tuple(shape))
-    return filled(shape).astype(kind)
-
-
 def filled_input(value: Any) -> npt.NDArray[Any]:
-    dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
+    """Make values of a session's input."""
     word = value.type.removeprefix("tensor(").removesuffix(")")
-    if word in dtypes:
-        return filled(value.shape).astype(dtypes[word], copy=False)
-    try:
-        # Token numbers, masks: 1 is a valid value of all of them.
-        return np.ones(value.shape, np.dtype(word))
-    except TypeError as error:
-        raise UnsupportedError(
-            f"input {value.name!r} holds {value.type}, which cannot be made up"
-        ) from error
+    dtype = {"float": "float32", "double": "float64"}.get(word, word)
+    return network_input(value.name, value.shape, dtype, value.type)

@@ -11,20 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
-from resperf.backends._ort_runs import made_up
+from resperf.backends._values import (
+    Array,
+    in_order,
+    inputs_of_kernel,
+    kernel_values,
+    made_up,
+    weights_of_kernel,
+)
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Activation, Kernel, Layer, spread_indices
+from resperf.layers import Activation, Kernel, Layer
 from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
 from resperf.settings import HALF_TYPES
-
-Array = npt.NDArray[Any]
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
@@ -144,12 +147,7 @@ class _Graph:
     def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool) -> None:
         graph.name = "copies"
         self._graph, self._kernel, self._quantized = graph, kernel, quantized
-        types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
-        self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
-        self._reads = {"x": (kernel.input_shape, types[0])} | {
-            f"extra{place}": (shape, types[1 + weights + place])
-            for place, shape in enumerate(kernel.extra_shapes)
-        }
+        self._weights, self._reads = weights_of_kernel(kernel), inputs_of_kernel(kernel)
         self._copy = 0
         self._count = 0
 
@@ -160,13 +158,7 @@ class _Graph:
         residual = read.pop("extra0") if kernel.op == "Conv" and "extra0" in read else ""
         first, *others = read.values()
         operands = [first, *self._own_weights(), *others]
-        names = [
-            *(
-                "" if place < 0 else operands[place]
-                for place in kernel.order or range(len(operands))
-            ),
-            *self._constants(),
-        ]
+        names = [*in_order(kernel, operands, ""), *self._constants()]
         if kernel.op in _STANDARD:
             result = _STANDARD[kernel.op](self, names)
         else:
@@ -180,17 +172,13 @@ class _Graph:
 
     def host(self) -> dict[str, Array]:
         """Return what a copy reads, by name without the copy."""
-        kernel, made = self._kernel, {}
-        for name, (shape, dtype) in self._reads.items():
-            values = made_up(shape, "float32" if dtype == "bfloat16" else dtype)
-            if kernel.positive and values.dtype.kind == "f":
-                values = np.abs(values) + values.dtype.type(0.5)
-            made[name] = values
-        if kernel.index_bound:
-            indices = spread_indices(made["extra0"].size, kernel.index_bound)
-            made["extra0"] = indices.reshape(made["extra0"].shape)
         if self._quantized:
             return {name: made_up(shape, "int8") for name, (shape, _) in self._reads.items()}
+        inputs = {
+            name: (shape, "float32" if dtype == "bfloat16" else dtype)
+            for name, (shape, dtype) in self._reads.items()
+        }
+        made = kernel_values(self._kernel, inputs)
         return {
             name: _bits(values) if self._reads[name][1] == "bfloat16" else values
             for name, values in made.items()

@@ -19,7 +19,7 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Backend, Built, Phase, median_ms, usable_threads
+from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
@@ -39,7 +39,7 @@ from resperf.backends._ort_runs import (
     network_phases,
 )
 from resperf.backends._weights import weights_costs
-from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
+from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
@@ -149,7 +149,9 @@ class OnnxRuntimeBackend(Backend):
         kernel = self._kernel(layer)
         alone = self._copies(kernel, 1)
         try:
-            copies = self._copies_for(layer, alone.run, budget_ms)
+            copies = copies_for(
+                WallClock(alone.run), self._session_ms, layer.weight_bytes, budget_ms
+            )
             marginal = alone if copies == 1 else self._copies(kernel, copies)
         except BaseException:
             alone.close()
@@ -184,13 +186,6 @@ class OnnxRuntimeBackend(Backend):
 
         model, weights = materialise(path, batch=batch, shapes=shapes)
         return self._network_run(model, weights, path.name)
-
-    def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
-        """Choose how many copies one run holds, from the time of two runs of one copy."""
-        run()
-        run_ms = WallClock(run)()
-        one_ms = max(run_ms - self._session_ms, SHORTEST_MS)
-        return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
 
     def _tiny_ms(self, copies: int) -> float:
         with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:

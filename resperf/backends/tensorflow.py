@@ -31,7 +31,7 @@ from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_network import built, network_run
-from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
+from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, refused
 from resperf.backends.tensorflow_training import OPTIMIZERS
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
@@ -103,7 +103,6 @@ class TensorFlowBackend(Backend):
                 _check_cpu(precision, self._layout)
             tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
             tf.constant(0.0)
-        self._host = Host()
 
     def platform(self) -> Platform:
         """Describe this machine."""
@@ -142,9 +141,7 @@ class TensorFlowBackend(Backend):
         """Measure the inter-layer overhead, now; a GPU's layers contain it, steps have none."""
         if self._device.is_gpu or self._optimizer:
             return {}
-        return inter_layer_costs(
-            self, lambda chain: built(chain, {}, self._host, self._device, self._layout)
-        )
+        return inter_layer_costs(self, lambda chain: built(chain, {}, self._device, self._layout))
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images their layout, and layers the type that they have in the precision."""
@@ -173,7 +170,6 @@ class TensorFlowBackend(Backend):
             operator = operator_of(layer, self._layout)
             return layer_run(
                 operator,
-                self._host,
                 budget_ms=budget_ms,
                 session_ms=self._call_costs_ms["session_ms"],
                 link_ms=self._call_costs_ms["link_ms"],
@@ -201,7 +197,6 @@ class TensorFlowBackend(Backend):
         try:
             return network_run(
                 path,
-                self._host,
                 batch=batch,
                 shapes=shapes,
                 device=self._device,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends.tensorflow_layers import Array, weights_from_onnx
+from resperf.backends._values import Array
+from resperf.backends.tensorflow_layers import weights_from_onnx
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool
 from resperf.lowering._read import has_input, layer_of, tensor_of

@@ -13,14 +13,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from resperf.backends._values import Array
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
 from resperf.lowering.tensorflow import LAYOUT, nhwc
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from resperf.backends._base import Built, Phase
+from resperf.backends._values import Array, network_input
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import Device
-from resperf.backends.tensorflow_layers import Array
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
+from resperf.backends.tensorflow_runs import CPU, Traced, resident, run_of
 from resperf.backends.tensorflow_training import TensorFlowStep
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import in_precision
@@ -32,7 +31,6 @@ from resperf.timing import WallClock
 
 def network_run(
     path: Path,
-    host: Host,
     *,
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
@@ -52,7 +50,7 @@ def network_run(
     _start(device, bool(optimizer))
     before_bytes = device.held_bytes()
     weights = weights_of(path, batch=batch, shapes=shapes)
-    whole = built(network, weights, host, device, layout, optimizer)
+    whole = built(network, weights, device, layout, optimizer)
     if before_bytes is None:
         return whole
     memory = Phase(device.peak_bytes(whole.isolated, before_bytes), unit="bytes")
@@ -62,7 +60,6 @@ def network_run(
 def built(
     network: Network,
     weights: Mapping[str, Array],
-    host: Host,
     device: Device = CPU,
     layout: str = LAYOUT,
     optimizer: str = "",
@@ -84,7 +81,7 @@ def built(
     with device.here():
         builder = Builder(network, weights, layout, training=bool(optimizer))
     arrays = [
-        _input(host, builder.stored_shape(name), network.tensors[name].dtype)
+        network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
         for name in network.inputs
     ]
     inputs = resident(arrays, device)
@@ -137,10 +134,3 @@ def _computing_weights(network: Network) -> Network:
 
 
 _MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
-
-
-def _input(host: Host, shape: Sequence[int], dtype: str) -> Array:
-    """Make values of an input; 1 is valid as a token's number and in a mask."""
-    return (
-        np.ones(shape, dtype) if dtype in ("int64", "int32", "bool") else host.array(shape, dtype)
-    )

@@ -12,49 +12,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends._base import Built, Phase, copies_for, median_ms
+from resperf.backends._values import Array, made_up
 from resperf.backends.tensorflow_device import XLA, Device
-from resperf.backends.tensorflow_kernels import made_up
-from resperf.backends.tensorflow_layers import Array, Operator
+from resperf.backends.tensorflow_layers import Operator
 from resperf.errors import UnsupportedError
 from resperf.timing import Sampler, WallClock
 
 MAX_COPIES_PER_RUN = 16
 """Tracing and optimising takes about 2 ms per copy: more copies would cost more than they gain."""
-TARGET_MS = 1.0
-CACHED_BYTES = 1 << 18
-"""Smaller weights stay in the nearest cache even inside a network."""
-COLD_BYTES = 256_000_000
-"""Total weights of the copies of a layer with larger weights, within budget and copies."""
-MAX_COLD_COPIES = 12
-WEIGHTS_BYTES = 1_200_000_000
-"""Limit on the weights of all copies together."""
 _WEIGHT_VALUE = 0.01  # small, but not denormal, which would be slow
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 CPU = Device()
-_ESTIMATES = 8
 _TRACED_CYCLES = 50
 _freed = itertools.count(1)
 _ROUND_SECONDS = 0.02
-
-
-class Host:
-    """Numbers on the host, returned as views where they are float32, since making them is slow."""
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        self._values: Array = random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
-
-    def array(
-        self, shape: Sequence[int], dtype: str = "float32", *, positive: bool = False
-    ) -> Array:
-        """Return values between -0.5 and 0.5; other types as `made_up`."""
-        if positive or np.dtype(dtype).kind in "iub":
-            return made_up(shape, dtype, positive=positive)
-        size = math.prod(shape)
-        if size > self._values.size:
-            self._values = np.resize(self._values, size)
-        return self._values[:size].reshape(shape).astype(dtype, copy=False)
 
 
 class Traced:
@@ -144,54 +116,6 @@ def dummy_weights(operator: Operator) -> list[Any]:
     ]
 
 
-def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
-    """Choose how many copies of a layer one run holds.
-
-    Parameters
-    ----------
-    once_ms : float
-        First estimate of one copy's time.
-    weight_bytes : int
-        Of one copy; 0 without weights.
-    budget_ms : float
-        Limit on the time of one run.
-
-    Returns
-    -------
-    int
-        Enough for a run of about `TARGET_MS`. At least two with weights. With large weights, enough
-        to evict each other from the caches, as in a real network. One if a single copy exceeds the
-        budget or half of `WEIGHTS_BYTES`.
-    """
-    if once_ms > budget_ms or weight_bytes > WEIGHTS_BYTES / 2:
-        return 1
-    once_ms = max(once_ms, 1e-3)
-    wanted = int(min(budget_ms, TARGET_MS) / once_ms)
-    if weight_bytes:
-        wanted = max(wanted, 2)
-    if weight_bytes > CACHED_BYTES:
-        cold = min(COLD_BYTES // weight_bytes, MAX_COLD_COPIES)
-        wanted = max(wanted, min(cold, int(budget_ms / once_ms)))
-    limit = min(MAX_COPIES_PER_RUN, WEIGHTS_BYTES // max(weight_bytes, 1))
-    return max(1, min(wanted, limit))
-
-
-def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
-    """Time a built run: the fastest of a few runs, or a single long run.
-
-    The session call is subtracted.
-    """
-    timed = WallClock(run)
-    best_ms, spent_ms = math.inf, 0.0
-    for _ in range(_ESTIMATES):
-        once_ms = timed()
-        spent_ms += once_ms
-        best_ms = min(best_ms, once_ms)
-        if spent_ms > 3 * TARGET_MS:
-            break
-    return max(best_ms - session_ms, 0.0)
-
-
 def resident(arrays: Sequence[Array], device: Device = CPU) -> list[Any]:
     """Copy host arrays into tensors of the device."""
     with device.here():
@@ -230,7 +154,6 @@ def run_of(
 
 def layer_run(
     operator: Operator,
-    host: Host,
     *,
     budget_ms: float,
     session_ms: float,
@@ -244,14 +167,13 @@ def layer_run(
     Parameters
     ----------
     operator : Operator
-    host : Host
     budget_ms : float
         Limit on the time of one run of the execution phase.
     session_ms, link_ms : float
         Cost of a call, and of the separator of two copies; both are subtracted from execution.
     device : Device
     """
-    image = host.array(operator.input_shape, operator.dtype, positive=operator.positive)
+    image = made_up(operator.input_shape, operator.dtype, positive=operator.positive)
     (x,) = resident([image], device)
     with device.here():
         others = _other_inputs(operator)
@@ -265,7 +187,9 @@ def layer_run(
     )
     copies = 1
     if device.compiled != XLA:
-        copies = copies_for(first_estimate_ms(run_alone, session_ms), weight_bytes, budget_ms)
+        copies = copies_for(
+            WallClock(run_alone), session_ms, weight_bytes, budget_ms, MAX_COPIES_PER_RUN
+        )
     functions = [alone]
     if copies > 1:
         with device.here():

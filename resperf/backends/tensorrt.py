@@ -32,12 +32,11 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, median_of
+from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
 from resperf.backends._trt_copies import copies_model, kernel_of
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, BuildOptions, Engine
 from resperf.backends._trt_network import network_model
-from resperf.copies import SHORTEST_MS, copies_of
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers
@@ -52,7 +51,6 @@ MAX_ENGINE_COPIES = 16
 TINY = Kernel("Relu", "", {}, (1, 16), (1, 16))
 TINY_SECONDS = 0.02
 _PROFILED_RUNS = 5
-_ESTIMATES = 3
 
 
 class TensorRTBackend(Backend):
@@ -158,10 +156,10 @@ class TensorRTBackend(Backend):
         with ExitStack() as stack:
             alone = self._engine(stack, kernel, 1, layer.kind, int8=int8, anew=anew)
             run = self._cuda.timed(alone.enqueue)
-            run()
-            one_ms = min(run() for _ in range(_ESTIMATES)) - self._session_ms
-            wanted = copies_of(max(one_ms, SHORTEST_MS), layer.weight_bytes, budget_ms=budget_ms)
-            copies, many = min(wanted, MAX_ENGINE_COPIES), alone
+            copies = copies_for(
+                run, self._session_ms, layer.weight_bytes, budget_ms, MAX_ENGINE_COPIES
+            )
+            many = alone
             if copies > 1:
                 many = self._engine(stack, kernel, copies, layer.kind, int8=int8, anew=anew)
             offset_ms = self._session_ms + _relayouts_ms(many)

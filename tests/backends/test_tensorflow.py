@@ -19,11 +19,8 @@ from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_layers import Operator, weights_from_onnx
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
-    WEIGHTS_BYTES,
     chain,
-    copies_for,
     dummy_weights,
-    first_estimate_ms,
     layer_run,
     traced_copies,
 )
@@ -245,7 +242,7 @@ def test_layers_without_a_tensorflow_kernel_are_refused(
 def test_a_layer_has_three_phases(
     tensorflow: TensorFlowBackend, layer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorflow_runs, "first_estimate_ms", lambda run, session_ms: 0.0)
+    monkeypatch.setattr(tensorflow_runs, "copies_for", lambda *given: given[-1])
     (layer,) = tensorflow.lower([layer])
     with tensorflow.layer(layer, budget_ms=1.0) as built:
         assert tuple(built.phases) == PHASES
@@ -258,7 +255,6 @@ def test_a_layer_has_three_phases(
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
         execution = built.phases["execution_ms"]
-        # An estimate of 0 ms gives the maximum number of copies.
         assert execution.copies == execution.divisor == MAX_COPIES_PER_RUN
         assert execution.offset >= tensorflow.costs()["session_ms"]
         for phase in ("preprocess_ms", "postprocess_ms"):
@@ -300,31 +296,6 @@ def test_copies_have_different_weights() -> None:
     assert y.numpy().tolist() == [[300.0, 300.0]]
 
 
-@pytest.mark.parametrize(
-    ("once_ms", "weight_bytes", "budget_ms", "expected"),
-    [
-        (0.1, 4000, 50.0, 10),  # 10 x 0.1 ms make the millisecond that a run should take
-        (0.1, 4000, 0.5, 5),  # a smaller budget counts instead
-        (0.0001, 0, 50.0, MAX_COPIES_PER_RUN),
-        (3.0, 4000, 50.0, 2),  # weights must not stay warm
-        (3.0, 0, 50.0, 1),
-        (3.0, 40_000_000, 50.0, 6),  # 6 x 40 MB push each other out of the caches
-        (20.0, 40_000_000, 50.0, 2),  # as far as the budget allows
-        (60.0, 4000, 50.0, 1),
-        (0.2, WEIGHTS_BYTES // 3, 50.0, 3),  # five would be in time, three fit
-        (0.2, WEIGHTS_BYTES, 50.0, 1),
-    ],
-)
-def test_number_of_copies(
-    once_ms: float, weight_bytes: int, budget_ms: float, expected: int
-) -> None:
-    assert copies_for(once_ms, weight_bytes, budget_ms) == expected
-
-
-def test_the_first_estimate_subtracts_the_call() -> None:
-    assert first_estimate_ms(lambda: None, session_ms=5.0) == 0.0
-
-
 def test_costs_are_measured_once(tensorflow: TensorFlowBackend) -> None:
     costs = tensorflow.costs()
     assert costs["session_ms"] == tensorflow.costs()["session_ms"] > 0
@@ -348,7 +319,7 @@ def test_closing_a_layer_frees_its_weights(
 
     monkeypatch.setattr(tensorflow_runs, "dummy_weights", made)
     operator = operator_of(Dense(batch=1, features_in=300, features_out=2))
-    run = layer_run(operator, tensorflow._host, budget_ms=1.0, session_ms=0.0, link_ms=0.0)
+    run = layer_run(operator, budget_ms=1.0, session_ms=0.0, link_ms=0.0)
     assert alive
     assert all(each() is not None for each in alive)
     with run:
