@@ -83,10 +83,11 @@ class Built:
         postprocess: Sampler,
         isolated: Sampler,
         free: Callable[[], object] = _nothing,
+        **others: Phase,
     ) -> Self:
-        """Make one that offers the three phases."""
+        """Make one that offers the three phases, and others by their names."""
         phases = (Phase(preprocess), execution, Phase(postprocess))
-        return cls(dict(zip(PHASES, phases, strict=True)), isolated, free)
+        return cls(dict(zip(PHASES, phases, strict=True)) | others, isolated, free)
 
     def close(self) -> None:
         """Free what was built; a later run says that it is gone."""

@@ -41,7 +41,6 @@ from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers
 from resperf.platform import Platform, this_platform
-from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import Sampler
 
@@ -210,17 +209,15 @@ class TensorRTBackend(Backend):
     ) -> Built:
         """Make all phases; the stack frees the engines."""
         copies, divisor = execution.copies, execution.divisor
-        own = (
-            Phase(self._cuda.timed(ends.preprocess)),
+        return Built.of_phases(
+            self._cuda.timed(ends.preprocess),
             execution,
-            Phase(self._cuda.timed(ends.postprocess)),
+            self._cuda.timed(ends.postprocess),
+            isolated,
+            stack.close,
+            profiled_ms=Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
+            relayout_ms=Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
         )
-        profile = {
-            "profiled_ms": Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
-            "relayout_ms": Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
-        }
-        phases = dict(zip(PHASES, own, strict=True)) | profile
-        return Built(phases, isolated, stack.close)
 
 
 def _relayouts_ms(engine: Engine) -> float:

@@ -391,21 +391,20 @@ class TorchBackend(Backend):
 
         outputs = [run()]
         resident = partial(size_bytes, [*module.parameters(), *module.buffers(), *inputs])
-        peak = Phase(self._device.peak_bytes(run, resident), unit="bytes")
 
         def free() -> None:
             module.free()
             inputs.clear()
             outputs.clear()
 
-        built = Built.of_phases(
+        return Built.of_phases(
             self._device.uploads(hosts, module.format_of),
             Phase(self._device.run_timer(run)),
             self._device.downloads(lambda: outputs[0]),
             self._device.call_timer(run),
             free,
+            peak_memory_bytes=Phase(self._device.peak_bytes(run, resident), unit="bytes"),
         )
-        return Built({**built.phases, "peak_memory_bytes": peak}, built.isolated, built.free)
 
     def _autocast(self) -> Any:
         """Return the context that casts, where the precision is ``amp``."""
