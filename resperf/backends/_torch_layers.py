@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resperf.backends._torch_attributes import Function
+from resperf.backends._attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,

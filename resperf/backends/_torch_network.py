@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from resperf.backends._torch_attributes import Function
+from resperf.backends._attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,

@@ -347,6 +347,19 @@ class Builder:
         return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
 
 
+def refusal(node: Node, why: str) -> UnsupportedError:
+    """Say what of a node TensorFlow does not have."""
+    return UnsupportedError(f"{node.op} {node.name!r}: {why} cannot be built in TensorFlow")
+
+
+def on_nhwc(builder: Builder, node: Node, function: Callable[[Any], Any]) -> Any:
+    """Run an operation that TensorFlow has for NHWC images only: transposed, where they are not."""
+    x = builder.value(node, 0)
+    if builder.reads_images(node):
+        return function(x)
+    return tf.transpose(function(tf.transpose(x, STORED_AXES)), FILE_AXES)
+
+
 def _converted(value: Any, shape: tuple[int, ...], to_image: bool) -> Any:
     """Transpose a tensor of a shape in the file to an image, or back."""
     if not moves(shape):

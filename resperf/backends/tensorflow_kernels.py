@@ -60,8 +60,8 @@ def _of_kernel(kernel: Kernel, layout: str) -> Operator:
     held = [(tuple(each.shape), each.dtype.name) for each in builder.held]
     builder.held.clear()
 
-    def apply(x: Any, weights: Sequence[Any], extras: Any) -> Any:
-        return builder.outputs(build, x, *(extras or ()), weights=weights)[0]
+    def apply(x: Any, weights: Sequence[Any], extras: Sequence[Any]) -> Any:
+        return builder.outputs(build, x, *extras, weights=weights)[0]
 
     inputs = {
         name: (builder.stored_shape(name), dtype)
@@ -75,9 +75,8 @@ def _of_kernel(kernel: Kernel, layout: str) -> Operator:
     return Operator(
         input_shape=builder.stored_shape("x"),
         weight_shapes=tuple(shape for shape, _ in held),
-        residual_shape=None,
         apply=apply,
-        dtype=kernel.dtype if not kernel.dtypes else kernel.dtypes[0],
+        dtype=kernel.input_dtypes[0],
         weight_dtypes=tuple(dtype for _, dtype in held),
         extras=extras,
         positive=kernel.positive,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends._values import Array
+from resperf.backends._values import Array, made_up
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
 from resperf.lowering.tensorflow import LAYOUT, nhwc
@@ -31,34 +31,25 @@ class Operator:
         NHWC for images.
     weight_shapes : tuple of tuple of int
         In TensorFlow's order: filter or matrix, then bias.
-    residual_shape : tuple of int or None
-        Shape of the residual, if the layer has one.
     apply : callable
-        ``apply(x, weights, residual)`` adds the operations and returns the output. With `extras`,
-        these are given instead of a residual.
+        ``apply(x, weights, extras)`` adds the operations and returns the output.
     dtype : str
-        Type of the input, and of a residual.
+        Type of the input.
     weight_dtypes : tuple of str
-        One for each of the weights; empty if all have the type of the input.
-    extras : callable or None
-        Makes host arrays of all further inputs that a network would compute.
+        One for each of the weights.
+    extras : callable
+        Makes host arrays of all further inputs that a network would compute, such as a residual.
     positive : bool
         Whether inputs must be above zero, as for logarithms.
     """
 
     input_shape: tuple[int, ...]
     weight_shapes: tuple[tuple[int, ...], ...]
-    residual_shape: tuple[int, ...] | None
-    apply: Callable[[Any, Sequence[Any], Any], Any]
+    apply: Callable[[Any, Sequence[Any], Sequence[Any]], Any]
     dtype: str = "float32"
     weight_dtypes: tuple[str, ...] = ()
-    extras: Callable[[], list[Array]] | None = None
+    extras: Callable[[], list[Array]] = list
     positive: bool = False
-
-    @property
-    def types_of_weights(self) -> tuple[str, ...]:
-        """Type of each of the weights."""
-        return self.weight_dtypes or (self.dtype,) * len(self.weight_shapes)
 
 
 def leaky_relu(x: Any, alpha: float = 0.01) -> Any:
@@ -122,7 +113,8 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
             f"{layer.kind}: TensorFlow stores images as {layout} here, not {layer.layout}; "
             "lower the layer first"
         )
-    return replace(OPERATORS[layer.kind](layer), dtype=str(layer.fields()["dtype"]))
+    made, dtype = OPERATORS[layer.kind](layer), str(layer.fields()["dtype"])
+    return replace(made, dtype=dtype, weight_dtypes=(dtype,) * len(made.weight_shapes))
 
 
 def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
@@ -234,20 +226,20 @@ def _conv(layer: Layer) -> Operator:
                 **padding,
             )
 
-    def apply(x: Any, weights: Sequence[Any], residual: Any) -> Any:
+    def apply(x: Any, weights: Sequence[Any], extras: Sequence[Any]) -> Any:
         y = convolve(x, weights[0])
         if layer.bias:
             y = tf.raw_ops.BiasAdd(value=y, bias=weights[1], data_format=format_.word)
         if layer.residual:
-            y = tf.raw_ops.AddV2(x=y, y=residual)
+            y = tf.raw_ops.AddV2(x=y, y=extras[0])
         return ACTIVATION_FUNCTIONS[layer.activation](y)
 
-    return Operator(
-        input_shape=format_.shape(layer.input_shape),
-        weight_shapes=(kernel_shape, *[(layer.channels_out,)] * layer.bias),
-        residual_shape=format_.shape(layer.output_shape) if layer.residual else None,
-        apply=apply,
-    )
+    def extras() -> list[Array]:
+        shape = format_.shape(layer.output_shape)
+        return [made_up(shape, layer.dtype)] if layer.residual else []
+
+    weight_shapes = (kernel_shape, *[(layer.channels_out,)] * layer.bias)
+    return Operator(format_.shape(layer.input_shape), weight_shapes, apply, extras=extras)
 
 
 def _depthwise(
@@ -291,7 +283,7 @@ def _pool(layer: Layer) -> Operator:
     assert isinstance(layer, Pool)
     pooled = _whole_image(layer) if layer.whole_image else _windows(layer)
     shape = _Format.of(layer).shape(layer.input_shape)
-    return Operator(shape, (), None, lambda x, _weights, _residual: pooled(x))
+    return Operator(shape, (), lambda x, _weights, _extras: pooled(x))
 
 
 def _whole_image(layer: Pool) -> Callable[[Any], Any]:
@@ -342,7 +334,7 @@ def _windows(layer: Pool) -> Callable[[Any], Any]:
 def _dense(layer: Layer) -> Operator:
     assert isinstance(layer, Dense)
 
-    def apply(x: Any, weights: Sequence[Any], _residual: Any) -> Any:
+    def apply(x: Any, weights: Sequence[Any], _extras: Sequence[Any]) -> Any:
         y = tf.raw_ops.MatMul(a=x, b=weights[0])
         if layer.bias:
             y = tf.raw_ops.BiasAdd(value=y, bias=weights[1])
@@ -350,13 +342,13 @@ def _dense(layer: Layer) -> Operator:
 
     matrix = (layer.features_in, layer.features_out)
     bias = [(layer.features_out,)] * layer.bias
-    return Operator(layer.input_shape, (matrix, *bias), None, apply)
+    return Operator(layer.input_shape, (matrix, *bias), apply)
 
 
 def _activation(layer: Layer) -> Operator:
     assert isinstance(layer, Activation)
     function = ACTIVATION_FUNCTIONS[layer.activation]
-    return Operator(layer.input_shape, (), None, lambda x, _weights, _residual: function(x))
+    return Operator(layer.input_shape, (), lambda x, _weights, _extras: function(x))
 
 
 OPERATORS: Mapping[str, Callable[[Layer], Operator]] = {

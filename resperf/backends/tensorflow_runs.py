@@ -64,23 +64,25 @@ class Traced:
         self._function = None
 
 
-def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any) -> Any:
+def chain(
+    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], extras: Sequence[Any]
+) -> Any:
     """Build copies of a layer that run one after the other, with different weights, all on `x`.
 
     An assertion that always holds marks the end of a copy. It is stateful, so that it is neither
     pruned nor merged. It reads the output as data, since a control edge would prevent fusion. The
     next copy waits for it, so that each output is freed before the next one is allocated.
     """
-    y = operator.apply(x, weights[0], residual)
+    y = operator.apply(x, weights[0], extras)
     for own in weights[1:]:
         with tf.control_dependencies([tf.raw_ops.Assert(condition=True, data=[y])]):
             waiting = tf.raw_ops.Identity(input=x)
-        y = operator.apply(waiting, own, residual)
+        y = operator.apply(waiting, own, extras)
     return y
 
 
 def queued_chain(
-    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any
+    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], extras: Sequence[Any]
 ) -> tuple[Any, Any]:
     """Build the copies of `chain` for a GPU, where an assertion would copy outputs to the host.
 
@@ -92,7 +94,7 @@ def queued_chain(
     for own in weights:
         with tf.control_dependencies(marks[-1:]):
             waiting = tf.raw_ops.Identity(input=x)
-        y = operator.apply(waiting, own, residual)
+        y = operator.apply(waiting, own, extras)
         rank = len(y.shape)
         first = tf.raw_ops.Slice(input=y, begin=[0] * rank, size=[1] * rank)
         marks.append(tf.reshape(first, ()))
@@ -100,10 +102,14 @@ def queued_chain(
 
 
 def traced_copies(
-    operator: Operator, x: Any, weights: list[list[Any]], residual: Any, device: Device = CPU
+    operator: Operator,
+    x: Any,
+    weights: list[list[Any]],
+    extras: Sequence[Any],
+    device: Device = CPU,
 ) -> Traced:
     """Trace a function of `x` that runs one copy per set of weights."""
-    held: list[Any] = [weights, residual]
+    held: list[Any] = [weights, extras]
     build = queued_chain if device.is_gpu and len(weights) > 1 else chain
     return Traced(lambda image: build(operator, image, held[0], held[1]), [x], held, device)
 
@@ -112,7 +118,7 @@ def dummy_weights(operator: Operator) -> list[Any]:
     """Allocate and fill the weights of one copy."""
     return [
         tf.fill(shape, tf.constant(_WEIGHT_VALUE if dtype in _FLOATS else 1, dtype))
-        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
     ]
 
 
@@ -176,14 +182,14 @@ def layer_run(
     image = made_up(operator.input_shape, operator.dtype, positive=operator.positive)
     (x,) = resident([image], device)
     with device.here():
-        others = _other_inputs(operator)
+        extras = [tf.constant(array) for array in operator.extras()]
         first = dummy_weights(operator)
-    alone = traced_copies(operator, x, [first], others, device)
+    alone = traced_copies(operator, x, [first], extras, device)
     run_alone = device.finished(lambda: alone(x))
     output = run_alone()
     weight_bytes = sum(
         math.prod(shape) * tf.as_dtype(dtype).size
-        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
     )
     copies = 1
     if device.compiled != XLA:
@@ -194,22 +200,13 @@ def layer_run(
     if copies > 1:
         with device.here():
             more = [dummy_weights(operator) for _ in range(copies - 1)]
-        functions.append(traced_copies(operator, x, [first, *more], others, device))
+        functions.append(traced_copies(operator, x, [first, *more], extras, device))
     timed = functions[-1]
     offset_ms = session_ms + (copies - 1) * link_ms
     execution = Phase(
         device.timed(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
     )
     return run_of([image], [output], execution, WallClock(run_alone), functions, device)
-
-
-def _other_inputs(operator: Operator) -> Any:
-    """Make what a network computes for the layer beside its input: a residual, or other tensors."""
-    if operator.extras is not None:
-        return [tf.constant(array) for array in operator.extras()]
-    if operator.residual_shape is None:
-        return None
-    return tf.ones(operator.residual_shape, operator.dtype)
 
 
 def call_costs_ms(device: Device = CPU) -> dict[str, float]:
@@ -223,12 +220,12 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     """
     (x,) = resident([np.ones((1, 4), np.float32)], device)
     copies = 1 if device.compiled == XLA else 64
-    nothing = Operator((1, 4), (), None, lambda y, _weights, _residual: y)
+    nothing = Operator((1, 4), (), lambda y, _weights, _extras: y)
     view = Operator(
-        (1, 4), (), None, lambda y, _weights, _residual: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
+        (1, 4), (), lambda y, _weights, _extras: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
     )
     call, links, views = (
-        traced_copies(operator, x, [[] for _ in range(count)], None, device)
+        traced_copies(operator, x, [[] for _ in range(count)], [], device)
         for operator, count in ((nothing, 1), (nothing, copies), (view, copies))
     )
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import Builder, kernel_axes
+from resperf.backends._attributes import attribute
+from resperf.backends.tensorflow_builder import Builder, kernel_axes, refusal
 from resperf.errors import UnsupportedError
 from resperf.lowering._read import has_input
 from resperf.network import Node
@@ -34,9 +35,7 @@ def conv(builder: Builder, node: Node) -> Any:
     kernel, (x, rank) = _kernel(builder, node), _channels_last(builder, node)
     groups = int(node.attributes.get("group", 1))
     if groups > 1 and rank == 3:
-        raise UnsupportedError(
-            f"Conv {node.name!r}: group={groups} of a volume cannot be built in TensorFlow"
-        )
+        raise refusal(node, f"group={groups} of a volume")
     x = _padded(x, _pads(node, rank))
     strides, dilations = _of(node, "strides", rank), _of(node, "dilations", rank)
     y = _KERNELS[rank][0](x, kernel, strides, padding="VALID", dilations=dilations)
@@ -50,9 +49,7 @@ def conv_transpose(builder: Builder, node: Node) -> Any:
     kernel, (x, rank) = _kernel(builder, node), _channels_last(builder, node)
     strides, dilations = _of(node, "strides", rank), _of(node, "dilations", rank)
     if int(node.attributes.get("group", 1)) > 1 or set(dilations) != {1}:
-        raise UnsupportedError(
-            f"ConvTranspose {node.name!r}: groups and dilations cannot be built in TensorFlow"
-        )
+        raise refusal(node, "groups and dilations")
     sides = tuple(kernel.shape[:rank])
     wanted = builder.output_shape(node)[2:]
     whole = [
@@ -80,17 +77,12 @@ def pool(builder: Builder, node: Node) -> Any:
         reduce = tf.reduce_max if most else tf.reduce_mean
         return reduce(builder.value(node, 0), list(range(2, rank + 2)), keepdims=True)
     if any(node.outputs[1:]):
-        raise UnsupportedError(
-            f"{node.op} {node.name!r}: the places of the largest values cannot be built in "
-            "TensorFlow"
-        )
+        raise refusal(node, "the places of the largest values")
     x, rank = _channels_last(builder, node)
     pads = _pads(node, rank)
     padded = any(before or after for before, after in pads)
     if set(_of(node, "dilations", rank)) != {1} or node.attributes.get("ceil_mode", 0):
-        raise UnsupportedError(
-            f"{node.op} {node.name!r}: dilations and ceil_mode cannot be built in TensorFlow"
-        )
+        raise refusal(node, "dilations and ceil_mode")
     if padded and not (most or node.attributes.get("count_include_pad", 0)):
         raise UnsupportedError(
             f"{node.op} {node.name!r}: a mean that does not count pads cannot be built in "
@@ -133,8 +125,7 @@ def _back(builder: Builder, node: Node, y: Any) -> Any:
 
 def _pads(node: Node, rank: int) -> list[tuple[int, int]]:
     """Return the pads before and after each spatial axis."""
-    word = node.attributes.get("auto_pad", "NOTSET")
-    word = word.decode() if isinstance(word, bytes) else str(word)
+    word = str(attribute(node, "auto_pad", "NOTSET"))
     if word not in ("NOTSET", "VALID", ""):
         raise UnsupportedError(f"{node.op} {node.name!r}: auto_pad={word} of lines and volumes")
     pads = _of(node, "pads", rank) if "pads" in node.attributes else [0] * (2 * rank)

@@ -187,10 +187,10 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
     operator = operator_of(layer)
     weights = weights_from_onnx(layer, [values[name] for name in "wb" if name in values])
     assert [w.shape for w in weights] == list(operator.weight_shapes)
-    residual = stored(values["r"]) if "r" in values else None
+    extras = [stored(values["r"])] if "r" in values else []
     x = stored(values["x"])
     # Through the graph optimiser, which may replace every kernel and has bugs.
-    twice = traced_copies(operator, x, [weights, weights], residual)
+    twice = traced_copies(operator, x, [weights, weights], extras)
     try:
         y = twice(x).numpy()
     except tf.errors.UnimplementedError as error:
@@ -281,7 +281,7 @@ def test_the_optimiser_prunes_no_copy_and_fuses_within_it(
     x = tf.ones(operator.input_shape)
     weights = [dummy_weights(operator) for _ in range(5)]
     function = tf.function(
-        lambda image: chain(operator, image, weights, None), autograph=False
+        lambda image: chain(operator, image, weights, []), autograph=False
     ).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
     ops = optimised_ops(function, x)
     assert sum(kernel in op for op in ops) == 5
@@ -292,7 +292,7 @@ def test_copies_have_different_weights() -> None:
     operator = operator_of(Dense(batch=1, features_in=3, features_out=2))
     # x = 1, and matrices of 1, 10 and 100: only the last copy's result is returned.
     weights = [[tf.fill((3, 2), value), tf.zeros(2)] for value in (1.0, 10.0, 100.0)]
-    y = chain(operator, tf.ones((1, 3)), weights, None)
+    y = chain(operator, tf.ones((1, 3)), weights, [])
     assert y.numpy().tolist() == [[300.0, 300.0]]
 
 

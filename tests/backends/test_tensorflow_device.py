@@ -57,7 +57,7 @@ def test_copies_on_a_stream_are_neither_pruned_nor_merged(
     x = tf.ones(operator.input_shape)
     weights = [tensorflow_runs.dummy_weights(operator) for _ in range(5)]
     function = tf.function(
-        lambda image: queued_chain(operator, image, weights, None), autograph=False
+        lambda image: queued_chain(operator, image, weights, []), autograph=False
     ).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
     ops = optimised_ops(function, x)
     assert sum(kernel in op for op in ops) == 5
@@ -198,11 +198,11 @@ def test_images_may_be_nchw_on_gpus() -> None:
         ),
     ):  # fmt: skip
         operator = operator_of(layer.replace(layout="nchw"), "nchw")
-        residual = None if operator.residual_shape is None else tf.ones(operator.residual_shape)
+        extras = [tf.constant(array) for array in operator.extras()]
         weights = tensorflow_runs.dummy_weights(operator)
         traced = tf.function(
-            lambda x, operator=operator, weights=weights, residual=residual: operator.apply(
-                x, weights, residual
+            lambda x, operator=operator, weights=weights, extras=extras: operator.apply(
+                x, weights, extras
             ),
             autograph=False,
         ).get_concrete_function(tf.TensorSpec(layer.input_shape))
