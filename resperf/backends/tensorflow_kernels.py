@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from resperf.backends import tensorflow_layers
 from resperf.backends._values import (
     Array,
     in_order,
     inputs_of_kernel,
     kernel_values,
+    made_up,
     weights_of_kernel,
 )
+from resperf.backends.tensorflow_activations import ACTIVATION_FUNCTIONS
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_layers import Operator
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Kernel, Layer
+from resperf.layers import Activation, Conv, Kernel, Layer, Pool
 from resperf.lowering.tensorflow import LAYOUT, NO_OPERATOR
 from resperf.network import Network, Node, Tensor
 
 _OPSETS = {"": 17, "com.microsoft": 1}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A layer as TensorFlow operations, ready to be added to a graph.
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        NHWC for images.
+    weight_shapes : tuple of tuple of int
+        In TensorFlow's order: filter or matrix, then bias.
+    apply : callable
+        ``apply(x, weights, extras)`` adds the operations and returns the output.
+    dtype : str
+        Type of the input.
+    weight_dtypes : tuple of str
+        One for each of the weights.
+    extras : callable
+        Makes host arrays of all further inputs that a network would compute, such as a residual.
+    positive : bool
+        Whether inputs must be above zero, as for logarithms.
+    """
+
+    input_shape: tuple[int, ...]
+    weight_shapes: tuple[tuple[int, ...], ...]
+    apply: Callable[[Any, Sequence[Any], Sequence[Any]], Any]
+    dtype: str = "float32"
+    weight_dtypes: tuple[str, ...] = ()
+    extras: Callable[[], list[Array]] = list
+    positive: bool = False
 
 
 def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
@@ -41,8 +74,14 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
     UnsupportedError
         If TensorFlow cannot run such a layer.
     """
-    if layer.kind in tensorflow_layers.OPERATORS:
-        return tensorflow_layers.operator_of(layer, layout)
+    if isinstance(layer, Conv | Pool) and layer.layout != layout:
+        raise UnsupportedError(
+            f"{layer.kind}: TensorFlow stores images as {layout} here, not {layer.layout}; "
+            "lower the layer first"
+        )
+    if isinstance(layer, Activation):
+        function = ACTIVATION_FUNCTIONS[layer.activation]
+        return Operator(layer.input_shape, (), lambda x, *_: function(x), dtype=layer.dtype)
     if layer.kind in NO_OPERATOR:
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {NO_OPERATOR[layer.kind]}")
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
@@ -51,24 +90,34 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
         kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error
-    return _of_kernel(kernel, layout)
+    if not isinstance(layer, Conv):
+        return _of_kernel(kernel, layout)
+    # ONNX adds a residual to a bias only; TensorFlow to anything.
+    weights = kernel.weight_shapes[: 1 + layer.bias]
+    convolution = replace(kernel, weight_shapes=weights, extra_shapes=())
+    return _of_kernel(convolution, layout, residual=layer.residual)
 
 
-def _of_kernel(kernel: Kernel, layout: str) -> Operator:
+def _of_kernel(kernel: Kernel, layout: str, *, residual: bool = False) -> Operator:
+    """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
     network = _alone(kernel)
-    builder = Builder(network, {}, layout)
+    builder = Builder(network, None, layout)
     held = [(tuple(each.shape), each.dtype.name) for each in builder.held]
-    builder.held.clear()
-
-    def apply(x: Any, weights: Sequence[Any], extras: Sequence[Any]) -> Any:
-        return builder.outputs(build, x, *extras, weights=weights)[0]
-
+    activation = ACTIVATION_FUNCTIONS[kernel.activation]
     inputs = {
         name: (builder.stored_shape(name), dtype)
         for name, (_, dtype) in inputs_of_kernel(kernel).items()
     }
 
+    def apply(x: Any, weights: Sequence[Any], extras: Sequence[Any]) -> Any:
+        if residual:
+            y = builder.outputs(build, x, weights=weights)[0]
+            return activation(tf.raw_ops.AddV2(x=y, y=extras[0]))
+        return activation(builder.outputs(build, x, *extras, weights=weights)[0])
+
     def extras() -> list[Array]:
+        if residual:
+            return [made_up(builder.stored_shape("y"), kernel.dtype)]
         _, *made = kernel_values(kernel, inputs).values()
         return made
 

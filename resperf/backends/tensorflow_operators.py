@@ -14,15 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from resperf.backends._attributes import attribute
-from resperf.backends.tensorflow_attention import attention, multi_head_attention
-from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
-from resperf.backends.tensorflow_layers import (
+from resperf.backends.tensorflow_activations import (
     ACTIVATION_FUNCTIONS,
     hard_sigmoid,
     leaky_relu,
-    operator_of,
     thresholded_relu,
 )
+from resperf.backends.tensorflow_attention import attention, multi_head_attention
+from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
 from resperf.backends.tensorflow_norms import (
     batch_norm,
     instance_norm,
@@ -30,7 +29,7 @@ from resperf.backends.tensorflow_norms import (
     lrn,
 )
 from resperf.backends.tensorflow_recurrent import recurrent
-from resperf.backends.tensorflow_volumes import conv, conv_transpose, pool
+from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF
 from resperf.layers.cast import ELEMENT_TYPES
@@ -75,23 +74,16 @@ def _numbers(builder: Builder, node: Node, name: str, position: int) -> list[int
     return [int(v) for v in builder.constant(node, position).reshape(-1)]
 
 
-def _layer(others: Build | None = None) -> Build:
-    """Build a convolution, pooling or matrix product as its layer, or with another function."""
-
-    def make(builder: Builder, node: Node) -> Any:
-        if not builder.has_layer(node):
-            if others is None:
-                raise refusal(node, "weights that the network computes")
-            return others(builder, node)
-        layer, weights = builder.layer_of(node)
-        operator = operator_of(layer, builder.storage.layout)
-        x = builder.value(node, 0)
-        if len(operator.input_shape) == 2 and builder.rank(node, 0) != 2:
-            y = operator.apply(tf.reshape(x, operator.input_shape), weights, [])
-            return tf.reshape(y, builder.output_shape(node))
-        return operator.apply(x, weights, [])
-
-    return make
+def _matrix_product(builder: Builder, node: Node) -> Any:
+    """Build a product with a held matrix and bias, or of computed matrices."""
+    if node.name not in builder.products:
+        return _product(builder, node)
+    x, bias = builder.value(node, 0), builder.bias(node)
+    rows = x if len(x.shape) == 2 else tf.reshape(x, (-1, x.shape[-1]))
+    y = tf.raw_ops.MatMul(a=rows, b=builder.value(node, 1))
+    if bias is not None:
+        y = tf.raw_ops.BiasAdd(value=y, bias=bias)
+    return y if len(x.shape) == 2 else tf.reshape(y, builder.output_shape(node))
 
 
 def _product(builder: Builder, node: Node) -> Any:
@@ -521,12 +513,12 @@ def _usual(**usual: float) -> Build:
 
 
 _OPERATORS: Mapping[str, Build] = {
-    "Conv": _layer(conv),
+    "Conv": conv,
     "ConvTranspose": conv_transpose,
     **dict.fromkeys(
-        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _layer(pool)
+        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), pool
     ),
-    **dict.fromkeys(("Gemm", "MatMul"), _layer(_product)),
+    **dict.fromkeys(("Gemm", "MatMul"), _matrix_product),
     "FusedMatMul": _product,
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "HardSwish", "Softsign"), _activation),
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu"), _gelu),

@@ -15,7 +15,7 @@ import tensorflow as tf
 from resperf.backends._base import Built, Phase, copies_for, median_ms
 from resperf.backends._values import Array, made_up
 from resperf.backends.tensorflow_device import XLA, Device
-from resperf.backends.tensorflow_layers import Operator
+from resperf.backends.tensorflow_kernels import Operator
 from resperf.errors import UnsupportedError
 from resperf.timing import Sampler, WallClock
 

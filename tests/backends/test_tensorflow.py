@@ -15,8 +15,7 @@ from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_kernels import operator_of
-from resperf.backends.tensorflow_layers import Operator, weights_from_onnx
+from resperf.backends.tensorflow_kernels import Operator, operator_of
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
     chain,
@@ -180,12 +179,23 @@ def stored(array: Array) -> Any:
     return tf.constant(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
 
 
+def stored_weights(layer: Layer, array: Array) -> Array:
+    """A filter (out, in / groups, rows, columns), or any other constant, as TensorFlow has it."""
+    if array.ndim < 4:
+        return array
+    assert isinstance(layer, Conv)
+    if 1 < layer.groups == layer.channels_in:
+        sides = (layer.kernel_height, layer.kernel_width)
+        return array.reshape(layer.groups, -1, *sides).transpose(2, 3, 0, 1)
+    return array.transpose(2, 3, 1, 0)
+
+
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: Layer) -> None:
     (layer,) = tensorflow.lower([layer])
     values = onnx_values(layer)
     operator = operator_of(layer)
-    weights = weights_from_onnx(layer, [values[name] for name in "wb" if name in values])
+    weights = [stored_weights(layer, values[name]) for name in "wb" if name in values]
     assert [w.shape for w in weights] == list(operator.weight_shapes)
     extras = [stored(values["r"])] if "r" in values else []
     x = stored(values["x"])
