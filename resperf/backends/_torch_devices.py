@@ -114,10 +114,6 @@ def _place(number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def _nothing() -> None:
-    """Queue nothing."""
-
-
 class EventTimer:
     """A sampler: the time between two events around work on the stream.
 
@@ -133,7 +129,7 @@ class EventTimer:
     """
 
     def __init__(self, run: Run, filler: Filler | None = None, before: Run | None = None) -> None:
-        self._run, self._filler, self._before = run, filler, before or _nothing
+        self._run, self._filler, self._before = run, filler, before or (lambda: None)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._ahead_ms = AHEAD_MS
         if filler is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
@@ -31,8 +31,6 @@ from resperf.settings import HALF_TYPES
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
-OWN_TYPES = frozenset({"cast", "quantize"})
-"""Kinds whose kernels say all their types themselves."""
 INT8_OPERATORS = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool"}
 )
@@ -92,15 +90,7 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
             f"TensorRT has no int8 kernel for {layer.kind} ({kernel.op}, {dtype}): inside networks "
             "with QuantizeLinear it runs in another type; measure it with precision fp32 or fp16"
         )
-    if dtype not in HALF_TYPES.values() or layer.kind in OWN_TYPES:
-        return kernel
-    half = {"float32": dtype}
-    return replace(
-        kernel,
-        dtype=half.get(kernel.dtype, kernel.dtype),
-        dtypes=tuple(half.get(each, each) for each in kernel.dtypes),
-        output_dtype=half.get(kernel.output_dtype, kernel.output_dtype),
-    )
+    return kernel.in_floats(dtype)
 
 
 def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesModel:

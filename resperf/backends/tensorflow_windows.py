@@ -7,7 +7,7 @@ have no other kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,18 +19,6 @@ from resperf.errors import UnsupportedError
 from resperf.layers._sliding import same_pads
 from resperf.lowering._read import has_input
 from resperf.network import Node
-
-_KERNELS: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    1: (tf.nn.conv1d, tf.nn.conv1d_transpose),
-    2: (tf.nn.conv2d, tf.nn.conv2d_transpose),
-    3: (tf.nn.conv3d, tf.nn.conv3d_transpose),
-}
-"""Spatial axes -> convolution and transposed convolution."""
-_POOLS: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    1: (tf.nn.max_pool1d, tf.nn.avg_pool1d),
-    2: (tf.nn.max_pool2d, tf.nn.avg_pool2d),
-    3: (tf.nn.max_pool3d, tf.nn.avg_pool3d),
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +86,10 @@ def conv(builder: Builder, node: Node) -> Any:
         raise refusal(node, f"group={groups} of a volume")
     x = _padded(x, _pads(node, rank))
     strides, dilations = _of(node, "strides", rank), _of(node, "dilations", rank)
-    y = _KERNELS[rank][0](x, kernel, strides, padding="VALID", dilations=dilations)
+    if rank == 1:
+        y = tf.nn.conv1d(x, kernel, strides, padding="VALID", dilations=dilations)
+    else:
+        y = tf.nn.conv3d(x, kernel, [1, *strides, 1], "VALID", dilations=[1, *dilations, 1])
     if has_input(node, 2):
         y = tf.nn.bias_add(y, builder.value(node, 2))
     return _back(builder, node, y)
@@ -169,7 +160,7 @@ def conv_transpose(builder: Builder, node: Node) -> Any:
     before = [before for before, _ in _pads(node, rank)]
     need = [max(size, cut + end) for size, cut, end in zip(whole, before, wanted, strict=True)]
     shape = (x.shape[0], *whole, kernel.shape[-2])
-    y = _KERNELS[rank][1](x, kernel, shape, strides, padding="VALID")
+    y = tf.nn.conv_transpose(x, kernel, shape, strides, padding="VALID")
     if need != whole:
         y = _padded(y, [(0, more - size) for more, size in zip(need, whole, strict=True)])
     if list(wanted) != need:
@@ -203,7 +194,7 @@ def pool(builder: Builder, node: Node) -> Any:
         )
     x = _padded(x, pads, x.dtype.min if most else 0)
     sides = [int(side) for side in node.attributes["kernel_shape"]]
-    y = _POOLS[rank][0 if most else 1](x, sides, _of(node, "strides", rank), padding="VALID")
+    y = tf.nn.pool(x, sides, "MAX" if most else "AVG", _of(node, "strides", rank), padding="VALID")
     return _back(builder, node, y)
 
 
@@ -257,7 +248,7 @@ def _of(node: Node, name: str, rank: int) -> list[int]:
 def _channels_last(builder: Builder, node: Node) -> tuple[Any, int]:
     """Return the input with channels last, and its number of spatial axes."""
     x, rank = builder.value(node, 0), builder.rank(node, 0) - 2
-    if rank not in _KERNELS:
+    if rank not in (1, 2, 3):
         raise UnsupportedError(f"{node.op} {node.name!r}: {rank} axes have no kernel in TensorFlow")
     if builder.reads_images(node):
         return x, rank

@@ -338,11 +338,7 @@ class TorchBackend(Backend):
             alone.free()
             many.free()
 
-        phases = {
-            **many.phases(self._device.timer, copies),
-            "peak_memory_bytes": alone.peak_memory(self._device),
-        }
-        return Built(phases, self._device.call_timer(alone.step), free)
+        return alone.built(self._device, many.phases(self._device.timer, copies), free)
 
     def _step_of(self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int) -> TorchStep:
         """Make the training step of copies, each with an input of its own that shares memory."""
@@ -422,16 +418,12 @@ class TorchBackend(Backend):
 
         weights = [each for each in module.parameters() if each.requires_grad]
         step = TorchStep(forward, [], weights, self._optimizer)
-        phases = {
-            **step.phases(self._device.timer),
-            "peak_memory_bytes": step.peak_memory(self._device),
-        }
 
         def free() -> None:
             step.free()
             module.free()
 
-        return Built(phases, self._device.call_timer(step.step), free)
+        return step.built(self._device, step.phases(self._device.timer), free)
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         """Time copies of a layer in one run."""

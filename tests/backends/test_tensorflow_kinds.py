@@ -99,3 +99,11 @@ def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: st
             y.astype(float), expected.astype(float), rtol=2e-3, atol=2e-3, err_msg=layer.key
         )
     assert computed
+
+
+def test_a_convolution_of_a_volume_computes_what_onnx_means(tensorflow: TensorFlowBackend) -> None:
+    layer = next(each for each in drawn("conv_nd", 60) if len(each.kernel().input_shape) == 5)
+    kernel = layer.replace(groups=1).kernel()
+    weights, host, expected = onnx_result(kernel)
+    y = tensorflow_result(kernel, weights, host)
+    np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3)
