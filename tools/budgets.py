@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "code lines in resperf/": Budget(47_900, 42_000),
+    "code lines in resperf/": Budget(44_400, 42_000),
     "code lines in the largest file": Budget(630, 500),
     "options of all commands": Budget(156, 120),
     "code lines in tools/": Budget(8_400, 3_500),
