@@ -9,12 +9,16 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, Self
 
+from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
 from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import Layer
 from resperf.platform import Platform, usable_cores
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import TIME_UNIT, Sampler, WallClock
+
+ESTIMATES = 5
+"""Runs of one copy, by the fastest of which the number of copies is chosen."""
 
 
 def _nothing() -> None:
@@ -79,10 +83,11 @@ class Built:
         postprocess: Sampler,
         isolated: Sampler,
         free: Callable[[], object] = _nothing,
+        **others: Phase,
     ) -> Self:
-        """Make one that offers the three phases."""
+        """Make one that offers the three phases, and others by their names."""
         phases = (Phase(preprocess), execution, Phase(postprocess))
-        return cls(dict(zip(PHASES, phases, strict=True)), isolated, free)
+        return cls(dict(zip(PHASES, phases, strict=True)) | others, isolated, free)
 
     def close(self) -> None:
         """Free what was built; a later run says that it is gone."""
@@ -198,6 +203,33 @@ def usable_threads(threads: int | None) -> int:
     if chosen < 1:
         raise ResperfError(f"threads={threads} must be at least 1")
     return chosen
+
+
+def copies_for(
+    run_alone: Sampler, call_ms: float, weight_bytes: int, budget_ms: float, most: int = MAX_COPIES
+) -> int:
+    """Choose how many copies of a layer one run holds.
+
+    Parameters
+    ----------
+    run_alone : callable
+        Times a run of one copy; the fastest of some counts.
+    call_ms : float
+        What of such a run is not the layer's.
+    weight_bytes : int
+        Of one copy.
+    budget_ms : float
+        Limit on the time of one run.
+    most : int
+        Copies that the framework can hold.
+    """
+    best_ms = run_alone()
+    for _ in range(ESTIMATES - 1):
+        if best_ms > budget_ms:
+            break
+        best_ms = min(best_ms, run_alone())
+    one_ms = max(best_ms - call_ms, SHORTEST_MS)
+    return min(copies_of(one_ms, weight_bytes, budget_ms=budget_ms), most)
 
 
 def median_of(sampler: Sampler, seconds: float = 0.2, *, warmups: int = 20) -> float:

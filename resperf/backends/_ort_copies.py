@@ -11,9 +11,15 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from resperf.backends._ort_kernels import OPSETS
-from resperf.backends._ort_runs import made_up
+from resperf.backends._values import (
+    in_order,
+    inputs_of_kernel,
+    kernel_values,
+    made_up,
+    weights_of_kernel,
+)
 from resperf.copies import COLD_WEIGHTS_BYTES
-from resperf.layers import Kernel, spread_indices
+from resperf.layers import Kernel
 from resperf.units import DTYPE_BYTES
 
 CHAIN_COPIES = 16
@@ -38,42 +44,31 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     weights, host : dict of str to array
         Values of the model's external initializers, different for each copy, and of its inputs.
     """
-    types = kernel.input_dtypes
-    weight_types = types[1 : 1 + len(kernel.weight_shapes)]
-    inputs = {"x": (kernel.input_shape, types[0])} | {
-        f"extra{i}": (shape, types[1 + len(weight_types) + i])
-        for i, shape in enumerate(kernel.extra_shapes)
-    }
+    inputs, kernel_weights = inputs_of_kernel(kernel), weights_of_kernel(kernel)
     constants = ["" if each is None else f"constant{i}" for i, each in enumerate(kernel.constants)]
     nodes, initializers, weights = [], [], {}
     kernel_bytes = sum(
-        math.prod(shape) * DTYPE_BYTES.get(dtype, 4)
-        for shape, dtype in zip(kernel.weight_shapes, weight_types, strict=True)
+        math.prod(shape) * DTYPE_BYTES.get(dtype, 4) for shape, dtype in kernel_weights
     )
     for name, values in zip(constants, kernel.constants, strict=True):
         if values is not None:
             initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
     for copy in range(copies):
         names = []
-        for position, shape in enumerate(kernel.weight_shapes):
+        for position, (shape, dtype) in enumerate(kernel_weights):
             name = f"w{copy}_{position}"
             names.append(name)
-            weights[name] = made_up(shape, weight_types[position], zero_points=True)
+            weights[name] = made_up(shape, dtype, zero_points=True)
             if kernel_bytes > COLD_WEIGHTS_BYTES and weights[name].ndim:
                 # ONNX Runtime packs equal weights once, so these must differ.
                 weights[name].flat[0] = 1 + copy
             initializers.append(_absent(name, weights[name]))
-        read = [
-            f"y{copy - 1}" if kernel.in_place and copy % CHAIN_COPIES else "x",
-            *names,
-            *(f"extra{i}" for i in range(len(kernel.extra_shapes))),
-        ]
+        first, *extras = inputs
+        if kernel.in_place and copy % CHAIN_COPIES:
+            first = f"y{copy - 1}"
         node = helper.make_node(
             kernel.op,
-            [
-                *("" if place < 0 else read[place] for place in kernel.order or range(len(read))),
-                *constants,
-            ],
+            [*in_order(kernel, [first, *names, *extras], ""), *constants],
             [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],
             f"copy{copy}",
             domain=kernel.domain,
@@ -90,16 +85,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
-    if kernel.index_bound:
-        indices = spread_indices(host["extra0"].size, kernel.index_bound)
-        host["extra0"] = indices.reshape(host["extra0"].shape)
-    if kernel.positive:
-        for array in host.values():
-            if array.dtype.kind == "f":
-                np.abs(array, out=array)
-                array += 0.5
-    return model, weights, host
+    return model, weights, kernel_values(kernel, inputs)
 
 
 def _absent(name: str, values: npt.NDArray[Any]) -> Any:

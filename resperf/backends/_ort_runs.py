@@ -1,28 +1,19 @@
-"""Sessions of ONNX Runtime as phases: what is bound, run and freed."""
+"""Sessions of ONNX Runtime: what is bound, run and copied."""
 
 from __future__ import annotations
 
-import math
-import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from resperf.backends._base import Built, Phase
-from resperf.errors import MeasurementError, UnsupportedError, first_line
-from resperf.timing import WallClock
+from resperf.backends._values import network_input
+from resperf.errors import UnsupportedError, first_line
 
 _NO_MEMORY = ("bad_alloc", "Failed to allocate", "out of memory")
-_BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
-_HUGE_BYTES = 1 << 22
-"""From here on numpy asks for huge pages."""
-# All pages at once: one fault for each would take longer than filling them.
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 @dataclass(frozen=True)
@@ -58,45 +49,6 @@ class Place:
 HOST = Place()
 
 
-class _Inputs:
-    """Host arrays and their values on the device, bound to a session."""
-
-    def __init__(self, binding: Any, arrays: Mapping[str, npt.NDArray[Any]], place: Place) -> None:
-        self._binding, self._arrays, self._place = binding, arrays, place
-        self._values: dict[str, Any] = {}
-        self.bind()
-
-    def bind(self) -> None:
-        """Make values of the arrays and bind them."""
-        for name, array in self._arrays.items():
-            self._values[name] = self._place.value(array)
-            self._binding.bind_ortvalue_input(name, self._values[name])
-
-    def copy(self, names: Sequence[str] | None = None) -> None:
-        """Give the arrays to the session again: into the same memory of a GPU, to its end."""
-        for name in self._arrays if names is None else names:
-            if self._place.is_host:
-                self._values[name] = self._place.value(self._arrays[name])
-                self._binding.bind_ortvalue_input(name, self._values[name])
-            else:
-                self._values[name].update_inplace(self._arrays[name])
-        if not self._place.is_host:
-            self._binding.synchronize_inputs()
-
-
-def _runner(session: Any, binding: Any, place: Place) -> Callable[[], object]:
-    """Return what runs a bound session to its end."""
-    run: Callable[[], object] = partial(session.run_with_iobinding, binding)
-    if place.is_host:
-        return run
-
-    def run_to_its_end() -> None:
-        run()
-        binding.synchronize_outputs()
-
-    return run_to_its_end
-
-
 def as_resperf_error(error: Exception, name: str) -> BaseException:
     """Turn what ONNX Runtime raised into an error of ours, or a lack of memory into MemoryError."""
     text = first_line(error)
@@ -105,143 +57,82 @@ def as_resperf_error(error: Exception, name: str) -> BaseException:
     return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
 
 
-def _checked(run: Callable[[], object], name: str) -> Callable[[], object]:
-    """Run once, so that what cannot run says so before it is timed."""
-    try:
-        run()
-    except Exception as error:  # onnxruntime's errors have no common root of their own
-        raise as_resperf_error(error, name) from error
-    return run
+class BoundSession:
+    """A session whose inputs and outputs are bound; it ran once, so that what cannot run says so.
 
-
-def _freed() -> None:
-    raise MeasurementError("copies that were freed cannot be run; build them again")
-
-
-class Copies:
-    """A session of copies of one kernel, its input and output bound."""
+    Parameters
+    ----------
+    session : InferenceSession
+    host : mapping of str to array
+        Values of the inputs.
+    name : str
+        For messages.
+    place : Place
+    output : tuple of (shape, dtype), optional
+        Of the only output, which is then written to the same memory by each run. Else ONNX Runtime
+        allocates outputs: on a GPU once, since a CUDA graph writes to the memory of its first run.
+    """
 
     def __init__(
         self,
         session: Any,
         host: Mapping[str, npt.NDArray[Any]],
-        output: str,
-        output_shape: tuple[int, ...],
-        output_dtype: str,
+        name: str,
         place: Place = HOST,
+        output: tuple[Sequence[int], str] | None = None,
     ) -> None:
+        self._session, self._host, self._place = session, host, place
         self._binding = session.io_binding()
-        self._inputs: _Inputs | None = _Inputs(self._binding, dict(host), place)
-        self._binding.bind_ortvalue_output(output, place.empty(output_shape, output_dtype))
-        self.run = _checked(_runner(session, self._binding, place), output)
+        self._values: dict[str, Any] = {}
+        for each, array in host.items():
+            self._bind(each, array)
+        outputs = [value.name for value in session.get_outputs()]
+        for each in outputs:
+            if output is None:
+                self._binding.bind_output(each, place.device, place.number)
+            else:
+                self._binding.bind_ortvalue_output(each, place.empty(*output))
+        try:
+            self.run()
+        except Exception as error:  # onnxruntime's errors have no common root of their own
+            raise as_resperf_error(error, name) from error
+        if not place.is_host:
+            for each, value in zip(outputs, self._binding.get_outputs(), strict=True):
+                self._binding.bind_ortvalue_output(each, value)
 
-    def preprocess(self) -> None:
-        """Make a device value of the host's array and hand it to the session."""
-        if self._inputs is None:
-            _freed()
-        else:
-            self._inputs.copy(("x",))
+    def _bind(self, name: str, array: npt.NDArray[Any]) -> None:
+        self._values[name] = self._place.value(array)
+        self._binding.bind_ortvalue_input(name, self._values[name])
 
-    def postprocess(self) -> object:
-        """Make a host array of the output's device value."""
+    def run(self) -> None:
+        """Run the session to its end."""
+        self._session.run_with_iobinding(self._binding)
+        if not self._place.is_host:
+            self._binding.synchronize_outputs()
+
+    def preprocess(self, names: Sequence[str] | None = None) -> None:
+        """Give the host's arrays to the session again: into the same memory of a GPU, to its end.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Of the inputs; all by default.
+        """
+        for name in self._host if names is None else names:
+            if self._place.is_host:
+                self._bind(name, self._host[name])
+            else:
+                self._values[name].update_inplace(self._host[name])
+        if not self._place.is_host:
+            self._binding.synchronize_inputs()
+
+    def postprocess(self) -> list[npt.NDArray[Any]]:
+        """Make host arrays of the outputs' device values."""
         return [value.numpy() for value in self._binding.get_outputs()]
-
-    def close(self) -> None:
-        """Free the session and its weights."""
-        self.run = _freed
-        self._binding, self._inputs = None, None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def network_phases(
-    session: Any, feeds: Mapping[str, npt.NDArray[Any]], place: Place = HOST
-) -> Built:
-    """Make the three phases of a whole network from its session and host arrays by input name."""
-    binding = session.io_binding()
-    outputs = [value.name for value in session.get_outputs()]
-    for name in outputs:
-        binding.bind_output(name, place.device, place.number)
-
-    def postprocess() -> list[npt.NDArray[Any]]:
-        return [value.numpy() for value in binding.get_outputs()]
-
-    inputs = _Inputs(binding, feeds, place)
-    execute = _checked(_runner(session, binding, place), "the network")
-    if not place.is_host:
-        # A CUDA graph writes to the memory of its first run.
-        for name, value in zip(outputs, binding.get_outputs(), strict=True):
-            binding.bind_ortvalue_output(name, value)
-    run = WallClock(execute)
-    return Built.of_phases(WallClock(inputs.copy), Phase(run), WallClock(postprocess), run)
-
-
-def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Make an array in memory of its own, without denormal numbers, as fast as memory allows.
-
-    Large ones lie in such pages as ONNX Runtime's own. numpy would ask for huge pages, which the
-    kernel does not always have.
-    """
-    count = math.prod(shape)
-    if not count:
-        return np.zeros(shape, np.float32)
-    if count * _BLOCK.itemsize < _HUGE_BYTES:
-        return np.resize(_BLOCK, tuple(shape))
-    try:
-        pages = mmap.mmap(-1, _BLOCK.itemsize * count, flags=_PRIVATE)
-    except OSError as error:
-        raise MemoryError(f"no memory for an array of shape {tuple(shape)}: {error}") from error
-    values = np.frombuffer(pages, _BLOCK.dtype)
-    for start in range(0, count, len(_BLOCK)):
-        part = values[start : start + len(_BLOCK)]
-        part[:] = _BLOCK[: len(part)]
-    return values.reshape(shape)
-
-
-def made_up(shape: Sequence[int], dtype: str, *, zero_points: bool = False) -> npt.NDArray[Any]:
-    """Make an array of any type: floats as `filled`, integers from 1 to 8, alternating booleans.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    zero_points : bool
-        A single integer is a zero point, of which 0 is the most common.
-
-    Raises
-    ------
-    UnsupportedError
-        If numpy has no such type.
-    """
-    if dtype == "float32":
-        return filled(shape)
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise UnsupportedError(f"values of type {dtype} cannot be made up on this host") from error
-    if kind == np.bool_:
-        return np.resize(_BLOCK > 0, tuple(shape))
-    if kind.kind in "iu" and zero_points and not shape:
-        # Where there is none, kernels are fastest, and few weights have one.
-        return np.zeros(shape, kind)
-    if kind.kind in "iu":
-        return np.resize((np.abs(_BLOCK) * 100 % 8 + 1).astype(kind), tuple(shape))
-    return filled(shape).astype(kind)
 
 
 def filled_input(value: Any) -> npt.NDArray[Any]:
-    dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
+    """Make values of a session's input."""
     word = value.type.removeprefix("tensor(").removesuffix(")")
-    if word in dtypes:
-        return filled(value.shape).astype(dtypes[word], copy=False)
-    try:
-        # Token numbers, masks: 1 is a valid value of all of them.
-        return np.ones(value.shape, np.dtype(word))
-    except TypeError as error:
-        raise UnsupportedError(
-            f"input {value.name!r} holds {value.type}, which cannot be made up"
-        ) from error
+    dtype = {"float": "float32", "double": "float64"}.get(word, word)
+    return network_input(value.name, value.shape, dtype, value.type)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,8 +26,8 @@ _FILLER_CYCLES = 10_000_000
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
-class Device(Protocol):
-    """What differs between a CPU and a CUDA device.
+class Cpu:
+    """The host's processors.
 
     Attributes
     ----------
@@ -38,45 +38,6 @@ class Device(Protocol):
         one exchanges those on the device.
     """
 
-    place: torch.device
-    provider: str
-    libraries: str
-
-    def timer(self, run: Run, before: Run | None = None) -> Sampler:
-        """Time work as the device does it, without what the host needs to start it.
-
-        `before` is run first each time, and not timed.
-        """
-        ...
-
-    def run_timer(self, run: Run, before: Run | None = None) -> Sampler:
-        """Time work as it is started, by the device's clock; each sample is one run."""
-        ...
-
-    def call_timer(self, run: Run) -> Sampler:
-        """Time a call on the host until its results are there."""
-        ...
-
-    def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
-        """Time the copies of host tensors to the device."""
-        ...
-
-    def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
-        """Time the copies of results to the host."""
-        ...
-
-    def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
-        """Return the most memory that is allocated during a run, resident tensors included."""
-        ...
-
-    def check(self, size_bytes: float) -> None:
-        """Refuse what cannot fit."""
-        ...
-
-
-class Cpu:
-    """The host's processors."""
-
     provider = "CPU"
     libraries = "gloo"
 
@@ -84,13 +45,16 @@ class Cpu:
         self.place = torch.device("cpu")
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
-        """Return a wall clock."""
+        """Time work as the device does it, without what the host needs to start it.
+
+        `before` is run first each time, and not timed.
+        """
         return WallClock(run, before=before)
 
     run_timer = timer
 
     def call_timer(self, run: Run) -> Sampler:
-        """Return a wall clock."""
+        """Time a call on the host until its results are there."""
         return WallClock(run)
 
     def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
@@ -105,7 +69,10 @@ class Cpu:
         )
 
     def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
-        """Add up what the allocator reports to PyTorch's profiler."""
+        """Return the most memory that is allocated during a run, resident tensors included.
+
+        It adds up what the allocator reports to PyTorch's profiler.
+        """
 
         def peak() -> float:
             before = resident()
@@ -147,10 +114,6 @@ def _place(number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def _nothing() -> None:
-    """Queue nothing."""
-
-
 class EventTimer:
     """A sampler: the time between two events around work on the stream.
 
@@ -166,7 +129,7 @@ class EventTimer:
     """
 
     def __init__(self, run: Run, filler: Filler | None = None, before: Run | None = None) -> None:
-        self._run, self._filler, self._before = run, filler, before or _nothing
+        self._run, self._filler, self._before = run, filler, before or (lambda: None)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._ahead_ms = AHEAD_MS
         if filler is not None:
@@ -294,6 +257,9 @@ class Cuda:
         queued_ms = WallClock(run)()
         torch.cuda.synchronize()
         return queued_ms / kernels
+
+
+Device = Cpu | Cuda
 
 
 def as_resperf_error(error: Exception, what: str) -> Exception:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from resperf.backends._torch_attributes import Function, Make, attribute, constant
+from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.backends._torch_recurrent import GATES, prepare_recurrent, recurrent
 from resperf.backends._torch_shapes import (
     concat,

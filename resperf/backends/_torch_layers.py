@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resperf.backends._torch_attributes import Function
+from resperf.backends._attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,
@@ -19,7 +19,7 @@ from resperf.backends._torch_functions import (
 )
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
-from resperf.layers._operator import CONTRIB, FLOATS
+from resperf.layers._operator import CONTRIB
 
 _BLOCK = 1 << 18
 _GATED = frozenset({"LSTM", "GRU", "RNN"})
@@ -165,21 +165,13 @@ def layer_of_torch(layer: Layer, *, training: bool = False) -> TorchLayer:
         )
     if adapt := _ADAPTED.get(layer.kind):
         kernel = adapt(layer, kernel)
-    kernel = _in_type(kernel, str(layer.fields().get("dtype", "float32")))
+    kernel = kernel.in_floats(str(layer.fields().get("dtype", "float32")))
     operator, order = _as_operator(kernel)
     after = _AFTER.get(layer.kind)
     function = function_of(operator, training=training)
     if after is not None:
         function = after(layer, function)
     return TorchLayer(kernel, operator, function, order, layout == "nhwc")
-
-
-def _in_type(kernel: Kernel, dtype: str) -> Kernel:
-    """Give floats the layer's own type; kernels of some kinds are written in float32 only."""
-    if dtype == "float32" or dtype not in FLOATS:
-        return kernel
-    types = tuple(dtype if each == "float32" else each for each in kernel.input_dtypes)
-    return replace(kernel, dtype=types[0], dtypes=types)
 
 
 def _as_operator(kernel: Kernel) -> tuple[Operator, tuple[int, ...]]:

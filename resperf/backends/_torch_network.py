@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from resperf.backends._torch_attributes import Function
+from resperf.backends._attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,
@@ -38,13 +38,6 @@ class _Step:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     frees: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """An input that the network computes, among weights."""
-
-    name: str
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
@@ -187,12 +180,11 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     def _prepared(self, node: Node, operator: Operator) -> list[int]:
         """Return slots of a node's weights as PyTorch's modules hold them, and of what it reads."""
         rest = node.inputs[1:]
-        given = [
-            _Computed(name) if name in self._variable else self._constant(name) for name in rest
-        ]
+        # What the network computes is no tensor yet: its name stands for it.
+        given = [name if name in self._variable else self._constant(name) for name in rest]
         return [
-            self._slot(each.name)
-            if isinstance(each, _Computed)
+            self._slot(each)
+            if isinstance(each, str)
             else self._keep(f"{node.op} {place} {rest}", each)
             for place, each in enumerate(prepared(operator, given))
         ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from resperf.backends._torch_attributes import Function, attribute
+from resperf.backends._attributes import Function, attribute
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 

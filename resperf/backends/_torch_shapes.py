@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from resperf.backends._torch_attributes import Function, attribute, constant
+from resperf.backends._attributes import Function, attribute, constant
 from resperf.backends._torch_windows import apart
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator

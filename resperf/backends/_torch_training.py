@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from resperf.backends._base import Phase
+from resperf.backends._base import Built, Phase
 from resperf.backends._torch_devices import Device
 from resperf.backends._torch_network import size_bytes
 from resperf.backends._training import MOMENTUM, RATE, TrainingStep
@@ -101,9 +101,20 @@ class TorchStep(TrainingStep):
         ]
         return size_bytes([*self._leaves, *self._gradients, *kept])
 
-    def peak_memory(self, device: Device) -> Phase:
-        """Return the most memory that a step needs."""
-        return Phase(device.peak_bytes(self.step, self.resident_bytes), unit="bytes")
+    def built(
+        self, device: Device, parts: Mapping[str, Phase], free: Callable[[], object]
+    ) -> Built:
+        """Offer parts of the step, and the most memory that a whole one needs.
+
+        Parameters
+        ----------
+        device : Device
+        parts : mapping of str to Phase
+        free : callable
+            Frees everything.
+        """
+        peak = Phase(device.peak_bytes(self.step, self.resident_bytes), unit="bytes")
+        return Built({**parts, "peak_memory_bytes": peak}, device.call_timer(self.step), free)
 
     def free(self) -> None:
         """Free everything."""

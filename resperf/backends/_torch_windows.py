@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from resperf.backends._torch_attributes import Function, Make, attribute, constant
+from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 

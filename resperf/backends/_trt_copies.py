@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
-from resperf.backends._ort_runs import made_up
+from resperf.backends._values import (
+    Array,
+    in_order,
+    inputs_of_kernel,
+    kernel_values,
+    made_up,
+    weights_of_kernel,
+)
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Activation, Kernel, Layer, spread_indices
+from resperf.layers import Activation, Kernel, Layer
 from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
 from resperf.settings import HALF_TYPES
 
-Array = npt.NDArray[Any]
-
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
-OWN_TYPES = frozenset({"cast", "quantize"})
-"""Kinds whose kernels say all their types themselves."""
 INT8_OPERATORS = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool"}
 )
@@ -89,15 +90,7 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
             f"TensorRT has no int8 kernel for {layer.kind} ({kernel.op}, {dtype}): inside networks "
             "with QuantizeLinear it runs in another type; measure it with precision fp32 or fp16"
         )
-    if dtype not in HALF_TYPES.values() or layer.kind in OWN_TYPES:
-        return kernel
-    half = {"float32": dtype}
-    return replace(
-        kernel,
-        dtype=half.get(kernel.dtype, kernel.dtype),
-        dtypes=tuple(half.get(each, each) for each in kernel.dtypes),
-        output_dtype=half.get(kernel.output_dtype, kernel.output_dtype),
-    )
+    return kernel.in_floats(dtype)
 
 
 def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesModel:
@@ -144,12 +137,7 @@ class _Graph:
     def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool) -> None:
         graph.name = "copies"
         self._graph, self._kernel, self._quantized = graph, kernel, quantized
-        types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
-        self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
-        self._reads = {"x": (kernel.input_shape, types[0])} | {
-            f"extra{place}": (shape, types[1 + weights + place])
-            for place, shape in enumerate(kernel.extra_shapes)
-        }
+        self._weights, self._reads = weights_of_kernel(kernel), inputs_of_kernel(kernel)
         self._copy = 0
         self._count = 0
 
@@ -160,13 +148,7 @@ class _Graph:
         residual = read.pop("extra0") if kernel.op == "Conv" and "extra0" in read else ""
         first, *others = read.values()
         operands = [first, *self._own_weights(), *others]
-        names = [
-            *(
-                "" if place < 0 else operands[place]
-                for place in kernel.order or range(len(operands))
-            ),
-            *self._constants(),
-        ]
+        names = [*in_order(kernel, operands, ""), *self._constants()]
         if kernel.op in _STANDARD:
             result = _STANDARD[kernel.op](self, names)
         else:
@@ -180,17 +162,13 @@ class _Graph:
 
     def host(self) -> dict[str, Array]:
         """Return what a copy reads, by name without the copy."""
-        kernel, made = self._kernel, {}
-        for name, (shape, dtype) in self._reads.items():
-            values = made_up(shape, "float32" if dtype == "bfloat16" else dtype)
-            if kernel.positive and values.dtype.kind == "f":
-                values = np.abs(values) + values.dtype.type(0.5)
-            made[name] = values
-        if kernel.index_bound:
-            indices = spread_indices(made["extra0"].size, kernel.index_bound)
-            made["extra0"] = indices.reshape(made["extra0"].shape)
         if self._quantized:
             return {name: made_up(shape, "int8") for name, (shape, _) in self._reads.items()}
+        inputs = {
+            name: (shape, "float32" if dtype == "bfloat16" else dtype)
+            for name, (shape, dtype) in self._reads.items()
+        }
+        made = kernel_values(self._kernel, inputs)
         return {
             name: _bits(values) if self._reads[name][1] == "bfloat16" else values
             for name, values in made.items()

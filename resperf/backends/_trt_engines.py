@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,7 +237,8 @@ class Engine:
         self._host: dict[str, Pinned] = {}
         self._results: dict[str, Pinned] = {}
         self._context: Any = None
-        self._profile: _Profile | None = None
+        self._profiled: Any = None
+        self._profiler = _Profiler()
         self.layers = self._layers()
         if engine.num_aux_streams:
             raise UnsupportedError(
@@ -362,10 +363,17 @@ class Engine:
         layers_ms, relayouts_ms : float
             Sums over the engine's layers, and over those that TensorRT added to change formats.
         """
-        if self._profile is None:
-            self._profile = _Profile(self._new_context())
-            self._bind(self._profile.context)
-        times_ms = self._profile.run(self._enqueue, self._cuda.wait)
+        if self._profiled is None:
+            # Of its own: a profiler would slow other runs down.
+            self._profiled = self._new_context()
+            self._profiled.profiler = self._profiler
+            self._bind(self._profiled)
+        times_ms = self._profiler.times_ms
+        times_ms.clear()
+        self._enqueue(self._profiled)
+        self._cuda.wait()
+        if not times_ms:
+            raise MeasurementError("TensorRT's profiler reported no layer")
         added = {layer.name for layer in self.layers if layer.is_relayout}
         relayouts_ms = math.fsum(ms for name, ms in times_ms if name in added)
         return math.fsum(ms for _, ms in times_ms) - relayouts_ms, relayouts_ms
@@ -374,7 +382,7 @@ class Engine:
         """Free the engine and all buffers."""
         if self._context is not None:
             self._cuda.wait()
-        self._context = self._profile = self._engine = None
+        self._context = self._profiled = self._engine = None
         for pinned in (*self._host.values(), *self._results.values()):
             pinned.free()
         for address in self._buffers.values():
@@ -392,26 +400,6 @@ class _Profiler(tensorrt.IProfiler):  # type: ignore[misc]
     def report_layer_time(self, layer_name: str, ms: float) -> None:
         """Keep the time of one layer of a run; TensorRT calls this."""
         self.times_ms.append((layer_name, ms))
-
-
-class _Profile:
-    """An execution context of its own with a profiler, which would slow other runs down."""
-
-    def __init__(self, context: Any) -> None:
-        self.context = context
-        self._profiler = _Profiler()
-        context.profiler = self._profiler
-
-    def run(
-        self, enqueue: Callable[[Any], None], wait: Callable[[], None]
-    ) -> list[tuple[str, float]]:
-        """Run once; return the layers' names and times in their order."""
-        self._profiler.times_ms.clear()
-        enqueue(self.context)
-        wait()
-        if not self._profiler.times_ms:
-            raise MeasurementError("TensorRT's profiler reported no layer")
-        return list(self._profiler.times_ms)
 
 
 def _stem(name: str) -> str:

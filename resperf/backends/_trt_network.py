@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
-from resperf.backends._ort_runs import made_up
-from resperf.backends._trt_copies import Array, as_bytes, tensor
+from resperf.backends._trt_copies import as_bytes, tensor
+from resperf.backends._values import Array, network_input
 from resperf.errors import UnsupportedError
 from resperf.network.protos import data_type_of, dtype_name
 from resperf.network.weights import materialise
@@ -64,22 +71,15 @@ def network_model(
         _halve(model.graph, HALF_TYPES[precision])
         _convert_ends(model.graph, data_type_of(HALF_TYPES[precision]))
     names = {proto.name for proto in model.graph.initializer}
-    host = {each.name: _filled(each) for each in model.graph.input if each.name not in names}
+    host = {each.name: _value_of(each) for each in model.graph.input if each.name not in names}
     return as_bytes(model, path.name), host
 
 
-def _filled(value: Any) -> Array:
-    """Make values of an input: small floats; ones, which are valid token numbers and masks."""
-    kind = value.type.tensor_type
-    shape, dtype = [each.dim_value for each in kind.shape.dim], dtype_name(kind.elem_type)
-    if dtype.startswith("float"):
-        return made_up(shape, dtype)
-    try:
-        return np.ones(shape, np.dtype(dtype))
-    except TypeError as error:
-        raise UnsupportedError(
-            f"input {value.name!r} holds {dtype}, which cannot be made up"
-        ) from error
+def _value_of(given: ValueInfoProto) -> Array:
+    """Make up the values of an input."""
+    kind = given.type.tensor_type
+    shape = [each.dim_value for each in kind.shape.dim]
+    return network_input(given.name, shape, dtype_name(kind.elem_type))
 
 
 def _halve(graph: GraphProto, dtype: str) -> None:

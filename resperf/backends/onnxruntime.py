@@ -19,27 +19,26 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Backend, Built, Phase, median_ms, usable_threads
+from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
     HOST,
-    Copies,
+    BoundSession,
     as_resperf_error,
     filled_input,
-    network_phases,
 )
 from resperf.backends._weights import weights_costs
-from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
+from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
@@ -109,8 +108,8 @@ class OnnxRuntimeBackend(Backend):
     @cached_property
     def _view_ms(self) -> float:
         view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
-        with self._copies(view, MAX_COPIES) as many:
-            return max((median_ms(many.run) - self._session_ms) / MAX_COPIES, 0.0)
+        many_ms = median_ms(self._copies(view, MAX_COPIES).run)
+        return max((many_ms - self._session_ms) / MAX_COPIES, 0.0)
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; once, then kept."""
@@ -130,7 +129,11 @@ class OnnxRuntimeBackend(Backend):
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
         feeds = {value.name: filled_input(value) for value in session.get_inputs()}
-        return network_phases(session, feeds, self.place)
+        bound = BoundSession(session, feeds, "the network", self.place)
+        run = WallClock(bound.run)
+        return Built.of_phases(
+            WallClock(bound.preprocess), Phase(run), WallClock(bound.postprocess), run
+        )
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
@@ -148,26 +151,16 @@ class OnnxRuntimeBackend(Backend):
         """
         kernel = self._kernel(layer)
         alone = self._copies(kernel, 1)
-        try:
-            copies = self._copies_for(layer, alone.run, budget_ms)
-            marginal = alone if copies == 1 else self._copies(kernel, copies)
-        except BaseException:
-            alone.close()
-            raise
+        copies = copies_for(WallClock(alone.run), self._session_ms, layer.weight_bytes, budget_ms)
+        marginal = alone if copies == 1 else self._copies(kernel, copies)
         execution = Phase(
             WallClock(marginal.run), offset=self._session_ms, divisor=copies, copies=copies
         )
-
-        def free() -> None:
-            alone.close()
-            marginal.close()
-
         return Built.of_phases(
-            WallClock(alone.preprocess),
+            WallClock(partial(alone.preprocess, ("x",))),
             execution,
             WallClock(alone.postprocess),
             WallClock(alone.run),
-            free,
         )
 
     def network(
@@ -185,30 +178,19 @@ class OnnxRuntimeBackend(Backend):
         model, weights = materialise(path, batch=batch, shapes=shapes)
         return self._network_run(model, weights, path.name)
 
-    def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
-        """Choose how many copies one run holds, from the time of two runs of one copy."""
-        run()
-        run_ms = WallClock(run)()
-        one_ms = max(run_ms - self._session_ms, SHORTEST_MS)
-        return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
-
     def _tiny_ms(self, copies: int) -> float:
-        with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:
-            return median_ms(tiny.run)
+        return median_ms(self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies).run)
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         (lowered,) = self.lower([layer])
-        with self._copies(self._kernel(lowered), copies) as many:
-            for _ in range(MANY_WARMUPS):
-                many.run()
-            timed = WallClock(many.run)
-            taken_ms = [timed() for _ in range(MANY_RUNS)]
-        return max(median(taken_ms) - self._session_ms, 0.0)
+        timed = WallClock(self._copies(self._kernel(lowered), copies).run)
+        taken_ms = [timed() for _ in range(MANY_WARMUPS + MANY_RUNS)]
+        return max(median(taken_ms[MANY_WARMUPS:]) - self._session_ms, 0.0)
 
     def _kernel(self, layer: Layer) -> Kernel:
         return kernel_of(layer, self._block, half_precision=self.half_precision)
 
-    def _copies(self, kernel: Kernel, copies: int) -> Copies:
+    def _copies(self, kernel: Kernel, copies: int) -> BoundSession:
         """Build a session of copies of a kernel, each with weights of its own."""
         model, weights, host = copies_graph(kernel, copies)
         session = self._session(
@@ -217,9 +199,8 @@ class OnnxRuntimeBackend(Backend):
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
             f"{kernel.domain}:{kernel.op}",
         )
-        output_dtype = kernel.output_dtype or kernel.dtype
-        output = model.graph.output[0].name
-        return Copies(session, host, output, kernel.output_shape, output_dtype, self.place)
+        output = kernel.output_shape, kernel.output_dtype or kernel.dtype
+        return BoundSession(session, host, model.graph.output[0].name, self.place, output)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()

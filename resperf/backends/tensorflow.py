@@ -17,25 +17,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 # TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built, usable_threads
+from resperf.backends._base import Backend, Built, Phase, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
-from resperf.backends.tensorflow_network import built, network_run
-from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
+from resperf.backends.tensorflow_network import built, start
+from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, refused
 from resperf.backends.tensorflow_training import OPTIMIZERS
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
+from resperf.lowering._base import in_precision
 from resperf.lowering.tensorflow import LAYOUT, lower_layers
+from resperf.network import Network, read_network
+from resperf.network.weights import weights_of
 from resperf.platform import Platform, this_platform
 from resperf.settings import HALF_TYPES, Setting
 
@@ -103,7 +108,6 @@ class TensorFlowBackend(Backend):
                 _check_cpu(precision, self._layout)
             tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
             tf.constant(0.0)
-        self._host = Host()
 
     def platform(self) -> Platform:
         """Describe this machine."""
@@ -142,9 +146,10 @@ class TensorFlowBackend(Backend):
         """Measure the inter-layer overhead, now; a GPU's layers contain it, steps have none."""
         if self._device.is_gpu or self._optimizer:
             return {}
-        return inter_layer_costs(
-            self, lambda chain: built(chain, {}, self._host, self._device, self._layout)
-        )
+        return inter_layer_costs(self, lambda chain: self._built(chain, {}))
+
+    def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
+        return built(network, weights, self._device, self._layout, self._optimizer)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images their layout, and layers the type that they have in the precision."""
@@ -173,7 +178,6 @@ class TensorFlowBackend(Backend):
             operator = operator_of(layer, self._layout)
             return layer_run(
                 operator,
-                self._host,
                 budget_ms=budget_ms,
                 session_ms=self._call_costs_ms["session_ms"],
                 link_ms=self._call_costs_ms["link_ms"],
@@ -199,16 +203,14 @@ class TensorFlowBackend(Backend):
             If it does not fit.
         """
         try:
-            return network_run(
-                path,
-                self._host,
-                batch=batch,
-                shapes=shapes,
-                device=self._device,
-                layout=self._layout,
-                precision=self._precision,
-                optimizer=self._optimizer,
-            )
+            network = in_precision(read_network(path, batch=batch, shapes=shapes), self._precision)
+            start(self._device, bool(self._optimizer))
+            before_bytes = self._device.held_bytes()
+            whole = self._built(network, weights_of(path, batch=batch, shapes=shapes))
+            if before_bytes is None:
+                return whole
+            memory = Phase(self._device.peak_bytes(whole.isolated, before_bytes), unit="bytes")
+            return replace(whole, phases={**whole.phases, "peak_memory_bytes": memory})
         except _REFUSALS as error:
             raise refused(error) from error
 

@@ -7,26 +7,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import Builder
-from resperf.errors import UnsupportedError
+from resperf.backends.tensorflow_builder import Builder, refusal
 from resperf.lowering._read import has_input
 from resperf.network import Node
 
 
 def multi_head_attention(builder: Builder, node: Node) -> Any:
     """Build ONNX Runtime's attention of projected (batch, tokens, heads x size) tensors."""
-    _check(node, 3)
+    _refuse_more(node)
     heads = int(node.attributes["num_heads"])
     query, key, value = (_in_heads(builder.value(node, place), heads) for place in range(3))
-    mixed = _mixed(node, query, key, value)
-    return tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), builder.output_shape(node))
+    return _joined(builder, node, _mixed(node, query, key, value))
 
 
 def attention(builder: Builder, node: Node) -> Any:
     """Build an attention operator: ONNX's of three tensors, or ONNX Runtime's with projection."""
     if node.domain:
         return _projected(builder, node)
-    _check(node, 3)
+    _refuse_more(node)
     query, key, value = (builder.value(node, place) for place in range(3))
     if len(query.shape) == 3:
         by_query = int(node.attributes["q_num_heads"])
@@ -39,12 +37,12 @@ def attention(builder: Builder, node: Node) -> Any:
     mixed = _mixed(node, query, key, value)
     if builder.rank(node, 0) == 4:
         return mixed
-    return tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), builder.output_shape(node))
+    return _joined(builder, node, mixed)
 
 
 def _projected(builder: Builder, node: Node) -> Any:
     """Project tokens to queries, keys and values with one product, then attend."""
-    _check(node, 3)
+    _refuse_more(node)
     heads = int(node.attributes["num_heads"])
     x = builder.value(node, 0)
     joined = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), builder.value(node, 1))
@@ -55,20 +53,21 @@ def _projected(builder: Builder, node: Node) -> Any:
     query, key, value = (
         _in_heads(part, heads) for part in tf.split(joined, [int(size) for size in sizes], -1)
     )
-    mixed = _mixed(node, query, key, value)
-    return tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), builder.output_shape(node))
+    return _joined(builder, node, _mixed(node, query, key, value))
 
 
-def _check(node: Node, inputs: int) -> None:
-    if any(has_input(node, place) for place in range(inputs, len(node.inputs))):
-        raise UnsupportedError(
-            f"{node.op} {node.name!r}: masks and past tokens cannot be built in TensorFlow"
-        )
+def _refuse_more(node: Node) -> None:
+    if any(has_input(node, place) for place in range(3, len(node.inputs))):
+        raise refusal(node, "masks and past tokens")
 
 
 def _in_heads(tokens: Any, heads: int) -> Any:
     batch, count, size = tokens.shape
     return tf.transpose(tf.reshape(tokens, (batch, count, heads, size // heads)), (0, 2, 1, 3))
+
+
+def _joined(builder: Builder, node: Node, mixed: Any) -> Any:
+    return tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), builder.output_shape(node))
 
 
 def _mixed(node: Node, query: Any, key: Any, value: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends.tensorflow_layers import Array, weights_from_onnx
+from resperf.backends._values import Array
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Dense
 from resperf.lowering._read import has_input, layer_of, tensor_of
 from resperf.lowering.tensorflow import (
     FILE_AXES,
@@ -20,7 +20,6 @@ from resperf.lowering.tensorflow import (
     Links,
     Storage,
     foldable_norm,
-    lower_layer,
     moves,
     nhwc,
 )
@@ -43,8 +42,8 @@ class Builder:
     ----------
     network : Network
         Without nodes that pass their input through.
-    weights : mapping of str to ndarray
-        Values of constants, in the file's layout.
+    weights : mapping of str to ndarray, or None
+        Values of constants, in the file's layout; None where only shapes and types are held.
     layout : {"nhwc", "nchw"}
         Of images.
     training : bool
@@ -53,15 +52,18 @@ class Builder:
     Attributes
     ----------
     held : list of Tensor or Variable
-        What the traced function captures; clearing the list frees the weights.
+        What the traced function captures, or shapes and types of that; clearing the list frees the
+        weights.
     storage : Storage
         Which tensors of rank 4 are stored in NHWC.
+    products : set of str
+        Nodes that multiply by a held matrix (features_in, features_out).
     """
 
     def __init__(
         self,
         network: Network,
-        weights: Mapping[str, Array],
+        weights: Mapping[str, Array] | None,
         layout: str = LAYOUT,
         *,
         training: bool = False,
@@ -71,16 +73,16 @@ class Builder:
         self.held: list[Any] = []
         self._statistics: dict[str, tuple[Any, Any]] = {}
         self.storage = Storage.of(network, layout)
-        self._weights = weights
+        self._weights, self._holds_values = weights or {}, weights is not None
         self._values: dict[tuple[str, bool], Any] = {}
-        self._layers: dict[str, tuple[Layer, list[int]]] = {}
+        self.products: set[str] = set()
         self._constants: dict[tuple[str, int], int] = {}
         self._places: dict[tuple[Any, ...], int] = {}
         self._folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
         links = Links.of(network)
         for node in network.nodes:
-            if self._add_layer(node, links):
+            if self._hold_product(node) or self._hold_folded(node, links):
                 continue
             if training and node.op == "BatchNormalization":
                 self._statistics[node.name] = tuple(
@@ -187,8 +189,7 @@ class Builder:
         """Transpose a constant that broadcasts along the axes of NCHW images in the file."""
         if not as_image or not array.ndim:
             return array
-        array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
-        return np.ascontiguousarray(array)
+        return array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
 
     def _hold_constants(self, node: Node, positions: Iterable[int]) -> None:
         """Capture a node's large constants, in the layout that it reads.
@@ -202,21 +203,27 @@ class Builder:
             if tensor is None or not tensor.is_weight:
                 continue
             fewest = 0 if self.training and tensor.shape else HELD_VALUES
-            if math.prod(tensor.shape) <= fewest and not is_kernel:
+            if math.prod(tensor.shape) <= fewest and node.op not in ("Conv", "ConvTranspose"):
                 continue
             array = self.constant(node, position)
             is_image = False
             if is_kernel:
-                array = _kernel_in_layout(array)
+                array = kernel_in_layout(node, array)
             elif not is_per_channel(node, position):
                 is_image = self.reads_images(node)
                 array = self._in_layout(array, is_image)
-            self._constants[node.name, position] = self._held_at(
-                (tensor.name, is_kernel, is_image), array
-            )
+            form = is_kernel, is_image, is_kernel and is_depthwise(node, tensor.shape)
+            self._hold(node, position, array, *form)
+
+    def _hold(self, node: Node, position: int, array: Array, *form: object) -> None:
+        """Capture an input of a node, once for all that read it in one form."""
+        what = (node.inputs[position] if has_input(node, position) else "", *form)
+        self._constants[node.name, position] = self._held_at(what, array)
 
     def _held_at(self, what: tuple[Any, ...], array: Array) -> int:
-        """Capture a constant once for all that read it in one form; return its place."""
+        if what not in self._places and not self._holds_values:
+            self._places[what] = len(self.held)
+            self.held.append(tf.TensorSpec(array.shape, array.dtype))
         if what not in self._places:
             made = tf.constant(array)
             is_trained = self.training and made.dtype.is_floating and array.ndim
@@ -247,7 +254,8 @@ class Builder:
             array = np.asarray(tensor.value)
         else:
             whole = np.dtype(tensor.dtype).kind in "iub"
-            array = np.full(tensor.shape, 1 if whole else _CONSTANT_VALUE, tensor.dtype)
+            value = np.array(1 if whole else _CONSTANT_VALUE, tensor.dtype)
+            array = np.broadcast_to(value, tensor.shape)
         return array.astype(tensor.dtype, copy=False)
 
     def input_shape(self, node: Node, position: int) -> tuple[int, ...]:
@@ -267,14 +275,11 @@ class Builder:
                 f"{node.op} {node.name!r}: the shape of its output is not known"
             ) from error
 
-    def has_layer(self, node: Node) -> bool:
-        """Whether the node is a layer with constant weights."""
-        return node.name in self._layers
-
-    def layer_of(self, node: Node) -> tuple[Layer, list[Any]]:
-        """Return the layer of a node, and its weights."""
-        layer, places = self._layers[node.name]
-        return layer, [self.held[place] for place in places]
+    def bias(self, node: Node) -> Any:
+        """Return the third input of a node, or what is folded into it; None without one."""
+        if self.is_held(node, 2):
+            return self.held[self._constants[node.name, 2]]
+        return self.optional(node, 2)
 
     def is_folded(self, node: Node) -> bool:
         """Whether a BatchNormalization is folded into its convolution's weights."""
@@ -294,56 +299,68 @@ class Builder:
         return scale.astype(dtype), (beta - mean * scale).astype(dtype)
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        if node.op in Pool.OPERATORS:
-            return True
-        fixed = all(
-            tensor_of(self.network, node, i).is_weight for i in (1, 2) if has_input(node, i)
-        )
-        return fixed and (node.op != "MatMul" or self.rank(node, 1) == 2)
+        places = [place for place in (1, 2) if has_input(node, place)]
+        return all(tensor_of(self.network, node, place).is_weight for place in places)
 
-    def _add_layer(self, node: Node, links: Links) -> bool:
-        """Make the layer of a convolution, pooling or product with fixed weights, if it is one."""
-        if node.op not in _LAYERS or not self._has_fixed_weights(node):
+    def _hold_product(self, node: Node) -> bool:
+        """Capture matrix and bias of a product with fixed weights, if it is one."""
+        if node.op not in ("Gemm", "MatMul") or not self._has_fixed_weights(node):
             return False
-        if node.attributes.get("transA", 0):
+        if node.attributes.get("transA", 0) or self.rank(node, 1) != 2:
             return False
         try:
-            layer = lower_layer(layer_of(_LAYERS[node.op], self.network, node), self.storage.layout)
+            layer_of(Dense, self.network, node)
         except (UnsupportedError, LayerError):
-            return False  # of volumes or lines, or a product of two computed matrices
-        weights = self._weights_of_layer(node)
-        folds = node.op == "Conv" and not self.training
-        norm = foldable_norm(self.network, links, node) if folds else None
-        if norm is not None:
-            scale, shift = self.scale_and_shift(norm)
-            bias = weights[1] if len(weights) > 1 else np.zeros_like(shift)
-            folded = weights[0] * scale.reshape(-1, 1, 1, 1), bias * scale + shift
-            weights = [each.astype(weights[0].dtype) for each in folded]
-            layer = layer.replace(bias=True)
-            self._folded.add(norm.name)
-        form = (type(layer), norm and norm.name, repr(sorted(node.attributes.items())))
-        names = [*filter(None, node.inputs[1:3]), "bias of the normalisation"]
-        self._layers[node.name] = (layer, [
-            self._held_at((name, *form), array)
-            for name, array in zip(names, weights_from_onnx(layer, weights), strict=False)
-        ])  # fmt: skip
+            return False
+        form = "product", repr(sorted(node.attributes.items()))
+        for position, array in enumerate(self._weights_of_product(node), 1):
+            self._hold(node, position, array, *form)
+        self.products.add(node.name)
         return True
 
-    def _weights_of_layer(self, node: Node) -> list[Array]:
-        """Return filter or matrix and bias in ONNX's layout; a matrix is never transposed."""
-        if node.op in Pool.OPERATORS:
-            return []
+    def _hold_folded(self, node: Node, links: Links) -> bool:
+        """Capture filter and bias of a convolution with the normalisation behind it, if any."""
+        if node.op != "Conv" or self.training or not self._has_fixed_weights(node):
+            return False
+        norm = foldable_norm(self.network, links, node) if self.rank(node, 0) == 4 else None
+        if norm is None:
+            return False
+        scale, shift = self.scale_and_shift(norm)
+        kernel = self.constant(node, 1)
+        bias = self.constant(node, 2) if has_input(node, 2) else np.zeros_like(shift)
+        folded = (kernel * scale.reshape(-1, 1, 1, 1)).astype(kernel.dtype)
+        folded = kernel_in_layout(node, folded)
+        self._hold(node, 1, folded, norm.name)
+        self._hold(node, 2, (bias * scale + shift).astype(kernel.dtype), norm.name)
+        self._folded.add(norm.name)
+        return True
+
+    def _weights_of_product(self, node: Node) -> list[Array]:
+        """Return matrix and bias; a matrix is never transposed."""
         weights = [self.constant(node, i) for i in (1, 2) if has_input(node, i)]
         if node.op != "Gemm":
             return weights
         if node.attributes.get("transB", 0):
-            weights[0] = np.ascontiguousarray(weights[0].T)
+            weights[0] = weights[0].T
         for place, factor in enumerate(("alpha", "beta")[: len(weights)]):
             if node.attributes.get(factor, 1.0) != 1.0:
                 scaled = weights[place] * np.float32(node.attributes[factor])
                 weights[place] = scaled.astype(weights[place].dtype)
         features_out = weights[0].shape[1]
         return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
+
+
+def refusal(node: Node, why: str) -> UnsupportedError:
+    """Say what of a node TensorFlow does not have."""
+    return UnsupportedError(f"{node.op} {node.name!r}: {why} cannot be built in TensorFlow")
+
+
+def on_nhwc(builder: Builder, node: Node, function: Callable[[Any], Any]) -> Any:
+    """Run an operation that TensorFlow has for NHWC images only: transposed, where they are not."""
+    x = builder.value(node, 0)
+    if builder.reads_images(node):
+        return function(x)
+    return tf.transpose(function(tf.transpose(x, STORED_AXES)), FILE_AXES)
 
 
 def _converted(value: Any, shape: tuple[int, ...], to_image: bool) -> Any:
@@ -353,12 +370,23 @@ def _converted(value: Any, shape: tuple[int, ...], to_image: bool) -> Any:
     return tf.transpose(value, STORED_AXES if to_image else FILE_AXES)
 
 
-def _kernel_in_layout(array: Array) -> Array:
+def is_depthwise(node: Node, kernel_shape: Sequence[int]) -> bool:
+    """Whether a node is a convolution of images with one channel per group."""
+    groups = int(node.attributes.get("group", 1))
+    return node.op == "Conv" and len(kernel_shape) == 4 and groups > 1 and kernel_shape[1] == 1
+
+
+def kernel_in_layout(node: Node, array: Array) -> Array:
     """Transpose a filter (channels, channels, rows, ...) to (rows, ..., channels, channels).
 
-    TensorFlow's transposed convolutions have the input's channels last, as ONNX's have them first.
+    TensorFlow's transposed convolutions have the input's channels last, as ONNX's have them first;
+    its depthwise ones have the output's channels of each group last.
     """
-    return np.ascontiguousarray(array.transpose(kernel_axes(array.ndim)))
+    if is_depthwise(node, array.shape):
+        return array.reshape(int(node.attributes["group"]), -1, *array.shape[2:]).transpose(
+            2, 3, 0, 1
+        )
+    return array.transpose(kernel_axes(array.ndim))
 
 
 def kernel_axes(rank: int) -> tuple[int, ...]:
@@ -375,11 +403,3 @@ PER_CHANNEL = frozenset({
 def is_per_channel(node: Node, position: int) -> bool:
     """Whether a node's input holds one value per channel."""
     return node.op in PER_CHANNEL and position > 0
-
-
-_LAYERS: Mapping[str, type[Layer]] = {
-    "Conv": Conv,
-    "Gemm": Dense,
-    "MatMul": Dense,
-    **dict.fromkeys(Pool.OPERATORS, Pool),
-}

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from resperf.backends import tensorflow_layers
+from resperf.backends._values import (
+    Array,
+    in_order,
+    inputs_of_kernel,
+    kernel_values,
+    made_up,
+    weights_of_kernel,
+)
+from resperf.backends.tensorflow_activations import ACTIVATION_FUNCTIONS
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Kernel, Layer, spread_indices
+from resperf.layers import Activation, Conv, Kernel, Layer, Pool
 from resperf.lowering.tensorflow import LAYOUT, NO_OPERATOR
 from resperf.network import Network, Node, Tensor
 
 _OPSETS = {"": 17, "com.microsoft": 1}
-_SIXTEEN = np.float32(1 / 16)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A layer as TensorFlow operations, ready to be added to a graph.
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        NHWC for images.
+    weight_shapes : tuple of tuple of int
+        In TensorFlow's order: filter or matrix, then bias.
+    apply : callable
+        ``apply(x, weights, extras)`` adds the operations and returns the output.
+    dtype : str
+        Type of the input.
+    weight_dtypes : tuple of str
+        One for each of the weights.
+    extras : callable
+        Makes host arrays of all further inputs that a network would compute, such as a residual.
+    positive : bool
+        Whether inputs must be above zero, as for logarithms.
+    """
+
+    input_shape: tuple[int, ...]
+    weight_shapes: tuple[tuple[int, ...], ...]
+    apply: Callable[[Any, Sequence[Any], Sequence[Any]], Any]
+    dtype: str = "float32"
+    weight_dtypes: tuple[str, ...] = ()
+    extras: Callable[[], list[Array]] = list
+    positive: bool = False
 
 
 def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
@@ -36,8 +74,14 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
     UnsupportedError
         If TensorFlow cannot run such a layer.
     """
-    if layer.kind in tensorflow_layers.OPERATORS:
-        return tensorflow_layers.operator_of(layer, layout)
+    if isinstance(layer, Conv | Pool) and layer.layout != layout:
+        raise UnsupportedError(
+            f"{layer.kind}: TensorFlow stores images as {layout} here, not {layer.layout}; "
+            "lower the layer first"
+        )
+    if isinstance(layer, Activation):
+        function = ACTIVATION_FUNCTIONS[layer.activation]
+        return Operator(layer.input_shape, (), lambda x, *_: function(x), dtype=layer.dtype)
     if layer.kind in NO_OPERATOR:
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {NO_OPERATOR[layer.kind]}")
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
@@ -46,35 +90,42 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
         kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error
-    return _of_kernel(kernel, layout)
+    if not isinstance(layer, Conv):
+        return _of_kernel(kernel, layout)
+    # ONNX adds a residual to a bias only; TensorFlow to anything.
+    weights = kernel.weight_shapes[: 1 + layer.bias]
+    convolution = replace(kernel, weight_shapes=weights, extra_shapes=())
+    return _of_kernel(convolution, layout, residual=layer.residual)
 
 
-def _of_kernel(kernel: Kernel, layout: str) -> Operator:
+def _of_kernel(kernel: Kernel, layout: str, *, residual: bool = False) -> Operator:
+    """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
     network = _alone(kernel)
-    builder = Builder(network, {}, layout)
+    builder = Builder(network, None, layout)
     held = [(tuple(each.shape), each.dtype.name) for each in builder.held]
-    builder.held.clear()
+    activation = ACTIVATION_FUNCTIONS[kernel.activation]
+    inputs = {
+        name: (builder.stored_shape(name), dtype)
+        for name, (_, dtype) in inputs_of_kernel(kernel).items()
+    }
 
-    def apply(x: Any, weights: Sequence[Any], extras: Any) -> Any:
-        return builder.outputs(build, x, *(extras or ()), weights=weights)[0]
-
-    types = kernel.input_dtypes[1 + len(kernel.weight_shapes) :]
+    def apply(x: Any, weights: Sequence[Any], extras: Sequence[Any]) -> Any:
+        if residual:
+            y = builder.outputs(build, x, weights=weights)[0]
+            return activation(tf.raw_ops.AddV2(x=y, y=extras[0]))
+        return activation(builder.outputs(build, x, *extras, weights=weights)[0])
 
     def extras() -> list[Array]:
-        made = [
-            made_up(builder.stored_shape(name), dtype, positive=kernel.positive)
-            for name, dtype in zip(network.inputs[1:], types, strict=True)
-        ]
-        if kernel.index_bound:
-            made[0] = _indices(made[0], kernel.index_bound)
+        if residual:
+            return [made_up(builder.stored_shape("y"), kernel.dtype)]
+        _, *made = kernel_values(kernel, inputs).values()
         return made
 
     return Operator(
         input_shape=builder.stored_shape("x"),
         weight_shapes=tuple(shape for shape, _ in held),
-        residual_shape=None,
         apply=apply,
-        dtype=kernel.dtype if not kernel.dtypes else kernel.dtypes[0],
+        dtype=kernel.input_dtypes[0],
         weight_dtypes=tuple(dtype for _, dtype in held),
         extras=extras,
         positive=kernel.positive,
@@ -83,15 +134,14 @@ def _of_kernel(kernel: Kernel, layout: str) -> Operator:
 
 def _alone(kernel: Kernel) -> Network:
     """Return a network of a kernel alone; its weights are constants, its extras are inputs."""
-    types, count = kernel.input_dtypes, len(kernel.weight_shapes)
-    shapes = (kernel.input_shape, *kernel.weight_shapes, *kernel.extra_shapes)
-    names = ["x", *(f"w{i}" for i in range(count))]
-    names += [f"extra{i}" for i in range(len(kernel.extra_shapes))]
+    inputs = inputs_of_kernel(kernel)
+    weights = {f"w{place}": typed for place, typed in enumerate(weights_of_kernel(kernel))}
     tensors = {
-        name: Tensor(name, shape, dtype, is_weight=name.startswith("w"))
-        for name, shape, dtype in zip(names, shapes, types, strict=True)
+        name: Tensor(name, shape, dtype, is_weight=name in weights)
+        for name, (shape, dtype) in (inputs | weights).items()
     }
-    read = ["" if place < 0 else names[place] for place in kernel.order or range(len(names))]
+    first, *extras = inputs
+    read = in_order(kernel, [first, *weights, *extras], "")
     for place, values in enumerate(kernel.constants):
         read.append("" if values is None else f"constant{place}")
         if values is not None:
@@ -100,32 +150,6 @@ def _alone(kernel: Kernel) -> Network:
     y = Tensor("y", kernel.output_shape, kernel.output_dtype or kernel.dtype)
     written = ("y", *(f"more{i}" for i in range(kernel.more_outputs)))
     node = Node("layer", kernel.op, kernel.domain, tuple(read), written, kernel.attributes)
-    inputs = tuple(name for name in names if not name.startswith("w"))
-    return Network("layer", (node,), {**tensors, "y": y}, inputs, ("y",), _OPSETS, batch=None)
-
-
-def made_up(shape: Sequence[int], dtype: str, *, positive: bool = False) -> Array:
-    """Make an array of any type: floats between -0.5 and 0.5, integers from 1 to 8, booleans.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    positive : bool
-        Floats are between 0.5 and 1 instead.
-    """
-    kind: np.dtype[Any] = np.dtype(dtype)
-    steps: Array = np.arange(math.prod(shape), dtype=np.int64) * 7 % 16
-    if kind == np.bool_:
-        even: Array = steps % 2 == 0
-        return even.reshape(shape)
-    if kind.kind in "iu":
-        return (steps % 8 + 1).astype(kind).reshape(shape)
-    values: Array = (steps - 8).astype(np.float32) * _SIXTEEN
-    values = np.abs(values) + np.float32(0.5) if positive else values
-    return values.astype(kind).reshape(shape)
-
-
-def _indices(array: Array, bound: int) -> Array:
-    indices: Array = spread_indices(array.size, bound).reshape(array.shape).astype(array.dtype)
-    return indices
+    return Network(
+        "layer", (node,), {**tensors, "y": y}, tuple(inputs), ("y",), _OPSETS, batch=None
+    )

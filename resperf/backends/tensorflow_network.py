@@ -5,69 +5,35 @@ Images are in the setting's layout; all other tensors have the file's order of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from resperf.backends._base import Built, Phase
+from resperf.backends._values import Array, network_input
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import Device
-from resperf.backends.tensorflow_layers import Array
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
+from resperf.backends.tensorflow_runs import Traced, resident, run_of
 from resperf.backends.tensorflow_training import TensorFlowStep
 from resperf.errors import UnsupportedError
-from resperf.lowering._base import in_precision
 from resperf.lowering._read import REMOVED_OPS
-from resperf.lowering.tensorflow import LAYOUT, without_removed
-from resperf.network import Network, read_network
-from resperf.network.weights import weights_of
+from resperf.lowering.tensorflow import without_removed
+from resperf.network import Network
 from resperf.timing import WallClock
-
-
-def network_run(
-    path: Path,
-    host: Host,
-    *,
-    batch: int | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    device: Device = CPU,
-    layout: str = LAYOUT,
-    precision: str = "",
-    optimizer: str = "",
-) -> Built:
-    """Build the network of a file with resident inputs; with an optimizer, its training step.
-
-    Raises
-    ------
-    NetworkError, UnsupportedError
-        If the file cannot be read or run.
-    """
-    network = in_precision(read_network(path, batch=batch, shapes=shapes), precision)
-    _start(device, bool(optimizer))
-    before_bytes = device.held_bytes()
-    weights = weights_of(path, batch=batch, shapes=shapes)
-    whole = built(network, weights, host, device, layout, optimizer)
-    if before_bytes is None:
-        return whole
-    memory = Phase(device.peak_bytes(whole.isolated, before_bytes), unit="bytes")
-    return Built({**whole.phases, "peak_memory_bytes": memory}, whole.isolated, whole.free)
 
 
 def built(
     network: Network,
     weights: Mapping[str, Array],
-    host: Host,
-    device: Device = CPU,
-    layout: str = LAYOUT,
-    optimizer: str = "",
+    device: Device,
+    layout: str,
+    optimizer: str,
 ) -> Built:
-    """Build a network with resident inputs; missing weights get dummy values.
+    """Build a network with resident inputs, or its training step; missing weights are made up.
 
     Raises
     ------
@@ -84,7 +50,7 @@ def built(
     with device.here():
         builder = Builder(network, weights, layout, training=bool(optimizer))
     arrays = [
-        _input(host, builder.stored_shape(name), network.tensors[name].dtype)
+        network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
         for name in network.inputs
     ]
     inputs = resident(arrays, device)
@@ -101,7 +67,7 @@ def built(
 
 
 @cache
-def _start(device: Device, training: bool) -> None:
+def start(device: Device, training: bool) -> None:
     """Run something once: what TensorFlow loads for the first network is no network's memory."""
     with device.here():
         image, kernel = tf.ones((1, 8, 8, 4)), tf.Variable(tf.ones((3, 3, 4, 4)))
@@ -137,10 +103,3 @@ def _computing_weights(network: Network) -> Network:
 
 
 _MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
-
-
-def _input(host: Host, shape: Sequence[int], dtype: str) -> Array:
-    """Make values of an input; 1 is valid as a token's number and in a mask."""
-    return (
-        np.ones(shape, dtype) if dtype in ("int64", "int32", "bool") else host.array(shape, dtype)
-    )

@@ -13,17 +13,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends.tensorflow_attention import attention, multi_head_attention
-from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_layers import (
+from resperf.backends._attributes import attribute
+from resperf.backends.tensorflow_activations import (
     ACTIVATION_FUNCTIONS,
     hard_sigmoid,
     leaky_relu,
-    operator_of,
     thresholded_relu,
 )
+from resperf.backends.tensorflow_attention import attention, multi_head_attention
+from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
+from resperf.backends.tensorflow_norms import (
+    batch_norm,
+    instance_norm,
+    layer_norm,
+    lrn,
+)
 from resperf.backends.tensorflow_recurrent import recurrent
-from resperf.backends.tensorflow_volumes import conv, conv_transpose, pool
+from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF
 from resperf.layers.cast import ELEMENT_TYPES
@@ -58,10 +64,6 @@ def build(builder: Builder, node: Node) -> Any:
     return make(builder, node)
 
 
-def _refusal(node: Node, why: str) -> UnsupportedError:
-    return UnsupportedError(f"{node.op} {node.name!r}: {why} cannot be built in TensorFlow")
-
-
 def _numbers(builder: Builder, node: Node, name: str, position: int) -> list[int] | None:
     """Return integers that old operator sets write as an attribute, new ones as an input."""
     if name in node.attributes:
@@ -72,23 +74,16 @@ def _numbers(builder: Builder, node: Node, name: str, position: int) -> list[int
     return [int(v) for v in builder.constant(node, position).reshape(-1)]
 
 
-def _layer(others: Build | None = None) -> Build:
-    """Build a convolution, pooling or matrix product as its layer, or with another function."""
-
-    def make(builder: Builder, node: Node) -> Any:
-        if not builder.has_layer(node):
-            if others is None:
-                raise _refusal(node, "weights that the network computes")
-            return others(builder, node)
-        layer, weights = builder.layer_of(node)
-        operator = operator_of(layer, builder.storage.layout)
-        x = builder.value(node, 0)
-        if len(operator.input_shape) == 2 and builder.rank(node, 0) != 2:
-            y = operator.apply(tf.reshape(x, operator.input_shape), weights, None)
-            return tf.reshape(y, builder.output_shape(node))
-        return operator.apply(x, weights, None)
-
-    return make
+def _matrix_product(builder: Builder, node: Node) -> Any:
+    """Build a product with a held matrix and bias, or of computed matrices."""
+    if node.name not in builder.products:
+        return _product(builder, node)
+    x, bias = builder.value(node, 0), builder.bias(node)
+    rows = x if len(x.shape) == 2 else tf.reshape(x, (-1, x.shape[-1]))
+    y = tf.raw_ops.MatMul(a=rows, b=builder.value(node, 1))
+    if bias is not None:
+        y = tf.raw_ops.BiasAdd(value=y, bias=bias)
+    return y if len(x.shape) == 2 else tf.reshape(y, builder.output_shape(node))
 
 
 def _product(builder: Builder, node: Node) -> Any:
@@ -122,8 +117,7 @@ def _activation(builder: Builder, node: Node) -> Any:
 
 
 def _gelu(builder: Builder, node: Node) -> Any:
-    form = node.attributes.get("approximate", "none")
-    approximate = form in ("tanh", b"tanh") or node.op == "FastGelu"
+    approximate = attribute(node, "approximate", "none") == "tanh" or node.op == "FastGelu"
     x = builder.value(node, 0)
     if has_input(node, 1):
         x = x + builder.value(node, 1)
@@ -185,11 +179,8 @@ def _beside_image(builder: Builder, node: Node, position: int, value: Any) -> An
 
 
 def _mod(builder: Builder, node: Node) -> Any:
-    function = tf.math.floormod
-    if node.attributes.get("fmod", 0):
-        function = tf.raw_ops.TruncateMod
-        return function(x=builder.value(node, 0), y=builder.value(node, 1))
-    return function(builder.value(node, 0), builder.value(node, 1))
+    function = tf.raw_ops.TruncateMod if node.attributes.get("fmod", 0) else tf.raw_ops.FloorMod
+    return function(x=builder.value(node, 0), y=builder.value(node, 1))
 
 
 def _divided(x: Any, y: Any) -> Any:
@@ -231,7 +222,7 @@ def _softmax(builder: Builder, node: Node) -> Any:
     axis = int(node.attributes.get("axis", 1 if old else -1)) % rank
     if old and math.prod(shape[axis + 1 :]) != 1:
         if builder.reads_images(node):
-            raise _refusal(node, f"a softmax over axes {axis} to {rank - 1} at once")
+            raise refusal(node, f"a softmax over axes {axis} to {rank - 1} at once")
         rows = tf.reshape(builder.value(node, 0), (math.prod(shape[:axis]), -1))
         return tf.reshape(function(rows), shape)
     return function(builder.value(node, 0), axis=builder.axis(node, axis))
@@ -254,138 +245,12 @@ def _transpose(builder: Builder, node: Node) -> Any:
     return x if order == tuple(range(len(order))) else tf.transpose(x, order)
 
 
-def _batch_norm(builder: Builder, node: Node) -> Any:
-    if builder.is_folded(node):
-        return builder.value(node, 0)
-    if builder.training:
-        return _trained_batch_norm(builder, node)
-    scale, shift = builder.scale_and_shift(node)
-    rank = builder.rank(node, 0)
-    if rank > 2 and not builder.reads_images(node):
-        scale, shift = (each.reshape(-1, *(1,) * (rank - 2)) for each in (scale, shift))
-    return builder.value(node, 0) * tf.constant(scale) + tf.constant(shift)
-
-
-def _trained_batch_norm(builder: Builder, node: Node) -> Any:
-    """Normalise by the batch's statistics, and move the running ones towards them."""
-    x, rank = builder.value(node, 0), builder.rank(node, 0)
-    epsilon = float(node.attributes.get("epsilon", 1e-5))
-    share = 1.0 - float(node.attributes.get("momentum", 0.9))
-    scale, shift = (builder.value(node, position) for position in (1, 2))
-    running = builder.running_statistics(node)
-    is_image = builder.reads_images(node)
-    if rank == 4 and (is_image or builder.storage.layout == "nchw"):
-        # One operation, which computes statistics in float32.
-        y, *moved = tf.compat.v1.nn.fused_batch_norm(
-            x,
-            *(tf.cast(each, tf.float32) for each in (scale, shift, *running)),
-            epsilon=epsilon,
-            data_format="NHWC" if is_image else "NCHW",
-            exponential_avg_factor=share,
-        )
-    else:
-        channels = [1] * rank
-        channels[builder.axis(node, 1)] = -1
-        axes = [axis for axis, size in enumerate(channels) if size == 1]
-        mean, variance = tf.nn.moments(x, axes, keepdims=True)
-        scale, shift = (tf.reshape(each, channels) for each in (scale, shift))
-        y = tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)
-        moved = [
-            (1.0 - share) * old + share * tf.reshape(new, (-1,))
-            for old, new in zip(running, (mean, variance), strict=True)
-        ]
-    for variable, value in zip(running, moved, strict=True):
-        variable.assign(tf.cast(value, variable.dtype))
-    return y
-
-
-def _normalised(x: Any, axes: list[int], epsilon: float) -> Any:
-    mean, variance = tf.nn.moments(x, axes, keepdims=True)
-    return (x - mean) * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype))
-
-
-def _scaled(builder: Builder, node: Node, y: Any, scale: int, shift: int | None = None) -> Any:
-    y = y * builder.value(node, scale)
-    bias = None if shift is None else builder.optional(node, shift)
-    return y if bias is None else y + bias
-
-
-def _last_axes(builder: Builder, node: Node) -> list[int]:
-    rank = builder.rank(node, 0)
-    return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
-
-
-def _layer_norm(builder: Builder, node: Node) -> Any:
-    epsilon = float(node.attributes.get("epsilon", 1e-5))
-    y = _normalised(builder.value(node, 0), _last_axes(builder, node), epsilon)
-    return _scaled(builder, node, y, 1, 2)
-
-
-def _rms(x: Any, axes: list[int], epsilon: float) -> Any:
-    square = tf.reduce_mean(tf.square(x), axes, keepdims=True)
-    return x * tf.math.rsqrt(square + tf.cast(epsilon, x.dtype))
-
-
-def _rms_norm(builder: Builder, node: Node) -> Any:
-    epsilon = float(node.attributes.get("epsilon", 1e-5))
-    y = _rms(builder.value(node, 0), _last_axes(builder, node), epsilon)
-    return _scaled(builder, node, y, 1)
-
-
-def _skip_norm(builder: Builder, node: Node) -> Any:
-    """Build ONNX Runtime's sum of two tensors with the normalisation of it."""
-    x = builder.value(node, 0) + builder.value(node, 1)
-    simplified, last = node.op.startswith("SkipSimplified"), [builder.rank(node, 0) - 1]
-    epsilon = float(node.attributes.get("epsilon", 1e-5))
-    bias = builder.optional(node, 3 if simplified else 4)
-    x = x if bias is None else x + bias
-    if simplified:
-        return _scaled(builder, node, _rms(x, last, epsilon), 2)
-    return _scaled(builder, node, _normalised(x, last, epsilon), 2, 3)
-
-
-def _instance_norm(builder: Builder, node: Node) -> Any:
-    rank = builder.rank(node, 0)
-    axes = [builder.axis(node, axis) for axis in range(2, rank)]
-    y = _normalised(builder.value(node, 0), axes, float(node.attributes.get("epsilon", 1e-5)))
-    channels = [1] * rank
-    channels[builder.axis(node, 1)] = -1
-    scale, shift = (tf.reshape(builder.value(node, place), channels) for place in (1, 2))
-    return y * scale + shift
-
-
-def _lrn(builder: Builder, node: Node) -> Any:
-    size = int(node.attributes["size"])
-    if size % 2 == 0 or builder.rank(node, 0) != 4:
-        raise _refusal(node, f"size={size} over a tensor of rank {builder.rank(node, 0)}")
-    return _on_nhwc(
-        builder,
-        node,
-        lambda x: tf.nn.local_response_normalization(
-            x,
-            depth_radius=size // 2,
-            bias=float(node.attributes.get("bias", 1.0)),
-            alpha=float(node.attributes.get("alpha", 1e-4)) / size,
-            beta=float(node.attributes.get("beta", 0.75)),
-        ),
-    )
-
-
-def _on_nhwc(builder: Builder, node: Node, function: Callable[[Any], Any]) -> Any:
-    """Run an operation that TensorFlow has for NHWC images only: transposed, where they are not."""
-    x = builder.value(node, 0)
-    if builder.reads_images(node):
-        return function(x)
-    return tf.transpose(function(tf.transpose(x, STORED_AXES)), FILE_AXES)
-
-
 def _resize(builder: Builder, node: Node) -> Any:
     """Resize an image with TensorFlow's nearest operation; edges differ where ONNX's modes do."""
     if builder.rank(node, 0) != 4:
-        raise _refusal(node, "resizing what is no image")
+        raise refusal(node, "resizing what is no image")
     size = builder.output_shape(node)[2:]
-    mode = node.attributes.get("mode", "nearest")
-    mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+    mode = str(attribute(node, "mode", "nearest"))
     places = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
     kernel = {
         "nearest": tf.raw_ops.ResizeNearestNeighbor,
@@ -400,12 +265,12 @@ def _resize(builder: Builder, node: Node) -> Any:
         edges["half_pixel_centers"] = False
     dtype = builder.value(node, 0).dtype
     # The last two return float32 whatever they read.
-    return _on_nhwc(builder, node, lambda x: tf.cast(kernel(images=x, size=size, **edges), dtype))
+    return on_nhwc(builder, node, lambda x: tf.cast(kernel(images=x, size=size, **edges), dtype))
 
 
 def _depth_to_space(builder: Builder, node: Node) -> Any:
-    side, mode = int(node.attributes["blocksize"]), node.attributes.get("mode", "DCR")
-    if mode in ("CRD", b"CRD"):
+    side = int(node.attributes["blocksize"])
+    if attribute(node, "mode", "DCR") == "CRD":
         return _pixel_shuffle(builder, node, side)
     function = {"DepthToSpace": tf.nn.depth_to_space, "SpaceToDepth": tf.nn.space_to_depth}[node.op]
     return function(
@@ -419,12 +284,10 @@ def _pixel_shuffle(builder: Builder, node: Node, side: int) -> Any:
     """Build the order of channels that TensorFlow has no operation for: reshaped and transposed."""
     batch, channels, rows, columns = builder.input_shape(node, 0)
     kept, x = channels // side**2, builder.value(node, 0)
+    apart = (kept, side, side, rows, columns)
     if builder.reads_images(node):
-        x = tf.reshape(x, (batch, rows, columns, kept, side, side))
-        x = tf.transpose(x, (0, 1, 4, 2, 5, 3))
-    else:
-        x = tf.reshape(x, (batch, kept, side, side, rows, columns))
-        x = tf.transpose(x, (0, 1, 4, 2, 5, 3))
+        apart = (rows, columns, kept, side, side)
+    x = tf.transpose(tf.reshape(x, (batch, *apart)), (0, 1, 4, 2, 5, 3))
     return tf.reshape(x, builder.stored_shape(node.outputs[0]))
 
 
@@ -451,22 +314,6 @@ def _reduce(function: Callable[..., Any]) -> Build:
     return make
 
 
-def _sum_square(x: Any, axes: list[int], keepdims: bool) -> Any:
-    return tf.reduce_sum(tf.square(x), axes, keepdims=keepdims)
-
-
-def _norm2(x: Any, axes: list[int], keepdims: bool) -> Any:
-    return tf.sqrt(_sum_square(x, axes, keepdims))
-
-
-def _norm1(x: Any, axes: list[int], keepdims: bool) -> Any:
-    return tf.reduce_sum(tf.abs(x), axes, keepdims=keepdims)
-
-
-def _log_sum(x: Any, axes: list[int], keepdims: bool) -> Any:
-    return tf.math.log(tf.reduce_sum(x, axes, keepdims=keepdims))
-
-
 def _arg(function: Callable[..., Any]) -> Build:
     def make(builder: Builder, node: Node) -> Any:
         axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
@@ -479,11 +326,10 @@ def _arg(function: Callable[..., Any]) -> Build:
 def _pad(builder: Builder, node: Node) -> Any:
     pads = _numbers(builder, node, "pads", 1)
     rank = builder.rank(node, 0)
-    mode = node.attributes.get("mode", "constant")
-    mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+    mode = str(attribute(node, "mode", "constant"))
     words = {"constant": "CONSTANT", "reflect": "REFLECT"}
     if pads is None or mode not in words or len(pads) != 2 * rank:
-        raise _refusal(node, f"mode={mode} with pads {pads}")
+        raise refusal(node, f"mode={mode} with pads {pads}")
     margins = np.zeros((rank, 2), int)
     for axis in range(rank):
         margins[builder.axis(node, axis)] = pads[axis], pads[axis + rank]
@@ -501,7 +347,7 @@ def _slice(builder: Builder, node: Node) -> Any:
     starts = _numbers(builder, node, "starts", 1)
     ends = _numbers(builder, node, "ends", 2)
     if starts is None or ends is None:
-        raise _refusal(node, "a slice without start or end")
+        raise refusal(node, "a slice without start or end")
     axes = _numbers(builder, node, "axes", 3) or list(range(len(starts)))
     steps = _numbers(builder, node, "steps", 4) or [1] * len(starts)
     rank, shape = builder.rank(node, 0), builder.input_shape(node, 0)
@@ -568,10 +414,9 @@ _SCATTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def _scatter(builder: Builder, node: Node) -> Any:
-    how = node.attributes.get("reduction", "none")
-    how = how.decode() if isinstance(how, bytes) else str(how)
+    how = str(attribute(node, "reduction", "none"))
     if how not in _SCATTERS:
-        raise _refusal(node, f"reduction={how}")
+        raise refusal(node, f"reduction={how}")
     x, indices = builder.value(node, 0), builder.value(node, 1)
     if node.op != "ScatterND":
         axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
@@ -588,8 +433,7 @@ def _expand(builder: Builder, node: Node) -> Any:
 
 
 def _einsum(builder: Builder, node: Node) -> Any:
-    equation = node.attributes["equation"]
-    equation = equation.decode() if isinstance(equation, bytes) else str(equation)
+    equation = str(attribute(node, "equation", ""))
     values = [builder.value(node, position) for position in range(len(node.inputs))]
     return tf.einsum(equation.replace(" ", ""), *values)
 
@@ -600,7 +444,7 @@ def _top_k(builder: Builder, node: Node) -> Any:
     axis = int(node.attributes.get("axis", -1)) % rank
     kept = _numbers(builder, node, "k", 1)
     if kept is None or not node.attributes.get("largest", 1):
-        raise _refusal(node, "the smallest values")
+        raise refusal(node, "the smallest values")
     x, last = builder.value(node, 0), axis == rank - 1
     order = [*(i for i in range(rank) if i != axis), axis]
     back = [order.index(i) for i in range(rank)]
@@ -662,19 +506,19 @@ def _usual(**usual: float) -> Build:
     def make(builder: Builder, node: Node) -> Any:
         for name, value in usual.items():
             if not np.isclose(node.attributes.get(name, value), value):
-                raise _refusal(node, f"{name}={node.attributes[name]}")
+                raise refusal(node, f"{name}={node.attributes[name]}")
         return _activation(builder, node)
 
     return make
 
 
 _OPERATORS: Mapping[str, Build] = {
-    "Conv": _layer(conv),
+    "Conv": conv,
     "ConvTranspose": conv_transpose,
     **dict.fromkeys(
-        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _layer(pool)
+        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), pool
     ),
-    **dict.fromkeys(("Gemm", "MatMul"), _layer(_product)),
+    **dict.fromkeys(("Gemm", "MatMul"), _matrix_product),
     "FusedMatMul": _product,
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "HardSwish", "Softsign"), _activation),
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu"), _gelu),
@@ -712,18 +556,22 @@ _OPERATORS: Mapping[str, Build] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _view),
     "Transpose": _transpose,
-    "BatchNormalization": _batch_norm,
-    "LayerNormalization": _layer_norm,
-    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
-    "InstanceNormalization": _instance_norm,
-    "LRN": _lrn,
+    "BatchNormalization": batch_norm,
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
+         "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), layer_norm
+    ),
+    "InstanceNormalization": instance_norm,
+    "LRN": lrn,
     **{
         f"Reduce{name}": _reduce(function)
         for name, function in {
             "Mean": tf.reduce_mean, "Sum": tf.reduce_sum, "Max": tf.reduce_max,
-            "Min": tf.reduce_min, "Prod": tf.reduce_prod, "SumSquare": _sum_square, "L1": _norm1,
-            "L2": _norm2, "LogSum": _log_sum, "LogSumExp": tf.reduce_logsumexp,
+            "Min": tf.reduce_min, "Prod": tf.reduce_prod, "LogSumExp": tf.reduce_logsumexp,
+            "SumSquare": lambda x, *along, **keep: tf.reduce_sum(tf.square(x), *along, **keep),
+            "L1": lambda x, *along, **keep: tf.reduce_sum(tf.abs(x), *along, **keep),
+            "L2": lambda x, *along, **keep: tf.sqrt(tf.reduce_sum(tf.square(x), *along, **keep)),
+            "LogSum": lambda x, *along, **keep: tf.math.log(tf.reduce_sum(x, *along, **keep)),
         }.items()
     },
     "ArgMax": _arg(tf.argmax),

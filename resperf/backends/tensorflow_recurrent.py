@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import Builder
+from resperf.backends._attributes import attribute
+from resperf.backends.tensorflow_builder import Builder, refusal
 from resperf.errors import UnsupportedError
 from resperf.lowering._read import has_input
 from resperf.network import Node
@@ -23,10 +24,7 @@ def recurrent(builder: Builder, node: Node) -> tuple[Any, ...]:
     The input's products of all steps are one product. Gates are in the file's order.
     """
     if has_input(node, 4) or node.attributes.get("layout", 0) or has_input(node, 7):
-        raise UnsupportedError(
-            f"{node.op} {node.name!r}: sequence lengths, peepholes and layout=1 cannot be built "
-            "in TensorFlow"
-        )
+        raise refusal(node, "sequence lengths, peepholes and layout=1")
     if node.op == "GRU" and not node.attributes.get("linear_before_reset", 0):
         raise UnsupportedError(
             f"GRU {node.name!r}: linear_before_reset=0 cannot be built in TensorFlow, whose GRU "
@@ -35,8 +33,7 @@ def recurrent(builder: Builder, node: Node) -> tuple[Any, ...]:
     x = builder.value(node, 0)
     matrices, repeated = builder.value(node, 1), builder.value(node, 2)
     bias, hidden = builder.optional(node, 3), int(node.attributes["hidden_size"])
-    direction = node.attributes.get("direction", "forward")
-    direction = direction.decode() if isinstance(direction, bytes) else str(direction)
+    direction = str(attribute(node, "direction", "forward"))
     count = 2 if node.op == "LSTM" else 1
     found, last = [], []
     for place in range(matrices.shape[0]):

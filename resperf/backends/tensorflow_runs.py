@@ -12,49 +12,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends._base import Built, Phase, copies_for, median_ms
+from resperf.backends._values import Array, made_up
 from resperf.backends.tensorflow_device import XLA, Device
-from resperf.backends.tensorflow_kernels import made_up
-from resperf.backends.tensorflow_layers import Array, Operator
+from resperf.backends.tensorflow_kernels import Operator
 from resperf.errors import UnsupportedError
 from resperf.timing import Sampler, WallClock
 
 MAX_COPIES_PER_RUN = 16
 """Tracing and optimising takes about 2 ms per copy: more copies would cost more than they gain."""
-TARGET_MS = 1.0
-CACHED_BYTES = 1 << 18
-"""Smaller weights stay in the nearest cache even inside a network."""
-COLD_BYTES = 256_000_000
-"""Total weights of the copies of a layer with larger weights, within budget and copies."""
-MAX_COLD_COPIES = 12
-WEIGHTS_BYTES = 1_200_000_000
-"""Limit on the weights of all copies together."""
 _WEIGHT_VALUE = 0.01  # small, but not denormal, which would be slow
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 CPU = Device()
-_ESTIMATES = 8
 _TRACED_CYCLES = 50
 _freed = itertools.count(1)
 _ROUND_SECONDS = 0.02
-
-
-class Host:
-    """Numbers on the host, returned as views where they are float32, since making them is slow."""
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        self._values: Array = random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
-
-    def array(
-        self, shape: Sequence[int], dtype: str = "float32", *, positive: bool = False
-    ) -> Array:
-        """Return values between -0.5 and 0.5; other types as `made_up`."""
-        if positive or np.dtype(dtype).kind in "iub":
-            return made_up(shape, dtype, positive=positive)
-        size = math.prod(shape)
-        if size > self._values.size:
-            self._values = np.resize(self._values, size)
-        return self._values[:size].reshape(shape).astype(dtype, copy=False)
 
 
 class Traced:
@@ -92,23 +64,25 @@ class Traced:
         self._function = None
 
 
-def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any) -> Any:
+def chain(
+    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], extras: Sequence[Any]
+) -> Any:
     """Build copies of a layer that run one after the other, with different weights, all on `x`.
 
     An assertion that always holds marks the end of a copy. It is stateful, so that it is neither
     pruned nor merged. It reads the output as data, since a control edge would prevent fusion. The
     next copy waits for it, so that each output is freed before the next one is allocated.
     """
-    y = operator.apply(x, weights[0], residual)
+    y = operator.apply(x, weights[0], extras)
     for own in weights[1:]:
         with tf.control_dependencies([tf.raw_ops.Assert(condition=True, data=[y])]):
             waiting = tf.raw_ops.Identity(input=x)
-        y = operator.apply(waiting, own, residual)
+        y = operator.apply(waiting, own, extras)
     return y
 
 
 def queued_chain(
-    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any
+    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], extras: Sequence[Any]
 ) -> tuple[Any, Any]:
     """Build the copies of `chain` for a GPU, where an assertion would copy outputs to the host.
 
@@ -120,7 +94,7 @@ def queued_chain(
     for own in weights:
         with tf.control_dependencies(marks[-1:]):
             waiting = tf.raw_ops.Identity(input=x)
-        y = operator.apply(waiting, own, residual)
+        y = operator.apply(waiting, own, extras)
         rank = len(y.shape)
         first = tf.raw_ops.Slice(input=y, begin=[0] * rank, size=[1] * rank)
         marks.append(tf.reshape(first, ()))
@@ -128,10 +102,14 @@ def queued_chain(
 
 
 def traced_copies(
-    operator: Operator, x: Any, weights: list[list[Any]], residual: Any, device: Device = CPU
+    operator: Operator,
+    x: Any,
+    weights: list[list[Any]],
+    extras: Sequence[Any],
+    device: Device = CPU,
 ) -> Traced:
     """Trace a function of `x` that runs one copy per set of weights."""
-    held: list[Any] = [weights, residual]
+    held: list[Any] = [weights, extras]
     build = queued_chain if device.is_gpu and len(weights) > 1 else chain
     return Traced(lambda image: build(operator, image, held[0], held[1]), [x], held, device)
 
@@ -140,56 +118,8 @@ def dummy_weights(operator: Operator) -> list[Any]:
     """Allocate and fill the weights of one copy."""
     return [
         tf.fill(shape, tf.constant(_WEIGHT_VALUE if dtype in _FLOATS else 1, dtype))
-        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
     ]
-
-
-def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
-    """Choose how many copies of a layer one run holds.
-
-    Parameters
-    ----------
-    once_ms : float
-        First estimate of one copy's time.
-    weight_bytes : int
-        Of one copy; 0 without weights.
-    budget_ms : float
-        Limit on the time of one run.
-
-    Returns
-    -------
-    int
-        Enough for a run of about `TARGET_MS`. At least two with weights. With large weights, enough
-        to evict each other from the caches, as in a real network. One if a single copy exceeds the
-        budget or half of `WEIGHTS_BYTES`.
-    """
-    if once_ms > budget_ms or weight_bytes > WEIGHTS_BYTES / 2:
-        return 1
-    once_ms = max(once_ms, 1e-3)
-    wanted = int(min(budget_ms, TARGET_MS) / once_ms)
-    if weight_bytes:
-        wanted = max(wanted, 2)
-    if weight_bytes > CACHED_BYTES:
-        cold = min(COLD_BYTES // weight_bytes, MAX_COLD_COPIES)
-        wanted = max(wanted, min(cold, int(budget_ms / once_ms)))
-    limit = min(MAX_COPIES_PER_RUN, WEIGHTS_BYTES // max(weight_bytes, 1))
-    return max(1, min(wanted, limit))
-
-
-def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
-    """Time a built run: the fastest of a few runs, or a single long run.
-
-    The session call is subtracted.
-    """
-    timed = WallClock(run)
-    best_ms, spent_ms = math.inf, 0.0
-    for _ in range(_ESTIMATES):
-        once_ms = timed()
-        spent_ms += once_ms
-        best_ms = min(best_ms, once_ms)
-        if spent_ms > 3 * TARGET_MS:
-            break
-    return max(best_ms - session_ms, 0.0)
 
 
 def resident(arrays: Sequence[Array], device: Device = CPU) -> list[Any]:
@@ -230,7 +160,6 @@ def run_of(
 
 def layer_run(
     operator: Operator,
-    host: Host,
     *,
     budget_ms: float,
     session_ms: float,
@@ -244,48 +173,40 @@ def layer_run(
     Parameters
     ----------
     operator : Operator
-    host : Host
     budget_ms : float
         Limit on the time of one run of the execution phase.
     session_ms, link_ms : float
         Cost of a call, and of the separator of two copies; both are subtracted from execution.
     device : Device
     """
-    image = host.array(operator.input_shape, operator.dtype, positive=operator.positive)
+    image = made_up(operator.input_shape, operator.dtype, positive=operator.positive)
     (x,) = resident([image], device)
     with device.here():
-        others = _other_inputs(operator)
+        extras = [tf.constant(array) for array in operator.extras()]
         first = dummy_weights(operator)
-    alone = traced_copies(operator, x, [first], others, device)
+    alone = traced_copies(operator, x, [first], extras, device)
     run_alone = device.finished(lambda: alone(x))
     output = run_alone()
     weight_bytes = sum(
         math.prod(shape) * tf.as_dtype(dtype).size
-        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
     )
     copies = 1
     if device.compiled != XLA:
-        copies = copies_for(first_estimate_ms(run_alone, session_ms), weight_bytes, budget_ms)
+        copies = copies_for(
+            WallClock(run_alone), session_ms, weight_bytes, budget_ms, MAX_COPIES_PER_RUN
+        )
     functions = [alone]
     if copies > 1:
         with device.here():
             more = [dummy_weights(operator) for _ in range(copies - 1)]
-        functions.append(traced_copies(operator, x, [first, *more], others, device))
+        functions.append(traced_copies(operator, x, [first, *more], extras, device))
     timed = functions[-1]
     offset_ms = session_ms + (copies - 1) * link_ms
     execution = Phase(
         device.timed(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
     )
     return run_of([image], [output], execution, WallClock(run_alone), functions, device)
-
-
-def _other_inputs(operator: Operator) -> Any:
-    """Make what a network computes for the layer beside its input: a residual, or other tensors."""
-    if operator.extras is not None:
-        return [tf.constant(array) for array in operator.extras()]
-    if operator.residual_shape is None:
-        return None
-    return tf.ones(operator.residual_shape, operator.dtype)
 
 
 def call_costs_ms(device: Device = CPU) -> dict[str, float]:
@@ -299,12 +220,12 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     """
     (x,) = resident([np.ones((1, 4), np.float32)], device)
     copies = 1 if device.compiled == XLA else 64
-    nothing = Operator((1, 4), (), None, lambda y, _weights, _residual: y)
+    nothing = Operator((1, 4), (), lambda y, _weights, _extras: y)
     view = Operator(
-        (1, 4), (), None, lambda y, _weights, _residual: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
+        (1, 4), (), lambda y, _weights, _extras: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
     )
     call, links, views = (
-        traced_copies(operator, x, [[] for _ in range(count)], None, device)
+        traced_copies(operator, x, [[] for _ in range(count)], [], device)
         for operator, count in ((nothing, 1), (nothing, copies), (view, copies))
     )
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}

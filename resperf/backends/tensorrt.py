@@ -32,17 +32,15 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, median_of
+from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
 from resperf.backends._trt_copies import copies_model, kernel_of
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, BuildOptions, Engine
 from resperf.backends._trt_network import network_model
-from resperf.copies import SHORTEST_MS, copies_of
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers
 from resperf.platform import Platform, this_platform
-from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import Sampler
 
@@ -52,7 +50,6 @@ MAX_ENGINE_COPIES = 16
 TINY = Kernel("Relu", "", {}, (1, 16), (1, 16))
 TINY_SECONDS = 0.02
 _PROFILED_RUNS = 5
-_ESTIMATES = 3
 
 
 class TensorRTBackend(Backend):
@@ -158,10 +155,10 @@ class TensorRTBackend(Backend):
         with ExitStack() as stack:
             alone = self._engine(stack, kernel, 1, layer.kind, int8=int8, anew=anew)
             run = self._cuda.timed(alone.enqueue)
-            run()
-            one_ms = min(run() for _ in range(_ESTIMATES)) - self._session_ms
-            wanted = copies_of(max(one_ms, SHORTEST_MS), layer.weight_bytes, budget_ms=budget_ms)
-            copies, many = min(wanted, MAX_ENGINE_COPIES), alone
+            copies = copies_for(
+                run, self._session_ms, layer.weight_bytes, budget_ms, MAX_ENGINE_COPIES
+            )
+            many = alone
             if copies > 1:
                 many = self._engine(stack, kernel, copies, layer.kind, int8=int8, anew=anew)
             offset_ms = self._session_ms + _relayouts_ms(many)
@@ -212,17 +209,15 @@ class TensorRTBackend(Backend):
     ) -> Built:
         """Make all phases; the stack frees the engines."""
         copies, divisor = execution.copies, execution.divisor
-        own = (
-            Phase(self._cuda.timed(ends.preprocess)),
+        return Built.of_phases(
+            self._cuda.timed(ends.preprocess),
             execution,
-            Phase(self._cuda.timed(ends.postprocess)),
+            self._cuda.timed(ends.postprocess),
+            isolated,
+            stack.close,
+            profiled_ms=Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
+            relayout_ms=Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
         )
-        profile = {
-            "profiled_ms": Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
-            "relayout_ms": Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
-        }
-        phases = dict(zip(PHASES, own, strict=True)) | profile
-        return Built(phases, isolated, stack.close)
 
 
 def _relayouts_ms(engine: Engine) -> float:

@@ -29,7 +29,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import torch
 
-from resperf.backends._base import Backend, Built, Phase, median_of, usable_threads
+from resperf.backends._base import Backend, Built, Phase, copies_for, median_of, usable_threads
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
@@ -39,7 +39,7 @@ from resperf.backends._torch_team import RunningTeam
 from resperf.backends._torch_training import OPTIMIZERS, TorchStep
 from resperf.backends._training import check_optimizer
 from resperf.backends._weights import weights_costs
-from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
+from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
@@ -63,7 +63,6 @@ COMPILED_COPIES = 4
 """Copies of a layer that are compiled as one function: more would take long to compile."""
 TRAINED_BYTES = 2_000_000_000
 """Limit on what copies of a layer keep for their backward pass."""
-ESTIMATES = 5
 MANY_WARMUPS = 2
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
 
@@ -264,7 +263,13 @@ class TorchBackend(Backend):
         first = found.others(place, extras)
         alone = self._run_of(found.function, x, [first])
         output = _first_result(alone())
-        copies = self._copies_for(alone, layer, budget_ms)
+        copies = copies_for(
+            self._device.timer(alone),
+            self._call_ms,
+            layer.weight_bytes,
+            budget_ms,
+            MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES,
+        )
         sets = [first, *(found.others(place, extras) for _ in range(copies - 1))]
         many = self._run_of(found.function, x, sets) if copies > 1 else alone
         many()
@@ -279,18 +284,6 @@ class TorchBackend(Backend):
             self._device.call_timer(alone),
             sets.clear,
         )
-
-    def _copies_for(self, alone: Callable[[], object], layer: Layer, budget_ms: float) -> int:
-        """Choose how many copies one run holds, from the fastest of some runs of one copy."""
-        timed = self._device.timer(alone)
-        best_ms = timed()
-        for _ in range(ESTIMATES - 1):
-            if best_ms > budget_ms:
-                break
-            best_ms = min(best_ms, timed())
-        one_ms = max(best_ms - self._call_ms, SHORTEST_MS)
-        wanted = copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
-        return wanted if self._compiled == "eager" else min(wanted, COMPILED_COPIES)
 
     def _run_of(
         self, function: Callable[..., Any], x: Any, sets: Sequence[Sequence[Any]]
@@ -337,9 +330,7 @@ class TorchBackend(Backend):
         place = self._device.place
         x, extras = found.first_input(place), found.extras(place)
         alone = self._step_of(found, x, extras, 1)
-        timed = self._device.timer(alone.step)
-        one_ms = max(min(timed() for _ in range(ESTIMATES)), SHORTEST_MS)
-        copies = copies_of(one_ms, 3 * layer.weight_bytes, budget_ms=budget_ms)
+        copies = copies_for(self._device.timer(alone.step), 0.0, 3 * layer.weight_bytes, budget_ms)
         copies = max(1, min(copies, int(TRAINED_BYTES // max(2 * layer.moved_bytes, 1))))
         many = self._step_of(found, x, extras, copies) if copies > 1 else alone
 
@@ -347,11 +338,7 @@ class TorchBackend(Backend):
             alone.free()
             many.free()
 
-        phases = {
-            **many.phases(self._device.timer, copies),
-            "peak_memory_bytes": alone.peak_memory(self._device),
-        }
-        return Built(phases, self._device.call_timer(alone.step), free)
+        return alone.built(self._device, many.phases(self._device.timer, copies), free)
 
     def _step_of(self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int) -> TorchStep:
         """Make the training step of copies, each with an input of its own that shares memory."""
@@ -400,21 +387,20 @@ class TorchBackend(Backend):
 
         outputs = [run()]
         resident = partial(size_bytes, [*module.parameters(), *module.buffers(), *inputs])
-        peak = Phase(self._device.peak_bytes(run, resident), unit="bytes")
 
         def free() -> None:
             module.free()
             inputs.clear()
             outputs.clear()
 
-        built = Built.of_phases(
+        return Built.of_phases(
             self._device.uploads(hosts, module.format_of),
             Phase(self._device.run_timer(run)),
             self._device.downloads(lambda: outputs[0]),
             self._device.call_timer(run),
             free,
+            peak_memory_bytes=Phase(self._device.peak_bytes(run, resident), unit="bytes"),
         )
-        return Built({**built.phases, "peak_memory_bytes": peak}, built.isolated, built.free)
 
     def _autocast(self) -> Any:
         """Return the context that casts, where the precision is ``amp``."""
@@ -432,16 +418,12 @@ class TorchBackend(Backend):
 
         weights = [each for each in module.parameters() if each.requires_grad]
         step = TorchStep(forward, [], weights, self._optimizer)
-        phases = {
-            **step.phases(self._device.timer),
-            "peak_memory_bytes": step.peak_memory(self._device),
-        }
 
         def free() -> None:
             step.free()
             module.free()
 
-        return Built(phases, self._device.call_timer(step.step), free)
+        return step.built(self._device, step.phases(self._device.timer), free)
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         """Time copies of a layer in one run."""

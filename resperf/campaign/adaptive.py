@@ -96,7 +96,7 @@ class Batches:
         if not batch:
             # The ranges hold no further layers: measure the remaining random draws.
             batch = [v for v in self.plan.layers if v.key not in measured]
-        random.Random(f"batch {stream.seed} {batch_number}").shuffle(batch)
+        random.Random(f"batch {stream.campaign.seed} {batch_number}").shuffle(batch)
         return stream.items(batch)
 
     def _chosen(
@@ -121,7 +121,7 @@ class Batches:
             learnt=Counter(map(kind_of_key, measured)),
             have=Counter(map(kind_of_key, known)),
             count=count,
-            source=random.Random(f"choice {stream.seed} {batch_number}"),
+            source=random.Random(f"choice {stream.campaign.seed} {batch_number}"),
         )
         return [candidates[place] for place in places]
 

@@ -14,7 +14,7 @@ from resperf.backends.monitors import Monitor, load_monitor
 from resperf.campaign.absent import AbsentDevice
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.networks import plan_networks
-from resperf.campaign.plan import Plan, plan
+from resperf.campaign.plan import Lowerer, Plan, plan
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError, MissingExtraError, ResperfError
@@ -119,9 +119,7 @@ def plan_campaign(
 
 
 @contextmanager
-def _planner(
-    campaign: Campaign, bench: Bench, absent: bool
-) -> Iterator[tuple[WorkerProcess | AbsentDevice, str]]:
+def _planner(campaign: Campaign, bench: Bench, absent: bool) -> Iterator[tuple[Lowerer, str]]:
     """Start the measuring process, or what stands in for it; with a note that says so."""
     try:
         process = WorkerProcess(bench.worker_settings(campaign))
@@ -139,7 +137,7 @@ def _planner(
     yield AbsentDevice(bench.target, bench.settings, bench.device), note
 
 
-def _plan_with(planner: WorkerProcess | AbsentDevice, campaign: Campaign, bench: Bench) -> Plan:
+def _plan_with(planner: Lowerer, campaign: Campaign, bench: Bench) -> Plan:
     """Plan the layers of a campaign with what lowers them."""
     paths = shipped_networks(campaign.mixture.networks)
     if bench.networks and campaign.mixture.from_networks == 0:
@@ -165,7 +163,7 @@ def _settings_of_networks(
     campaign: Campaign,
     networks: NetworkSpec,
     bench: Bench,
-    planner: WorkerProcess | AbsentDevice,
+    planner: Lowerer,
 ) -> list[tuple[Mapping[str, Any], Setting]]:
     """Ask a process for the setting that each combination of keywords makes."""
     found: list[tuple[Mapping[str, Any], Setting]] = []

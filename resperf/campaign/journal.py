@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import math
+import mmap
 import os
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -36,7 +37,6 @@ VERSION = 1
 USUAL_SHARE = 0.6
 """A state that more of the rows than this were measured in is how the machine usually is."""
 _FEWEST_FLAGGED = 100
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -248,13 +248,11 @@ class Journal:
 
 def _cut_tail(file: int) -> int:
     """Cut a last line that was never finished; return the size that remains."""
-    size = start = os.fstat(file).st_size
-    finished = 0
-    while start and not finished:
-        length = min(_BLOCK, start)
-        start -= length
-        end_of_line = os.pread(file, length, start).rfind(b"\n")
-        finished = start + end_of_line + 1 if end_of_line >= 0 else 0
+    size = os.fstat(file).st_size
+    if not size:
+        return 0
+    with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as lines:
+        finished = lines.rfind(b"\n") + 1
     if finished != size:
         os.ftruncate(file, finished)
         os.fsync(file)

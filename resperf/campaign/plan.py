@@ -8,12 +8,13 @@ import random
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
 
 from resperf.backends.monitors import Monitor
+from resperf.campaign.absent import AbsentDevice
 from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
 from resperf.campaign.networks import NetworkPlan, NetworkRun
+from resperf.campaign.process import WorkerProcess
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.devices import DeviceFacts, estimated_layer_ms
@@ -41,16 +42,8 @@ RUNS_PER_NETWORK = 12
 """Runs of a slow network in its rounds, warm-up included."""
 
 
-class Lowerer(Protocol):
-    """What a plan needs of a backend, or of the process that owns one."""
-
-    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        """See `Backend.lower`."""
-        ...
-
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
-        """Return the reason why each layer cannot be built; '' where it can."""
-        ...
+Lowerer = WorkerProcess | AbsentDevice
+"""What lowers the layers of a plan."""
 
 
 @dataclass(frozen=True)
@@ -242,10 +235,10 @@ def plan(
         If no layer meets the constraints, or the framework can run no kind of the campaign.
     """
     if not campaign.kinds:
-        return Plan((), Stream(campaign, campaign.seed))
+        return Plan((), Stream(campaign))
     wanted = campaign.samples if samples is None else samples
     skip, notes = _unsupported_kinds(campaign, lowerer)
-    stream = Stream(campaign, campaign.seed, harvested, exclude_keys, skip)
+    stream = Stream(campaign, harvested, exclude_keys, skip)
     stream.fill(lowerer, wanted)
     notes += stream.notes(wanted)
     if campaign.mixture.from_networks > 0 and not harvested:
@@ -259,7 +252,6 @@ class Stream:
     Parameters
     ----------
     campaign : Campaign
-    seed : int
     harvested : sequence of Layer
     exclude_keys : frozenset of str
     skip_kinds : frozenset of str
@@ -274,29 +266,20 @@ class Stream:
     def __init__(
         self,
         campaign: Campaign,
-        seed: int,
         harvested: Sequence[Layer] = (),
         exclude_keys: frozenset[str] = frozenset(),
         skip_kinds: frozenset[str] = frozenset(),
     ) -> None:
         self.campaign = campaign
-        self.seed = seed
         self.layers: list[Layer] = []
-        self._harvested = harvested
+        self._new_sampler = partial(Sampler, campaign, harvested=harvested, skip_kinds=skip_kinds)
         self._excluded_layers = frozenset(map(key_at_any_batch, exclude_keys))
-        self._skip_kinds = skip_kinds
         self._seen: set[str] = set()
         self._excluded = 0
 
     @cached_property
     def _sampler(self) -> Sampler:
-        return self._new_sampler(self.seed)
-
-    def _new_sampler(self, seed: int, share_power: float = 1.0) -> Sampler:
-        return Sampler(
-            self.campaign, seed=seed, harvested=self._harvested, skip_kinds=self._skip_kinds,
-            share_power=share_power,
-        )  # fmt: skip
+        return self._new_sampler(seed=self.campaign.seed)
 
     def fill(self, lowerer: Lowerer, wanted: int) -> None:
         """Draw until there are `wanted` layers, or the ranges seem exhausted."""
@@ -336,7 +319,8 @@ class Stream:
             Keys of layers to drop.
         """
         power = self.campaign.adaptive.share_power
-        sampler = self._new_sampler(self.seed + 1_000_003 * batch, power)
+        seed = self.campaign.seed + 1_000_003 * batch
+        sampler = self._new_sampler(seed=seed, share_power=power)
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
             drawn = sampler.draw(min(CHUNK, count - start))
@@ -345,7 +329,7 @@ class Stream:
 
     def items(self, layers: Sequence[Layer]) -> tuple[Planned, ...]:
         """Return the measurements of layers, with their repeats later."""
-        return tuple(_with_repeats(layers, self.campaign, self.seed))
+        return tuple(_with_repeats(layers, self.campaign))
 
     def notes(self, wanted: int) -> list[str]:
         """Say which of the wanted layers were skipped or do not exist."""
@@ -378,7 +362,7 @@ def _unsupported_kinds(campaign: Campaign, lowerer: Lowerer) -> tuple[frozenset[
     return frozenset(skip), notes
 
 
-def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> list[Planned]:
+def _with_repeats(layers: Sequence[Layer], campaign: Campaign) -> list[Planned]:
     """Choose the layers to repeat, and schedule each repeat well after the previous measurement.
 
     The choice depends on the layer's key alone, so that a longer plan repeats the same ones.
@@ -390,7 +374,7 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
     is_test = split_of_keys([layer.key for layer in layers]).test
     for position, layer in enumerate(layers):
         placed.append((position, Planned(layer)))
-        source = random.Random(f"repeat {seed} {layer.key}")
+        source = random.Random(f"repeat {campaign.seed} {layer.key}")
         repeats = int(source.random() < campaign.repeat_share)
         later = float(position)
         for repeat in range(1, 1 + max(repeats, campaign.test_repeats * bool(is_test[position]))):

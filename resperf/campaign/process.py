@@ -24,6 +24,7 @@ from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
+WORKER = "resperf.campaign.worker"
 LISTEN_S = 0.2
 """Interval for checking a request to stop while something is measured."""
 MEMORY_WORDS = (
@@ -34,6 +35,13 @@ MEMORY_WORDS = (
     "cannot allocate",
     "can't allocate",
 )
+
+_ERRORS: Mapping[str, type[ResperfError]] = {
+    "error": CampaignError,
+    "missing": MissingExtraError,
+    "lost": DeviceLostError,
+}
+"""What the process answers where it cannot go on."""
 
 
 class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's status
@@ -127,7 +135,7 @@ class WorkerProcess:
         with its_end:
             number = its_end.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "resperf.campaign.worker", str(number)],
+                [sys.executable, "-m", "resperf.backends.processes", WORKER, str(number)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
@@ -254,12 +262,8 @@ class WorkerProcess:
                 # The signal that stopped this process may have stopped the other one too.
                 raise Interrupted("interrupted") from None
             raise self._death() from None
-        if what == "error":
-            raise CampaignError(answer)
-        if what == "missing":
-            raise MissingExtraError(answer)
-        if what == "lost":
-            raise DeviceLostError(answer)
+        if what in _ERRORS:
+            raise _ERRORS[what](answer)
         if what == "failure":
             raise WorkerDied(_status_of(answer), answer)
         return answer

@@ -106,7 +106,6 @@ def run_campaign(
         store = Store(
             output,
             campaign,
-            seed=campaign.seed,
             setting=setting,
             platform=platform,
             monitor=planned.monitor,

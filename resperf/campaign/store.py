@@ -47,7 +47,6 @@ class Store:
     output : Path
         The dataset; its journal lies beside it.
     campaign : Campaign
-    seed : int
     setting : Setting
     platform : Platform
         How and where is about to be measured.
@@ -86,7 +85,6 @@ class Store:
         output: Path,
         campaign: Campaign,
         *,
-        seed: int,
         setting: Setting,
         platform: Platform,
         monitor: Monitor,
@@ -98,7 +96,7 @@ class Store:
         self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
-        new = _new_header(campaign, seed, setting, platform)
+        new = _new_header(campaign, setting, platform)
         _refuse_differences(output, compacted.header, campaign, new)
         header = compacted.header or new
         path = journal_path(output)
@@ -229,7 +227,7 @@ def _without_samples(row: Measurement) -> Measurement:
     return replace(row, samples={})
 
 
-def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platform) -> Header:
+def _new_header(campaign: Campaign, setting: Setting, platform: Platform) -> Header:
     versions = {
         "resperf": __version__,
         "python": python_version(),
@@ -237,7 +235,7 @@ def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platf
         setting.framework: setting.framework_version,
     }
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Header(setting, platform, campaign.to_json(), seed, versions, created)
+    return Header(setting, platform, campaign.to_json(), campaign.seed, versions, created)
 
 
 def _from_dataset(output: Path, read: Callable[[Path], Dataset] = read_dataset) -> Records:

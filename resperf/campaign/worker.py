@@ -1,9 +1,8 @@
 """The measuring process: owns the backend, and answers one question at a time.
 
-Started as ``python -m resperf.campaign.worker PIPE`` with the descriptor of a pipe. The first
-message that it reads holds its `WorkerSettings`, every other one question: the name of a method of
-`Worker`, and its arguments. It writes one answer for each. It dies with its parent, and may die of
-a layer.
+Started by `resperf.backends.processes` with the descriptor of a pipe. The first message that it
+reads holds its `WorkerSettings`, every other one question: the name of a method of `Worker`, and
+its arguments. It writes one answer for each. It dies with its parent, and may die of a layer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -20,7 +18,6 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
-from resperf.backends.processes import die_with_parent
 from resperf.campaign.guarded import time_network
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import failure, measure_layer
@@ -146,11 +143,10 @@ def answer(worker: Worker, question: str, arguments: Sequence[Any]) -> tuple[str
         return "failure", f"{type(error).__name__}: {error}"
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: str) -> None:
     """Answer questions until the pipe closes."""
-    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with Connection(descriptor) as pipe, contextlib.suppress(EOFError):
+    with Connection(int(descriptor)) as pipe, contextlib.suppress(EOFError):
         try:
             worker = start(pipe.recv())
         except DeviceLostError as error:
@@ -165,7 +161,3 @@ def main(descriptor: int) -> None:
         gc.freeze()
         while True:
             pipe.send(answer(worker, *pipe.recv()))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

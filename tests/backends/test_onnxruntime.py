@@ -19,13 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 from resperf.backends import backend
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import GEMM_ACTIVATIONS, kernel_of
-from resperf.backends._ort_runs import filled
+from resperf.backends._values import filled
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.copies import (
     COLD_WEIGHTS_BYTES,
     FOOTPRINTS_MB,
     MAX_COPIES,
-    WEIGHTS_BYTES,
     weights_cost,
 )
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError
@@ -348,12 +347,6 @@ def test_large_weights_of_copies_differ_in_content(
     copies = given[-1]
     assert not np.array_equal(copies["w0_0"], copies["w1_0"])
     assert not np.shares_memory(copies["w0_0"], copies["w1_0"])
-
-
-def test_copies_are_bounded_by_memory(ort: OnnxRuntimeBackend) -> None:
-    huge = Dense(batch=1, features_in=1 << 16, features_out=1 << 14)
-    assert 2 * huge.weight_bytes > WEIGHTS_BYTES
-    assert ort._copies_for(huge, lambda: None, 1e3) == 1
 
 
 def test_setting_names_every_setting(ort: OnnxRuntimeBackend) -> None:

@@ -14,12 +14,13 @@ import tensorflow as tf
 from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
+from resperf.backends._values import made_up
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import Device, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, queued_chain
+from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, queued_chain
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError
@@ -56,7 +57,7 @@ def test_copies_on_a_stream_are_neither_pruned_nor_merged(
     x = tf.ones(operator.input_shape)
     weights = [tensorflow_runs.dummy_weights(operator) for _ in range(5)]
     function = tf.function(
-        lambda image: queued_chain(operator, image, weights, None), autograph=False
+        lambda image: queued_chain(operator, image, weights, []), autograph=False
     ).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
     ops = optimised_ops(function, x)
     assert sum(kernel in op for op in ops) == 5
@@ -72,13 +73,11 @@ def test_a_layer_waits_for_its_device(
     waits: list[str] = []
     sync = tf.raw_ops.SyncDevice
     monkeypatch.setattr(tf.raw_ops, "SyncDevice", lambda: waits.append("sync") or sync())
-    monkeypatch.setattr(tensorflow_runs, "first_estimate_ms", lambda run, session_ms: 0.4)
-    built = layer_run(
-        operator_of(DENSE), Host(), budget_ms=1.0, session_ms=0.0, link_ms=0.0, device=QUEUED
-    )
+    monkeypatch.setattr(tensorflow_runs, "copies_for", lambda *_: 3)
+    built = layer_run(operator_of(DENSE), budget_ms=1.0, session_ms=0.0, link_ms=0.0, device=QUEUED)
     with built:
         assert tuple(built.phases) == PHASES
-        assert built.phases["execution_ms"].copies == 2
+        assert built.phases["execution_ms"].copies == 3
         waits.clear()
         for name in ("preprocess_ms", "execution_ms"):
             assert built.phases[name].sampler() > 0
@@ -104,11 +103,11 @@ def test_xla_gets_one_copy_and_computes_the_same(
     monkeypatch.setattr(tensorflow_runs, "_ROUND_SECONDS", 0.001)
     device = Device(compiled="xla")
     operator = operator_of(Activation(batch=2, values=64, activation="gelu"))
-    built = layer_run(operator, Host(), budget_ms=1.0, session_ms=0.0, link_ms=0.0, device=device)
+    built = layer_run(operator, budget_ms=1.0, session_ms=0.0, link_ms=0.0, device=device)
     with built:
         assert built.phases["execution_ms"].copies == 1
         (host,) = built.phases["postprocess_ms"].sampler.run()
-    x = Host().array((2, 64))
+    x = made_up((2, 64), "float32")
     np.testing.assert_allclose(host, tf.nn.gelu(x), rtol=1e-4, atol=1e-6)
     assert call_costs_ms(device)["view_ms"] == 0.0
 
@@ -199,11 +198,11 @@ def test_images_may_be_nchw_on_gpus() -> None:
         ),
     ):  # fmt: skip
         operator = operator_of(layer.replace(layout="nchw"), "nchw")
-        residual = None if operator.residual_shape is None else tf.ones(operator.residual_shape)
+        extras = [tf.constant(array) for array in operator.extras()]
         weights = tensorflow_runs.dummy_weights(operator)
         traced = tf.function(
-            lambda x, operator=operator, weights=weights, residual=residual: operator.apply(
-                x, weights, residual
+            lambda x, operator=operator, weights=weights, extras=extras: operator.apply(
+                x, weights, extras
             ),
             autograph=False,
         ).get_concrete_function(tf.TensorSpec(layer.input_shape))

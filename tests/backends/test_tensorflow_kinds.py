@@ -13,7 +13,6 @@ from resperf.backends._ort_copies import copies_graph
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_kernels import _alone
-from resperf.backends.tensorflow_layers import OPERATORS
 from resperf.backends.tensorflow_operators import build
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
@@ -21,7 +20,9 @@ from resperf.errors import UnsupportedError
 from resperf.layers import KINDS, Kernel, Layer
 from resperf.lowering.tensorflow import FILE_AXES, NO_OPERATOR
 
-BUILT = [kind for kind in KINDS if kind not in NO_OPERATOR and kind not in OPERATORS]
+FUSED = ("conv", "dense", "activation")
+"""Kinds with fused functions, which `test_tensorflow` checks."""
+BUILT = [kind for kind in KINDS if kind not in NO_OPERATOR and kind not in FUSED]
 DRAWS = 5
 EDGES = ("resize",)
 """Kinds whose operators treat edges in another way than ONNX's."""
@@ -98,3 +99,11 @@ def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: st
             y.astype(float), expected.astype(float), rtol=2e-3, atol=2e-3, err_msg=layer.key
         )
     assert computed
+
+
+def test_a_convolution_of_a_volume_computes_what_onnx_means(tensorflow: TensorFlowBackend) -> None:
+    layer = next(each for each in drawn("conv_nd", 60) if len(each.kernel().input_shape) == 5)
+    kernel = layer.replace(groups=1).kernel()
+    weights, host, expected = onnx_result(kernel)
+    y = tensorflow_result(kernel, weights, host)
+    np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3)

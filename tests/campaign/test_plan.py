@@ -123,7 +123,7 @@ def test_missing_networks_are_noted() -> None:
 
 
 def seconds_of(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
-    planned = Plan((Planned(layer),), Stream(campaign, 0), monitor=monitor)
+    planned = Plan((Planned(layer),), Stream(campaign), monitor=monitor)
     return planned.predicted_s[0]
 
 

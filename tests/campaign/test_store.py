@@ -23,7 +23,7 @@ WHERE: Any = {"setting": DEVICE.setting(), "platform": DEVICE.platform()}
 
 
 def opened(folder: Path) -> Store:
-    return Store(folder / "d.h5", CAMPAIGN, seed=0, monitor=CpuMonitor(), **WHERE)
+    return Store(folder / "d.h5", CAMPAIGN, monitor=CpuMonitor(), **WHERE)
 
 
 def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -37,25 +36,6 @@ THROTTLED_SHARE = 0.1
 USUAL_CLOCK = "usual_sm_clock_mhz"
 
 
-class UsualClock:
-    """The usual clock of a card under load: the median of the last checks."""
-
-    def __init__(self, clocks_mhz: Iterable[float] = ()) -> None:
-        self._clocks_mhz = deque(clocks_mhz, maxlen=CLOCKS_KEPT)
-
-    def add(self, clock_mhz: float) -> None:
-        """Add a clock."""
-        self._clocks_mhz.append(clock_mhz)
-
-    def __len__(self) -> int:
-        return len(self._clocks_mhz)
-
-    @property
-    def mhz(self) -> float:
-        """NaN before there are enough checks."""
-        return median(self._clocks_mhz) if len(self) >= FEWEST_CLOCKS else math.nan
-
-
 class CudaMonitor(Monitor):
     """Watches the GPU that `device` names, and times the reference layer on it."""
 
@@ -65,7 +45,7 @@ class CudaMonitor(Monitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._usual = UsualClock()
+        self._clocks_mhz: deque[float] = deque(maxlen=CLOCKS_KEPT)
         self._throttled: tuple[float, float] | None = None
         self._limit_bytes = 0
         self._members = 0
@@ -115,7 +95,7 @@ class CudaMonitor(Monitor):
         # Where several processes share a run, the first has this card besides this process.
         self._members = int(platform.devices > 1)
         mhz, checks = self._usual_before.get(USUAL_CLOCK, (math.nan, 0))
-        self._usual = UsualClock([mhz] * min(checks, CLOCKS_KEPT))
+        self._clocks_mhz = deque([mhz] * min(checks, CLOCKS_KEPT), maxlen=CLOCKS_KEPT)
 
     def reading(self, *, force: bool = False) -> Reading | None:
         """Read the reference and, right behind its load, what NVML says of the card."""
@@ -154,12 +134,18 @@ class CudaMonitor(Monitor):
         clock_mhz, reasons = state.sm_clock_mhz, state.reasons
         if clock_mhz is None or reasons is None or "idle" in reasons:
             return False  # without reasons, an idle card cannot be told from a slow one
-        slow = clock_mhz < SLOW_CLOCK * self._usual.mhz
+        slow = clock_mhz < SLOW_CLOCK * self._usual_mhz
         if record:
-            self._usual.add(clock_mhz)
+            self._clocks_mhz.append(clock_mhz)
         return slow
+
+    @property
+    def _usual_mhz(self) -> float:
+        """Median of the last checks under load; NaN before there are enough."""
+        enough = len(self._clocks_mhz) >= FEWEST_CLOCKS
+        return median(self._clocks_mhz) if enough else math.nan
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
         """Return the usual clock, in MHz."""
-        mhz = self._usual.mhz
-        return {} if math.isnan(mhz) else {USUAL_CLOCK: (mhz, len(self._usual))}
+        mhz = self._usual_mhz
+        return {} if math.isnan(mhz) else {USUAL_CLOCK: (mhz, len(self._clocks_mhz))}

@@ -1,4 +1,4 @@
-"""What the functions of PyTorch read from an operator: attributes and constants."""
+"""What the functions of PyTorch and TensorFlow read from an operator: attributes and constants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
+from resperf.network import Node
 
 Function = Callable[..., Any]
 Make = Callable[[Operator], Function]
@@ -28,7 +29,7 @@ def constant(operator: Operator, place: int, otherwise: Any = None) -> Any:
     return value.item() if value.ndim == 0 or value.size == 1 else value.tolist()
 
 
-def attribute(operator: Operator, name: str, otherwise: Any) -> Any:
+def attribute(operator: Operator | Node, name: str, otherwise: Any) -> Any:
     """Return an attribute; texts are str."""
     found = operator.attributes.get(name, otherwise)
     return found.decode() if isinstance(found, bytes) else found

@@ -1,0 +1,112 @@
+"""Normalisations in TensorFlow, which has one operation for images in training only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
+from resperf.network import Node
+
+
+def batch_norm(builder: Builder, node: Node) -> Any:
+    """Build a BatchNormalization: nothing where a convolution contains it."""
+    if builder.is_folded(node):
+        return builder.value(node, 0)
+    if builder.training:
+        return _trained_batch_norm(builder, node)
+    scale, shift = builder.scale_and_shift(node)
+    rank = builder.rank(node, 0)
+    if rank > 2 and not builder.reads_images(node):
+        scale, shift = (each.reshape(-1, *(1,) * (rank - 2)) for each in (scale, shift))
+    return builder.value(node, 0) * tf.constant(scale) + tf.constant(shift)
+
+
+def _trained_batch_norm(builder: Builder, node: Node) -> Any:
+    """Normalise by the batch's statistics, and move the running ones towards them."""
+    x, rank = builder.value(node, 0), builder.rank(node, 0)
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    share = 1.0 - float(node.attributes.get("momentum", 0.9))
+    scale, shift = (builder.value(node, position) for position in (1, 2))
+    running = builder.running_statistics(node)
+    is_image = builder.reads_images(node)
+    if rank == 4 and (is_image or builder.storage.layout == "nchw"):
+        # One operation, which computes statistics in float32.
+        y, *moved = tf.compat.v1.nn.fused_batch_norm(
+            x,
+            *(tf.cast(each, tf.float32) for each in (scale, shift, *running)),
+            epsilon=epsilon,
+            data_format="NHWC" if is_image else "NCHW",
+            exponential_avg_factor=share,
+        )
+    else:
+        channels = [1] * rank
+        channels[builder.axis(node, 1)] = -1
+        axes = [axis for axis, size in enumerate(channels) if size == 1]
+        mean, variance = tf.nn.moments(x, axes, keepdims=True)
+        scale, shift = (tf.reshape(each, channels) for each in (scale, shift))
+        y = tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)
+        moved = [
+            (1.0 - share) * old + share * tf.reshape(new, (-1,))
+            for old, new in zip(running, (mean, variance), strict=True)
+        ]
+    for variable, value in zip(running, moved, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
+    return y
+
+
+def _normalised(x: Any, axes: list[int], epsilon: float) -> Any:
+    mean, variance = tf.nn.moments(x, axes, keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype))
+
+
+def _rms(x: Any, axes: list[int], epsilon: float) -> Any:
+    square = tf.reduce_mean(tf.square(x), axes, keepdims=True)
+    return x * tf.math.rsqrt(square + tf.cast(epsilon, x.dtype))
+
+
+def layer_norm(builder: Builder, node: Node) -> Any:
+    """Build a LayerNormalization or RMSNormalization; ONNX Runtime's may add two tensors first."""
+    by_mean_square = "RMS" in node.op or "Simplified" in node.op
+    adds = node.op.startswith("Skip")
+    x, rank = builder.value(node, 0), builder.rank(node, 0)
+    if adds:
+        bias = builder.optional(node, 3 if by_mean_square else 4)
+        x = x + builder.value(node, 1)
+        x = x if bias is None else x + bias
+    axes = list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+    normalised = _rms if by_mean_square else _normalised
+    y = normalised(x, axes, float(node.attributes.get("epsilon", 1e-5)))
+    y = y * builder.value(node, 1 + adds)
+    shift = None if by_mean_square else builder.optional(node, 2 + adds)
+    return y if shift is None else y + shift
+
+
+def instance_norm(builder: Builder, node: Node) -> Any:
+    """Build an InstanceNormalization of lines, images or volumes."""
+    rank = builder.rank(node, 0)
+    axes = [builder.axis(node, axis) for axis in range(2, rank)]
+    y = _normalised(builder.value(node, 0), axes, float(node.attributes.get("epsilon", 1e-5)))
+    channels = [1] * rank
+    channels[builder.axis(node, 1)] = -1
+    scale, shift = (tf.reshape(builder.value(node, place), channels) for place in (1, 2))
+    return y * scale + shift
+
+
+def lrn(builder: Builder, node: Node) -> Any:
+    """Build a local response normalisation of images."""
+    size = int(node.attributes["size"])
+    if size % 2 == 0 or builder.rank(node, 0) != 4:
+        raise refusal(node, f"size={size} over a tensor of rank {builder.rank(node, 0)}")
+    return on_nhwc(
+        builder,
+        node,
+        lambda x: tf.nn.local_response_normalization(
+            x,
+            depth_radius=size // 2,
+            bias=float(node.attributes.get("bias", 1.0)),
+            alpha=float(node.attributes.get("alpha", 1e-4)) / size,
+            beta=float(node.attributes.get("beta", 0.75)),
+        ),
+    )
