@@ -230,7 +230,7 @@ def of_device(part: Bundle, device: str | None) -> Bundle:
         return part
     for platform in part.platforms:
         if _plain_name(platform.device) == _plain_name(device):
-            return part.on(part.setting, platform)
+            return part.for_device(platform)
     return part
 
 

@@ -79,7 +79,7 @@ def command(
         raise click.UsageError("--probe-times needs -o BUNDLE, the folder to write")
     if forget and output is not None:
         raise click.UsageError("--forget writes nothing; leave out -o")
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.prediction.choice import chosen_bundle
 
     chosen = chosen_bundle(device, framework, bundle)
     if forget:

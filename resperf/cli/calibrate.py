@@ -116,7 +116,7 @@ def command(
         return
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.prediction.choice import chosen_bundle
     from resperf.workflows.calibrate import calibrate
 
     chosen = chosen_bundle(device, framework, bundle)
@@ -155,7 +155,7 @@ def _by_runs(
 ) -> None:
     """Calibrate a bundle, or what answers for a device, by a user's runs."""
     from resperf.bundle import default_folder
-    from resperf.prediction.asking import Asked, accelerator
+    from resperf.prediction.choice import Query, accelerator
     from resperf.report.tables import counted
     from resperf.workflows.calibrate_runs import calibrate_by_runs
 
@@ -169,7 +169,7 @@ def _by_runs(
         return folder
 
     made, calibration, notes = calibrate_by_runs(
-        Asked(device, framework, word), runs, chosen_output
+        Query(device, framework, word), runs, chosen_output
     )
     if as_json:
         show_json({"path": str(made.path), "notes": notes, **calibration.to_json()})

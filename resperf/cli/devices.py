@@ -19,7 +19,7 @@ def command(bundle: str | None, as_json: bool) -> None:
 
     --json names their folders, datasets, versions and changes, and whether each can be rebuilt.
     """
-    from resperf.prediction.asking import cards_without
+    from resperf.prediction.choice import cards_without
     from resperf.report.devices import device_table
 
     entries = _entries(bundle)

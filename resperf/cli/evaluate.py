@@ -165,7 +165,7 @@ def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
 def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bundle:
     """Return the bundle that is evaluated; rows say which of its devices they are of."""
     from resperf.bundle import MANIFEST, Bundle, bundle_place
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.prediction.choice import chosen_bundle
 
     place = bundle_place(bundle, framework)
     if device is None and framework is None and place and (place / MANIFEST).exists():

@@ -78,7 +78,7 @@ def command(
     from resperf.prediction import layers_alone
     from resperf.prediction.adapting import as_adapted
     from resperf.prediction.api import read_batches
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.prediction.choice import chosen_bundle
     from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (

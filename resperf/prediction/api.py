@@ -27,11 +27,11 @@ from resperf.network import (
 from resperf.network.assumed import Assumed, checked
 from resperf.network.files import network_file
 from resperf.prediction.adapting import advice, as_adapted
-from resperf.prediction.asking import (
-    Answering,
-    Asked,
-    answering,
+from resperf.prediction.choice import (
+    Choice,
+    Query,
     cards_without,
+    choose,
     inference_notes,
     lacked_type,
 )
@@ -249,8 +249,8 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = _answering(asked, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = _chosen_part(query, threads)
     networks = read_batches(network, batch, shapes, assume, block)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if _is_several(batch) else predictions[0]
@@ -306,8 +306,8 @@ def predict_many(
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = _answering(asked, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = _chosen_part(query, threads)
     read = []
     for place, network in enumerate(networks):
         try:
@@ -361,8 +361,8 @@ def predict_scaling(
     UnsupportedError
         If the bundle does not predict whole networks, or not on several devices.
     """
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = answering(asked)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = choose(query)
 
     def read(size: int) -> Network:
         (one,) = read_batches(network, size, shapes, assume, block)
@@ -377,7 +377,7 @@ def predict_scaling(
 
 def _predictions(
     networks: Sequence[Network],
-    found: Answering,
+    found: Choice,
     strict: Strict,
     threads: int | None,
     host_dispatch_us: float,
@@ -392,8 +392,8 @@ def _predictions(
     return [replace(each, notes=found.notes, advice=said) for each in predictions]
 
 
-def _answering(asked: Asked, threads: int | None) -> Answering:
-    chosen = answering(asked)
+def _chosen_part(query: Query, threads: int | None) -> Choice:
+    chosen = choose(query)
     return replace(chosen, bundle=_for_threads(chosen.bundle, threads))
 
 
@@ -476,11 +476,11 @@ def predict_everywhere(
         known = ", ".join(sorted({each.framework for each in found}))
         raise DeviceError(f"no bundle for framework {framework!r}; known: {known}")
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged]
-    asked = Asked(None, framework, bundle, precision, compiled)
-    fitting = list(_on_each_device(wanted, asked))
+    query = Query(None, framework, bundle, precision, compiled)
+    fitting = list(_on_each_device(wanted, query))
     for each in fitting:
         try:
-            answer = Answering(each, inference_notes(asked, each))
+            answer = Choice(each, inference_notes(query, each))
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
             failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
@@ -492,28 +492,28 @@ def predict_everywhere(
             failures.append(Failure("", device, its_framework, why))
             continue
         try:
-            answer = answering(replace(asked, device=device, bundle=None), compared=True)
+            answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
             failures.append(Failure("", device, its_framework, str(error)))
     return sorted(predictions, key=_by_batch_and_time), failures
 
 
-def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]:
+def _on_each_device(bundles: Sequence[Bundle], query: Query) -> Iterator[Bundle]:
     """Yield bundles under a setting that fits, once for each device that they have rows of.
 
     Not for devices that lack the precision.
     """
     for each in bundles:
-        setting = asked.setting_of(each)
+        setting = query.setting_of(each)
         if setting is not None:
             platforms = {platform.device: platform for platform in reversed(each.platforms)}
             alone = len(platforms) == 1 and setting is each.setting
-            rest = [each.on(setting, platform) for platform in platforms.values()]
+            rest = [each.for_device(platform, setting) for platform in platforms.values()]
             yield from (
                 part
                 for part in ([each] if alone else rest)
-                if not lacked_type(asked.precision, device_facts(part.device))
+                if not lacked_type(query.precision, device_facts(part.device))
             )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resperf.bundle import Bundle, bundle_place, bundles_of, devices_of
-from resperf.prediction.asking import cards_without
+from resperf.prediction.choice import cards_without
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from onnx.helper import make_node
 
 from resperf.errors import UnsupportedError
-from resperf.prediction.asking import accelerator, sheet_target
+from resperf.prediction.choice import accelerator, sheet_target
 from resperf.predictors import METHODS
 from tests.toy_card_method import DEVICE_SHARE, DISPATCH_MS
 

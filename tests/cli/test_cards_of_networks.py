@@ -15,7 +15,7 @@ from resperf.bundle import provenance, write_manifest
 from resperf.devices import device_facts
 from resperf.errors import DeviceError
 from resperf.platform import Platform
-from resperf.prediction.asking import chosen_bundle
+from resperf.prediction.choice import chosen_bundle
 from resperf.predictors import METHODS, Examples
 from resperf.predictors.class_costs import ClassCosts
 from resperf.predictors.operator_classes import (

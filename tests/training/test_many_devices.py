@@ -136,7 +136,7 @@ def bundle(merged: Path) -> Bundle:
 
 def off(part: Bundle, layers: list[Layer], device: str, setting: Setting = FIRST) -> float:
     """Return the mean error of a bundle, on a device under a setting, as a fraction."""
-    answer = part.on(setting, Platform(device))
+    answer = part.for_device(Platform(device), setting)
     wanted = np.array([time_ms(each, device, setting) for each in layers])
     return float(np.mean(np.abs(answer.predict(layers).ms / wanted - 1)))
 
@@ -251,7 +251,7 @@ def test_each_device_is_predicted_as_itself(bundle: Bundle) -> None:
     assert off(bundle, layers, "v100") < 0.03
     assert off(bundle, additions(50, seed=8, dtype="float16"), "p4", HALF) < 0.03
     # Nobody measured it.
-    assert bundle.on(FIRST, Platform("h100")).unseen
+    assert bundle.for_device(Platform("h100"), FIRST).unseen
     assert off(bundle, layers, "h100") < 0.15
     for split in ("validation", "test"):
         assert bundle.errors[split]["elementwise"]["execution_ms"]["mape"] < 0.03
@@ -263,7 +263,8 @@ def test_kinds_with_few_rows_know_devices_too(bundle: Bundle) -> None:
     assert bundle.method_of("activation") == "roofline"
     layer = activation(3_000_000)
     card, other = (
-        bundle.on(FIRST, Platform(device)).predict([layer]).ms[0] for device in ("v100", "h100")
+        bundle.for_device(Platform(device), FIRST).predict([layer]).ms[0]
+        for device in ("v100", "h100")
     )
     # Rows of one card do not tell all terms apart; one that knows no card gives 1.
     ratio = time_ms(layer, "v100") / time_ms(layer, "h100")

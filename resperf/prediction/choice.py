@@ -29,7 +29,7 @@ _USUAL_LAYOUTS = ("", "nchw")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """A device, as asked for; None where the question leaves it open.
 
     Attributes
@@ -85,7 +85,7 @@ class Asked:
         """Say whether times under a setting answer the question."""
         return self._is_one_of(setting, self._precisions)
 
-    def setting_of(self, part: Bundle, *, standing_in: bool = False) -> Setting | None:
+    def setting_of(self, part: Bundle, *, fallback: bool = False) -> Setting | None:
         """Return the setting under which a part answers the question; None if it has none.
 
         Of several, one that is compiled only if that is asked for, of the framework's own layout,
@@ -94,17 +94,17 @@ class Asked:
         Parameters
         ----------
         part : Bundle
-        standing_in : bool
-            Also take rows of another precision that stand in for the one that is asked for.
+        fallback : bool
+            Also take rows of the precision that is a fallback for the one that is asked for.
         """
         wanted, known = self.precision or PLAIN_PRECISIONS[1], self._precisions
-        if standing_in and wanted in part.stand_ins:
-            known = (part.stand_ins[wanted],)
+        if fallback and wanted in part.fallbacks:
+            known = (part.fallbacks[wanted],)
         fitting = [each for each in part.settings if self._is_one_of(each, known)]
         if not fitting:
             return None
         found = min(fitting, key=self._unlikeness)
-        return replace(found, precision=wanted) if standing_in else found
+        return replace(found, precision=wanted) if fallback else found
 
     def _unlikeness(self, setting: Setting) -> tuple[Any, ...]:
         version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
@@ -117,7 +117,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answering:
+class Choice:
     """The bundle that answers, and notes on why this one."""
 
     bundle: Bundle
@@ -150,14 +150,14 @@ def accelerator(device: str | None) -> DeviceFacts | None:
     return None if facts is None or facts.device_class == DEFAULT.device_class else facts
 
 
-def answering(asked: Asked, *, compared: bool = False) -> Answering:
+def choose(query: Query, *, compared: bool = False) -> Choice:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
     In this order, each with the framework and setting that are asked for; of several bundles,
     `resperf.bundle.best_of` chooses:
 
     1. bundles with times of the device; without a precision, plain (float32) ones
-    2. bundles with times of the device in a precision that stands in for the one asked for
+    2. bundles with times of the device that are a fallback for the precision that is asked for
     3. bundles whose predictors serve devices that no row came from; then likewise those with
        another precision
     4. the data sheet alone
@@ -166,7 +166,7 @@ def answering(asked: Asked, *, compared: bool = False) -> Answering:
 
     Parameters
     ----------
-    asked : Asked
+    query : Query
     compared : bool
         Whether all devices answer, so that no note names others that were measured.
 
@@ -179,29 +179,29 @@ def answering(asked: Asked, *, compared: bool = False) -> Answering:
     ResperfError
         If a TOML file does not describe a device.
     """
-    asked = _as_calibrated(with_own_card(asked))
-    answer = _under_calibrated(asked, _answering(asked))
-    others = () if compared else _measured_alike(asked, answer.bundle)
+    query = _as_calibrated(with_own_card(query))
+    answer = _under_calibrated(query, _chosen_part(query))
+    others = () if compared else _measured_alike(query, answer.bundle)
     return replace(answer, notes=(*answer.notes, *others))
 
 
-def _answering(asked: Asked) -> Answering:
+def _chosen_part(query: Query) -> Choice:
     """Choose what answers a question that names the device, or whose bundle decides on it."""
-    if asked.method is not None:
-        return _by_method(asked, asked.method)
-    facts = accelerator(asked.device)
-    if facts is not None and not _is_bundle(asked.device):
-        return _of_card(asked, facts)
-    found = chosen_bundle(asked.device, asked.framework, asked.bundle)
+    if query.method is not None:
+        return _by_method(query, query.method)
+    facts = accelerator(query.device)
+    if facts is not None and not _is_bundle(query.device):
+        return _of_card(query, facts)
+    found = chosen_bundle(query.device, query.framework, query.bundle)
     alike = [part for part in found.parts if part.device == found.device]
-    fitting = _under(asked, [found, *alike]) or _under_own(asked, [found])
+    fitting = _under(query, [found, *alike]) or _under_own(query, [found])
     if not fitting:
-        raise _no_times(asked, found)
-    _refuse_lacking(asked, accelerator(found.device))
-    return Answering(fitting[0])
+        raise _no_times(query, found)
+    _refuse_lacking(query, accelerator(found.device))
+    return Choice(fitting[0])
 
 
-def _by_method(asked: Asked, method: str) -> Answering:
+def _by_method(query: Query, method: str) -> Choice:
     """Choose between the bundles of a device that were trained by one method.
 
     Raises
@@ -211,9 +211,9 @@ def _by_method(asked: Asked, method: str) -> Answering:
     UnsupportedError
         If none has times under the setting.
     """
-    place = bundle_place(asked.bundle, asked.framework)
-    device = asked.device or (None if _is_bundle(place) else DEFAULT.device_class)
-    parts, _ = bundles_of(device, asked.framework, place)
+    place = bundle_place(query.bundle, query.framework)
+    device = query.device or (None if _is_bundle(place) else DEFAULT.device_class)
+    parts, _ = bundles_of(device, query.framework, place)
     mine = [of_device(part, device) for part in parts if part.method == method]
     if not mine:
         known = sorted({part.method for part in parts})
@@ -223,24 +223,24 @@ def _by_method(asked: Asked, method: str) -> Answering:
             if known
             else f"no bundle of {device or place}; see: resperf devices"
         )
-    fitting = _under(asked, mine) or _under_own(asked, mine)
+    fitting = _under(query, mine) or _under_own(query, mine)
     if not fitting:
-        raise _no_times(asked, mine[0])
-    return Answering(_checked(best_of(fitting)))
+        raise _no_times(query, mine[0])
+    return Choice(_checked(best_of(fitting)))
 
 
-def _no_times(asked: Asked, part: Bundle) -> UnsupportedError:
-    words = [f"--precision {asked.precision}"] if asked.precision else []
-    words += ["--train"] if asked.training else []
-    words += ["--compiled"] if asked.compiled else []
+def _no_times(query: Query, part: Bundle) -> UnsupportedError:
+    words = [f"--precision {query.precision}"] if query.precision else []
+    words += ["--train"] if query.training else []
+    words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{part.path} has no times of {part.device} with {asked.words}; {without}name another "
+        f"{part.path} has no times of {part.device} with {query.words}; {without}name another "
         "bundle or device"
     )
 
 
-def with_own_card(asked: Asked) -> Asked:
+def with_own_card(query: Query) -> Query:
     """Return the question with the name of the card that a TOML file describes.
 
     Raises
@@ -250,38 +250,38 @@ def with_own_card(asked: Asked) -> Asked:
     ResperfError
         If the file does not describe a device.
     """
-    if asked.device is None or not asked.device.casefold().endswith(_TABLE):
-        return asked
-    facts = read_device(Path(asked.device))
+    if query.device is None or not query.device.casefold().endswith(_TABLE):
+        return query
+    facts = read_device(Path(query.device))
     if facts.device_class == DEFAULT.device_class and not bundles_of(facts.device)[0]:
         raise UnsupportedError(
-            f"{asked.device} describes a processor, and no bundle has times of {facts.device!r}; "
+            f"{query.device} describes a processor, and no bundle has times of {facts.device!r}; "
             "only accelerators are predicted from their facts: measure it with resperf bench"
         )
-    return replace(asked, device=add_device(facts).device)
+    return replace(query, device=add_device(facts).device)
 
 
-def _as_calibrated(asked: Asked) -> Asked:
+def _as_calibrated(query: Query) -> Query:
     """Ask a bundle that was calibrated for one device for that, if no other is named."""
-    if asked.bundle is None or asked.device is not None:
-        return asked
-    place = bundle_place(asked.bundle, asked.framework)
+    if query.bundle is None or query.device is not None:
+        return query
+    place = bundle_place(query.bundle, query.framework)
     if not _is_bundle(place):
-        return asked
-    parts, _ = bundles_of(None, asked.framework, place)
+        return query
+    parts, _ = bundles_of(None, query.framework, place)
     found = [each for part in parts for each in part.calibrations]
     if len({each.device for each in found}) != 1:
-        return asked
-    return replace(asked, device=found[0].device)
+        return query
+    return replace(query, device=found[0].device)
 
 
-def _under_calibrated(asked: Asked, answer: Answering) -> Answering:
+def _under_calibrated(query: Query, answer: Choice) -> Choice:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
-    if asked.bundle is None or asked.precision is not None or asked.compiled:
+    if query.bundle is None or query.precision is not None or query.compiled:
         return answer
     device = answer.bundle.device
     found = [
-        part.on(setting, answer.bundle.platform)
+        part.for_device(answer.bundle.platform, setting)
         for part in answer.bundle.parts
         for setting in part.settings
         if any(each.is_of(device, setting) for each in part.calibrations)
@@ -290,51 +290,51 @@ def _under_calibrated(asked: Asked, answer: Answering) -> Answering:
     return replace(answer, bundle=found[0]) if len(ways) == 1 else answer
 
 
-def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:
+def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     """Choose what answers for a known accelerator."""
-    _refuse_lacking(asked, facts)
-    place = bundle_place(asked.bundle, asked.framework)
-    own, damaged = bundles_of(facts.device, asked.framework, place)
+    _refuse_lacking(query, facts)
+    place = bundle_place(query.bundle, query.framework)
+    own, damaged = bundles_of(facts.device, query.framework, place)
     mine = [of_device(part, facts.device) for part in own]
-    fitting = _under(asked, mine) or _under(asked, mine, standing_in=True)
+    fitting = _under(query, mine) or _under(query, mine, fallback=True)
     if not fitting and _is_bundle(place):
-        fitting = _under_own(asked, mine)
+        fitting = _under_own(query, mine)
     if fitting:
         chosen = best_of(fitting)
-        notes = (*inference_notes(asked, chosen), *_others(chosen, own))
-        return Answering(_checked(chosen), notes)
-    if (unseen := _unseen(asked, facts, place, mine)) is not None:
+        notes = (*inference_notes(query, chosen), *_others(chosen, own))
+        return Choice(_checked(chosen), notes)
+    if (unseen := _unseen(query, facts, place, mine)) is not None:
         return unseen
     if _is_bundle(place):
         # Raises the error that the bundle is of other devices.
-        find_bundle(facts.device, asked.framework, place)
-        raise _no_times(asked, mine[0])
+        find_bundle(facts.device, query.framework, place)
+        raise _no_times(query, mine[0])
     notes = tuple(f"not considered: {error}" for error in damaged)
-    return _by_data_sheet(asked, facts, mine, notes)
+    return _by_data_sheet(query, facts, mine, notes)
 
 
 def _is_bundle(place: str | Path | None) -> bool:
     return place is not None and (Path(place) / MANIFEST).exists()
 
 
-def _under(asked: Asked, parts: list[Bundle], *, standing_in: bool = False) -> list[Bundle]:
+def _under(query: Query, parts: list[Bundle], *, fallback: bool = False) -> list[Bundle]:
     """Return the parts with a setting that fits, under that setting."""
     return [
-        part if setting is part.setting else part.on(setting, part.platform)
+        part if setting is part.setting else part.with_setting(setting)
         for part in parts
-        if (setting := asked.setting_of(part, standing_in=standing_in)) is not None
+        if (setting := query.setting_of(part, fallback=fallback)) is not None
     ]
 
 
-def _under_own(asked: Asked, parts: list[Bundle]) -> list[Bundle]:
+def _under_own(query: Query, parts: list[Bundle]) -> list[Bundle]:
     """Return parts under a setting of any precision if none is asked for."""
-    if asked.precision is not None:
+    if query.precision is not None:
         return []
     precisions = dict.fromkeys(each.precision for part in parts for each in part.settings)
     return [
         found
         for precision in precisions
-        for found in _under(replace(asked, precision=precision), parts)
+        for found in _under(replace(query, precision=precision), parts)
     ][:1]
 
 
@@ -366,21 +366,21 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
-def _measured_alike(asked: Asked, answering: Bundle) -> tuple[str, ...]:
+def _measured_alike(query: Query, answering: Bundle) -> tuple[str, ...]:
     """Name the cards of a device's series that were measured, if what answers does not know both.
 
     Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
     """
-    facts = accelerator(asked.device)
-    if facts is None or _is_bundle(asked.device):
+    facts = accelerator(query.device)
+    if facts is None or _is_bundle(query.device):
         return ()
-    place = bundle_place(asked.bundle, asked.framework)
+    place = bundle_place(query.bundle, query.framework)
     knows = _knows_device(answering)
     found = [
         f"{device} ({other.name}, {part.framework})"
         for device, other in devices().items()
         if device != facts.device and _series(device) == _series(facts.device)
-        for part in _under(asked, _on(device, bundles_of(device, asked.framework, place)[0]))
+        for part in _under(query, _on(device, bundles_of(device, query.framework, place)[0]))
         if _knows_device(part) and not (knows and part.path == answering.path)
     ]
     if not found:
@@ -403,37 +403,37 @@ def _knows_device(part: Bundle) -> bool:
 
 
 def _unseen(
-    asked: Asked, facts: DeviceFacts, place: Path | None, own: list[Bundle]
-) -> Answering | None:
+    query: Query, facts: DeviceFacts, place: Path | None, own: list[Bundle]
+) -> Choice | None:
     """Choose a bundle whose predictors answer for any device of this class, if there is one."""
-    parts, _ = bundles_of(None, asked.framework, place)
+    parts, _ = bundles_of(None, query.framework, place)
     able = [
         part for part in parts if part.serves_unseen and facts.device_class in _classes_of(part)
     ]
-    serving = _under(asked, able) or _under(asked, able, standing_in=True)
+    serving = _under(query, able) or _under(query, able, fallback=True)
     if not serving and _is_bundle(place):
-        serving = _under_own(asked, able)
+        serving = _under_own(query, able)
     if not serving:
         return None
     chosen = best_of(serving)
-    answer = _checked(chosen).on(chosen.setting, platform_of(facts))
-    return Answering(answer, (_inferring(asked, own, chosen),))
+    answer = _checked(chosen).for_device(platform_of(facts))
+    return Choice(answer, (_inferring(query, own, chosen),))
 
 
-def inference_notes(asked: Asked, part: Bundle) -> tuple[str, ...]:
+def inference_notes(query: Query, part: Bundle) -> tuple[str, ...]:
     """Say from which devices a part infers, if it has no rows of its own in this precision."""
-    return () if _knows_device(part) else (_inferring(asked, [part], part),)
+    return () if _knows_device(part) else (_inferring(query, [part], part),)
 
 
-def _inferring(asked: Asked, own: list[Bundle], part: Bundle) -> str:
-    known = [each for each in part.platforms if _knows_device(part.on(part.setting, each))]
+def _inferring(query: Query, own: list[Bundle], part: Bundle) -> str:
+    known = [each for each in part.platforms if _knows_device(part.for_device(each))]
     return (
-        f"{_lacking(asked, own)}: {part.path.name} infers them from those of "
+        f"{_lacking(query, own)}: {part.path.name} infers them from those of "
         f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"
     )
 
 
-def _lacking(asked: Asked, own: list[Bundle]) -> str:
+def _lacking(query: Query, own: list[Bundle]) -> str:
     """Say that no bundle has times of a card under a setting, and in which precisions it has."""
     precisions = {part: _precisions_of(part) for part in own}
     there = dict.fromkeys(
@@ -442,11 +442,11 @@ def _lacking(asked: Asked, own: list[Bundle]) -> str:
         if known
     )
     if not there:
-        framework = f" with {asked.framework}" if asked.framework else ""
+        framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
-    why = f"no bundle has times of this card with {asked.words}, only {'; '.join(there)}"
+    why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
     others = dict.fromkeys(each for known in precisions.values() for each in known if each)
-    if asked.precision is None and others:
+    if query.precision is None and others:
         why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
 
@@ -456,7 +456,7 @@ def _precisions_of(part: Bundle) -> list[str]:
     return [
         precision
         for precision, setting in {each.precision: each for each in part.settings}.items()
-        if _knows_device(part.on(setting, part.platform))
+        if _knows_device(part.with_setting(setting))
     ]
 
 
@@ -466,17 +466,17 @@ def _classes_of(part: Bundle) -> set[str]:
 
 
 def _by_data_sheet(
-    asked: Asked, facts: DeviceFacts, own: list[Bundle], notes: tuple[str, ...]
-) -> Answering:
+    query: Query, facts: DeviceFacts, own: list[Bundle], notes: tuple[str, ...]
+) -> Choice:
     """Answer without any bundle."""
-    row = sheet_target(facts, asked.framework, asked.precision)
+    row = sheet_target(facts, query.framework, query.precision)
     setting = Setting(
         framework=row.framework,
-        precision=asked.precision or PLAIN_PRECISIONS[1],
-        compiled=_COMPILED if asked.compiled else "eager",
+        precision=query.precision or PLAIN_PRECISIONS[1],
+        compiled=_COMPILED if query.compiled else "eager",
     )
-    note = f"{_lacking(asked, own)}: every time is estimated from its data sheet"
-    return Answering(sheet_bundle(facts, setting), (*notes, note))
+    note = f"{_lacking(query, own)}: every time is estimated from its data sheet"
+    return Choice(sheet_bundle(facts, setting), (*notes, note))
 
 
 def cards_without(
@@ -545,13 +545,13 @@ def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
     return "" if facts is None or peak in facts.peaks_flops_per_s else peak
 
 
-def _refuse_lacking(asked: Asked, facts: DeviceFacts | None) -> None:
+def _refuse_lacking(query: Query, facts: DeviceFacts | None) -> None:
     """Refuse a precision that a device's units do not have."""
-    lacked = lacked_type(asked.precision, facts)
+    lacked = lacked_type(query.precision, facts)
     if facts is None or not lacked:
         return
     there = ", ".join(facts.peaks_flops_per_s)
     raise UnsupportedError(
-        f"{facts.device} ({facts.name}) has no {lacked}, which precision {asked.precision} needs: "
+        f"{facts.device} ({facts.name}) has no {lacked}, which precision {query.precision} needs: "
         f"its peaks are of {there}; use --precision fp32, or another device"
     )
