@@ -79,9 +79,9 @@ def command(
         raise click.UsageError("--probe-times needs -o BUNDLE, the folder to write")
     if forget and output is not None:
         raise click.UsageError("--forget writes nothing; leave out -o")
-    from resperf.prediction.choice import chosen_bundle
+    from resperf.bundle import find_bundle
 
-    chosen = chosen_bundle(device, framework, bundle)
+    chosen = find_bundle(device, framework, bundle)
     if forget:
         _forget(chosen, as_json)
         return

@@ -114,12 +114,12 @@ def command(
     if runs is not None:
         _by_runs(bundle, device, framework, runs, output, as_json)
         return
+    from resperf.bundle import find_bundle
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
-    from resperf.prediction.choice import chosen_bundle
     from resperf.workflows.calibrate import calibrate
 
-    chosen = chosen_bundle(device, framework, bundle)
+    chosen = find_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
     paths, left_out = _without_excluded(paths, network_files(excluded))
     target = output or _default_output(bundle or device, chosen)
@@ -155,7 +155,8 @@ def _by_runs(
 ) -> None:
     """Calibrate a bundle, or what answers for a device, by a user's runs."""
     from resperf.bundle import default_folder
-    from resperf.prediction.choice import Query, accelerator
+    from resperf.prediction.choice import Query
+    from resperf.prediction.offers import accelerator
     from resperf.report.tables import counted
     from resperf.workflows.calibrate_runs import calibrate_by_runs
 

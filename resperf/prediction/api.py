@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,12 +30,12 @@ from resperf.prediction.adapting import advice, as_adapted
 from resperf.prediction.choice import (
     Choice,
     Query,
-    cards_without,
     choose,
     inference_notes,
     lacked_type,
 )
 from resperf.prediction.network import Strict, predict_networks
+from resperf.prediction.offers import own_offers, sheet_offers
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
 
@@ -470,23 +470,37 @@ def predict_everywhere(
     """
     networks = read_batches(network, batch, shapes, assume)
     predictions: list[Prediction] = []
-    found, damaged = find_bundles(bundle_place(bundle, framework))
-    wanted = [each for each in found if framework is None or each.framework == framework]
-    if framework is not None and found and not wanted:
-        known = ", ".join(sorted({each.framework for each in found}))
-        raise DeviceError(f"no bundle for framework {framework!r}; known: {known}")
-    failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged]
+    place = bundle_place(bundle, framework)
+    parts, damaged = find_bundles(place, checked=True)
+    if place is not None and place.resolve() in damaged:
+        raise damaged[place.resolve()]
+    known = {part.framework for part in parts}
+    if framework is not None and parts and framework not in known:
+        raise DeviceError(
+            f"no bundle for framework {framework!r}; known: {', '.join(sorted(known))}"
+        )
+    failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
     query = Query(None, framework, bundle, precision, compiled)
-    fitting = list(_on_each_device(wanted, query))
-    for each in fitting:
+    wanted = [each for each in parts if framework in (None, each.framework)]
+    # Where times are equal, the last of a bundle's devices is the first.
+    fitting = [
+        offer
+        for part in wanted
+        for offer in reversed(query.fitting(own_offers([part])))
+        if not lacked_type(precision, device_facts(offer.device))
+    ]
+    for offer in fitting:
         try:
-            answer = Choice(each, inference_notes(query, each))
+            answer = Choice(offer.bundle, inference_notes(query, offer))
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
-            failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
+            failures.append(Failure(str(offer.path), offer.device, offer.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
-    others = [] if strict else cards_without({each.device for each in fitting}, framework)
-    for device, its_framework in others:
+    measured, others = {offer.device for offer in fitting}, dict[str, str]()
+    for offer in () if strict else sheet_offers():
+        if framework in (None, offer.framework) and offer.device not in measured:
+            others.setdefault(offer.device, offer.framework)
+    for device, its_framework in others.items():
         if lacked := lacked_type(precision, device_facts(device)):
             why = f"no {lacked}, which precision {precision} needs"
             failures.append(Failure("", device, its_framework, why))
@@ -497,24 +511,6 @@ def predict_everywhere(
         except ResperfError as error:
             failures.append(Failure("", device, its_framework, str(error)))
     return sorted(predictions, key=_by_batch_and_time), failures
-
-
-def _on_each_device(bundles: Sequence[Bundle], query: Query) -> Iterator[Bundle]:
-    """Yield bundles under a setting that fits, once for each device that they have rows of.
-
-    Not for devices that lack the precision.
-    """
-    for each in bundles:
-        setting = query.setting_of(each)
-        if setting is not None:
-            platforms = {platform.device: platform for platform in reversed(each.platforms)}
-            alone = len(platforms) == 1 and setting is each.setting
-            rest = [each.for_device(platform, setting) for platform in platforms.values()]
-            yield from (
-                part
-                for part in ([each] if alone else rest)
-                if not lacked_type(query.precision, device_facts(part.device))
-            )
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:

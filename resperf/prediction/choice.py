@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,25 @@ from resperf.bundle import (
     Bundle,
     best_of,
     bundle_place,
-    bundles_of,
     find_bundle,
-    of_device,
+    find_bundles,
+    platforms_of,
 )
-from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
-from resperf.errors import DeviceError, UnsupportedError
-from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import HALF_TYPES, PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_way
-from resperf.targets import DEFAULT, Target, targets
+from resperf.devices import DeviceFacts, add_device, devices, read_device
+from resperf.errors import BundleError, DeviceError, UnsupportedError
+from resperf.prediction.offers import (
+    Offer,
+    RestsOn,
+    accelerator,
+    estimated_precisions,
+    knows_device,
+    offers,
+    own_offers,
+    sheet_targets,
+)
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_way
+from resperf.targets import DEFAULT
 
-_COMPILED = "dynamo"
 _TABLE = ".toml"
 _USUAL_LAYOUTS = ("", "nchw")
 
@@ -58,10 +67,6 @@ class Query:
     training: bool = False
 
     @property
-    def _mode(self) -> Mode:
-        return Mode.TRAINING if self.training else Mode.INFERENCE
-
-    @property
     def words(self) -> str:
         """The setting in words."""
         named = ["training steps"] if self.training else []
@@ -73,43 +78,41 @@ class Query:
         plain = self.precision is None or self.precision in PLAIN_PRECISIONS
         return PLAIN_PRECISIONS if plain else (str(self.precision),)
 
-    def _is_one_of(self, setting: Setting, precisions: tuple[str, ...]) -> bool:
-        trains = setting.mode is Mode.TRAINING or not self.training
+    def fits(self, setting: Setting) -> bool:
+        """Say whether times under a setting answer the question."""
         return (
-            setting.precision in precisions
-            and trains
+            setting.precision in self._precisions
+            and (setting.mode is Mode.TRAINING or not self.training)
             and (setting.is_compiled or not self.compiled)
         )
 
-    def fits(self, setting: Setting) -> bool:
-        """Say whether times under a setting answer the question."""
-        return self._is_one_of(setting, self._precisions)
+    def fitting(self, found: Iterable[Offer]) -> list[Offer]:
+        """Return the offers that answer the question: of each part and device, one.
 
-    def setting_of(self, part: Bundle, *, fallback: bool = False) -> Setting | None:
-        """Return the setting under which a part answers the question; None if it has none.
-
-        Of several, one that is compiled only if that is asked for, of the framework's own layout,
-        and of the latest version. Settings of training steps come last.
-
-        Parameters
-        ----------
-        part : Bundle
-        fallback : bool
-            Also take rows of the precision that is a fallback for the one that is asked for.
+        Of several settings, one that is compiled only if that is asked for, of the framework's own
+        layout, and of the latest version. Settings of training steps come last.
         """
-        wanted, known = self.precision or PLAIN_PRECISIONS[1], self._precisions
-        if fallback and wanted in part.fallbacks:
-            known = (part.fallbacks[wanted],)
-        fitting = [each for each in part.settings if self._is_one_of(each, known)]
-        if not fitting:
-            return None
-        found = min(fitting, key=self._unlikeness)
-        return replace(found, precision=wanted) if fallback else found
+        groups: dict[tuple[int, str], list[Offer]] = {}
+        for offer in found:
+            # What is estimated for one run is the same in training steps.
+            asked = self if offer.part is not None else replace(self, training=False)
+            if asked.fits(offer.setting) and self.framework in (None, offer.framework):
+                groups.setdefault((id(offer.part), offer.device), []).append(offer)
+        return [min(group, key=self._unlikeness) for group in groups.values()]
 
-    def _unlikeness(self, setting: Setting) -> tuple[Any, ...]:
+    def of_first_precision(self, found: Sequence[Offer]) -> list[Offer]:
+        """Return the offer in the first precision that fits otherwise, if none is asked for."""
+        if self.precision is not None:
+            return []
+        precisions = dict.fromkeys(each.setting.precision for each in found)
+        fitting = (replace(self, precision=each).fitting(found) for each in precisions)
+        return next(filter(None, fitting), [])[:1]
+
+    def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
+        setting = offer.setting
         version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
         return (
-            setting.mode is not self._mode,
+            (setting.mode is Mode.TRAINING) != self.training,
             setting.is_compiled and not self.compiled,
             setting.layout not in _USUAL_LAYOUTS,
             version,
@@ -124,43 +127,12 @@ class Choice:
     notes: tuple[str, ...] = ()
 
 
-def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
-    """Find the bundle given by ``--device``, ``--framework`` and ``--bundle``.
-
-    Raises
-    ------
-    DeviceError, BundleError
-        If there is no such bundle, or it is damaged.
-    """
-    if device is not None and not device.strip():
-        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
-    if bundle is None:
-        return find_bundle(device or DEFAULT.device_class, framework)
-    if Path(bundle).is_dir():
-        return find_bundle(device, framework, Path(bundle))
-    if device is not None:
-        return find_bundle(device, framework, bundle_place(bundle, framework))
-    # By a device's name, the part of that device is found, which may not be the folder's first.
-    return find_bundle(str(bundle), framework)
-
-
-def accelerator(device: str | None) -> DeviceFacts | None:
-    """Return the facts of a device if it is a known accelerator."""
-    facts = None if device is None else device_facts(device)
-    return None if facts is None or facts.device_class == DEFAULT.device_class else facts
-
-
 def choose(query: Query, *, compared: bool = False) -> Choice:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
-    In this order, each with the framework and setting that are asked for; of several bundles,
-    `resperf.bundle.best_of` chooses:
-
-    1. bundles with times of the device; without a precision, plain (float32) ones
-    2. bundles with times of the device that are a fallback for the precision that is asked for
-    3. bundles whose predictors serve devices that no row came from; then likewise those with
-       another precision
-    4. the data sheet alone
+    The first of `resperf.prediction.offers.offers` with the framework and setting that are asked
+    for; of several bundles, `resperf.bundle.best_of` chooses. Without a precision, plain (float32)
+    ones. What is no card is answered by the bundle that `resperf.bundle.find_bundle` finds.
 
     A bundle that is named answers under its own setting if no precision is asked for.
 
@@ -180,25 +152,26 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
         If a TOML file does not describe a device.
     """
     query = _as_calibrated(with_own_card(query))
-    answer = _under_calibrated(query, _chosen_part(query))
-    others = () if compared else _measured_alike(query, answer.bundle)
-    return replace(answer, notes=(*answer.notes, *others))
+    choice = _under_calibrated(query, _chosen(query))
+    others = () if compared else _measured_alike(query, choice.bundle)
+    return replace(choice, notes=(*choice.notes, *others))
 
 
-def _chosen_part(query: Query) -> Choice:
+def _chosen(query: Query) -> Choice:
     """Choose what answers a question that names the device, or whose bundle decides on it."""
+    facts = accelerator(query.device)
     if query.method is not None:
         return _by_method(query, query.method)
-    facts = accelerator(query.device)
     if facts is not None and not _is_bundle(query.device):
         return _of_card(query, facts)
-    found = chosen_bundle(query.device, query.framework, query.bundle)
-    alike = [part for part in found.parts if part.device == found.device]
-    fitting = _under(query, [found, *alike]) or _under_own(query, [found])
+    found = find_bundle(query.device, query.framework, query.bundle)
+    parts = sorted(found.parts, key=lambda part: part.part is not found.part)
+    own = list(own_offers(parts, found.device))
+    fitting = query.fitting(own) or query.of_first_precision(own)
     if not fitting:
-        raise _no_times(query, found)
+        raise _no_times(query, own[0])
     _refuse_lacking(query, accelerator(found.device))
-    return Choice(fitting[0])
+    return Choice(fitting[0].bundle)
 
 
 def _by_method(query: Query, method: str) -> Choice:
@@ -211,31 +184,45 @@ def _by_method(query: Query, method: str) -> Choice:
     UnsupportedError
         If none has times under the setting.
     """
-    place = bundle_place(query.bundle, query.framework)
+    place, parts, _ = _searched(query)
     device = query.device or (None if _is_bundle(place) else DEFAULT.device_class)
-    parts, _ = bundles_of(device, query.framework, place)
-    mine = [of_device(part, device) for part in parts if part.method == method]
+    mine = list(own_offers([part for part in parts if part.method == method], device))
     if not mine:
-        known = sorted({part.method for part in parts})
+        known = sorted({part.method for part in parts if platforms_of(part, device)})
         raise DeviceError(
             f"no bundle of {device or place} was trained by {method}, only by {', '.join(known)}; "
             f"train one: resperf train FILE.h5 --method {method}"
             if known
             else f"no bundle of {device or place}; see: resperf devices"
         )
-    fitting = _under(query, mine) or _under_own(query, mine)
+    fitting = query.fitting(mine) or query.of_first_precision(mine)
     if not fitting:
         raise _no_times(query, mine[0])
-    return Choice(_checked(best_of(fitting)))
+    return Choice(_checked(best(fitting)))
 
 
-def _no_times(query: Query, part: Bundle) -> UnsupportedError:
+def best(fitting: Sequence[Offer]) -> Offer:
+    """Choose between offers for one device (`resperf.bundle.best_of`)."""
+    if len(fitting) == 1:
+        return fitting[0]
+    offer_of = {offer.bundle: offer for offer in fitting}
+    return offer_of[best_of([*offer_of])]
+
+
+def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
+    """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
+    place = bundle_place(query.bundle, query.framework)
+    parts, damaged = find_bundles(place, alone=True)
+    return place, [each for each in parts if query.framework in (None, each.framework)], damaged
+
+
+def _no_times(query: Query, offer: Offer) -> UnsupportedError:
     words = [f"--precision {query.precision}"] if query.precision else []
     words += ["--train"] if query.training else []
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{part.path} has no times of {part.device} with {query.words}; {without}name another "
+        f"{offer.path} has no times of {offer.device} with {query.words}; {without}name another "
         "bundle or device"
     )
 
@@ -253,7 +240,8 @@ def with_own_card(query: Query) -> Query:
     if query.device is None or not query.device.casefold().endswith(_TABLE):
         return query
     facts = read_device(Path(query.device))
-    if facts.device_class == DEFAULT.device_class and not bundles_of(facts.device)[0]:
+    own = own_offers(find_bundles()[0], facts.device)
+    if facts.device_class == DEFAULT.device_class and not any(own):
         raise UnsupportedError(
             f"{query.device} describes a processor, and no bundle has times of {facts.device!r}; "
             "only accelerators are predicted from their facts: measure it with resperf bench"
@@ -265,90 +253,89 @@ def _as_calibrated(query: Query) -> Query:
     """Ask a bundle that was calibrated for one device for that, if no other is named."""
     if query.bundle is None or query.device is not None:
         return query
-    place = bundle_place(query.bundle, query.framework)
-    if not _is_bundle(place):
+    place, parts, _ = _searched(query)
+    calibrated = {each.device for part in parts for each in part.calibrations}
+    if not _is_bundle(place) or len(calibrated) != 1:
         return query
-    parts, _ = bundles_of(None, query.framework, place)
-    found = [each for part in parts for each in part.calibrations]
-    if len({each.device for each in found}) != 1:
-        return query
-    return replace(query, device=found[0].device)
+    return replace(query, device=calibrated.pop())
 
 
-def _under_calibrated(query: Query, answer: Choice) -> Choice:
+def _under_calibrated(query: Query, choice: Choice) -> Choice:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
     if query.bundle is None or query.precision is not None or query.compiled:
-        return answer
-    device = answer.bundle.device
+        return choice
+    device = choice.bundle.device
     found = [
-        part.for_device(answer.bundle.platform, setting)
-        for part in answer.bundle.parts
+        part.for_device(choice.bundle.platform, setting)
+        for part in choice.bundle.parts
         for setting in part.settings
         if any(each.is_of(device, setting) for each in part.calibrations)
     ]
     ways = {tuple(same_way(each.setting).items()) for each in found}
-    return replace(answer, bundle=found[0]) if len(ways) == 1 else answer
+    return replace(choice, bundle=found[0]) if len(ways) == 1 else choice
 
 
 def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     """Choose what answers for a known accelerator."""
     _refuse_lacking(query, facts)
-    place = bundle_place(query.bundle, query.framework)
-    own, damaged = bundles_of(facts.device, query.framework, place)
-    mine = [of_device(part, facts.device) for part in own]
-    fitting = _under(query, mine) or _under(query, mine, fallback=True)
-    if not fitting and _is_bundle(place):
-        fitting = _under_own(query, mine)
-    if fitting:
-        chosen = best_of(fitting)
-        notes = (*inference_notes(query, chosen), *_others(chosen, own))
-        return Choice(_checked(chosen), notes)
-    if (unseen := _unseen(query, facts, place, mine)) is not None:
-        return unseen
-    if _is_bundle(place):
+    place, parts, damaged = _searched(query)
+    own = list(own_offers(parts, facts.device))
+    chosen = first_fitting(query, offers(parts, facts.device), named=_is_bundle(place))
+    if chosen is None and _is_bundle(place):
         # Raises the error that the bundle is of other devices.
         find_bundle(facts.device, query.framework, place)
-        raise _no_times(query, mine[0])
-    notes = tuple(f"not considered: {error}" for error in damaged)
-    return _by_data_sheet(query, facts, mine, notes)
+        raise _no_times(query, own[0])
+    if chosen is None:
+        raise _nothing_answers(query, facts)
+    if chosen.part is None:
+        notes = [f"not considered: {error}" for error in damaged.values()]
+        notes += [f"{_lacking(query, own)}: every time is estimated from its data sheet"]
+        return Choice(chosen.bundle, tuple(notes))
+    answer = _checked(chosen)
+    if chosen.unseen:
+        return Choice(answer, (_inferring(query, own, answer),))
+    return Choice(answer, (*inference_notes(query, chosen), *_others(answer, own)))
+
+
+def first_fitting(query: Query, found: Iterable[Offer], *, named: bool = False) -> Offer | None:
+    """Return the best of the first kind of offers for a device that has one that fits.
+
+    Parameters
+    ----------
+    query : Query
+    found : iterable of Offer
+        As `resperf.prediction.offers.offers` yields them for one device.
+    named : bool
+        Whether they are of a bundle that was named: no data sheet, and any precision unless one is
+        asked for.
+    """
+    for (is_sheet, *_), some in groupby(found, key=attrgetter("rank")):
+        if named and is_sheet:
+            break
+        group = list(some)
+        fitting = query.fitting(group) or (query.of_first_precision(group) if named else [])
+        if fitting:
+            return fitting[0] if is_sheet else best(fitting)
+    return None
 
 
 def _is_bundle(place: str | Path | None) -> bool:
     return place is not None and (Path(place) / MANIFEST).exists()
 
 
-def _under(query: Query, parts: list[Bundle], *, fallback: bool = False) -> list[Bundle]:
-    """Return the parts with a setting that fits, under that setting."""
-    return [
-        part if setting is part.setting else part.with_setting(setting)
-        for part in parts
-        if (setting := query.setting_of(part, fallback=fallback)) is not None
-    ]
-
-
-def _under_own(query: Query, parts: list[Bundle]) -> list[Bundle]:
-    """Return parts under a setting of any precision if none is asked for."""
-    if query.precision is not None:
-        return []
-    precisions = dict.fromkeys(each.precision for part in parts for each in part.settings)
-    return [
-        found
-        for precision in precisions
-        for found in _under(replace(query, precision=precision), parts)
-    ][:1]
-
-
-def _checked(part: Bundle) -> Bundle:
+def _checked(offer: Offer) -> Bundle:
     """Check the files of a bundle that was read by its manifest only."""
-    part.checked  # noqa: B018
-    return part
+    assert offer.part is not None
+    offer.part.checked  # noqa: B018
+    return offer.bundle
 
 
-def _others(chosen: Bundle, own: list[Bundle]) -> tuple[str, ...]:
+def _others(chosen: Bundle, own: Sequence[Offer]) -> tuple[str, ...]:
     """Name the bundles of a device that were not chosen."""
+    parts = dict.fromkeys(offer.part for offer in own if offer.part is not None)
     others = {
         (part.path, part.framework, part.setting.precision, part.setting.compiled): part
-        for part in own
+        for part in parts
         if (part.path, part.settings) != (chosen.path, chosen.settings)
     }
     if not others:
@@ -366,7 +353,7 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
-def _measured_alike(query: Query, answering: Bundle) -> tuple[str, ...]:
+def _measured_alike(query: Query, chosen: Bundle) -> tuple[str, ...]:
     """Name the cards of a device's series that were measured, if what answers does not know both.
 
     Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
@@ -374,14 +361,14 @@ def _measured_alike(query: Query, answering: Bundle) -> tuple[str, ...]:
     facts = accelerator(query.device)
     if facts is None or _is_bundle(query.device):
         return ()
-    place = bundle_place(query.bundle, query.framework)
-    knows = _knows_device(answering)
+    _, parts, _ = _searched(query)
+    knows = knows_device(chosen)
     found = [
-        f"{device} ({other.name}, {part.framework})"
+        f"{device} ({other.name}, {offer.framework})"
         for device, other in devices().items()
         if device != facts.device and _series(device) == _series(facts.device)
-        for part in _under(query, _on(device, bundles_of(device, query.framework, place)[0]))
-        if _knows_device(part) and not (knows and part.path == answering.path)
+        for offer in query.fitting(own_offers(parts, device))
+        if offer.rests_on is RestsOn.MEASURED and not (knows and offer.path == chosen.path)
     ]
     if not found:
         return ()
@@ -393,150 +380,55 @@ def _series(device: str) -> str:
     return device.partition("-")[0]
 
 
-def _on(device: str, parts: list[Bundle]) -> list[Bundle]:
-    return [of_device(part, device) for part in parts]
-
-
-def _knows_device(part: Bundle) -> bool:
-    """Say whether a part has rows of its device in its setting's precision."""
-    return part.knows_device(HALF_TYPES.get(part.setting.precision, "float32"))
-
-
-def _unseen(
-    query: Query, facts: DeviceFacts, place: Path | None, own: list[Bundle]
-) -> Choice | None:
-    """Choose a bundle whose predictors answer for any device of this class, if there is one."""
-    parts, _ = bundles_of(None, query.framework, place)
-    able = [
-        part for part in parts if part.serves_unseen and facts.device_class in _classes_of(part)
-    ]
-    serving = _under(query, able) or _under(query, able, fallback=True)
-    if not serving and _is_bundle(place):
-        serving = _under_own(query, able)
-    if not serving:
-        return None
-    chosen = best_of(serving)
-    answer = _checked(chosen).for_device(platform_of(facts))
-    return Choice(answer, (_inferring(query, own, chosen),))
-
-
-def inference_notes(query: Query, part: Bundle) -> tuple[str, ...]:
+def inference_notes(query: Query, offer: Offer) -> tuple[str, ...]:
     """Say from which devices a part infers, if it has no rows of its own in this precision."""
-    return () if _knows_device(part) else (_inferring(query, [part], part),)
+    if offer.rests_on is not RestsOn.INFERRED:
+        return ()
+    part = offer.part
+    assert part is not None
+    return (_inferring(query, list(own_offers([part], offer.device)), offer.bundle),)
 
 
-def _inferring(query: Query, own: list[Bundle], part: Bundle) -> str:
-    known = [each for each in part.platforms if _knows_device(part.for_device(each))]
+def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
+    known = [each for each in part.platforms if knows_device(part.for_device(each))]
     return (
         f"{_lacking(query, own)}: {part.path.name} infers them from those of "
         f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"
     )
 
 
-def _lacking(query: Query, own: list[Bundle]) -> str:
+def _lacking(query: Query, own: Sequence[Offer]) -> str:
     """Say that no bundle has times of a card under a setting, and in which precisions it has."""
-    precisions = {part: _precisions_of(part) for part in own}
+    measured: dict[Bundle | None, dict[str, None]] = {}
+    # Asking every setting of a precision would only take longer.
+    for offer in {(id(each.part), each.setting.precision): each for each in own}.values():
+        if offer.rests_on is RestsOn.MEASURED:
+            measured.setdefault(offer.part, {})[offer.setting.precision] = None
     there = dict.fromkeys(
         f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(known))))})"
-        for part, known in precisions.items()
-        if known
+        for part, known in measured.items()
+        if part is not None
     )
     if not there:
         framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
     why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
-    others = dict.fromkeys(each for known in precisions.values() for each in known if each)
+    others = dict.fromkeys(each for known in measured.values() for each in known if each)
     if query.precision is None and others:
         why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
 
 
-def _precisions_of(part: Bundle) -> list[str]:
-    """Return the precisions in which a part has rows of its device."""
-    return [
-        precision
-        for precision, setting in {each.precision: each for each in part.settings}.items()
-        if _knows_device(part.with_setting(setting))
-    ]
-
-
-def _classes_of(part: Bundle) -> set[str]:
-    known = (accelerator(platform.device) for platform in part.platforms)
-    return {facts.device_class for facts in known if facts is not None}
-
-
-def _by_data_sheet(
-    query: Query, facts: DeviceFacts, own: list[Bundle], notes: tuple[str, ...]
-) -> Choice:
-    """Answer without any bundle."""
-    row = sheet_target(facts, query.framework, query.precision)
-    setting = Setting(
-        framework=row.framework,
-        precision=query.precision or PLAIN_PRECISIONS[1],
-        compiled=_COMPILED if query.compiled else "eager",
+def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
+    wanted = f" with {query.framework}" if query.framework else ""
+    wanted += f" in {query.precision}" if query.precision else ""
+    known = ", ".join(
+        f"{row.framework} ({', '.join(estimated_precisions(row))})" for row in sheet_targets(facts)
     )
-    note = f"{_lacking(query, own)}: every time is estimated from its data sheet"
-    return Choice(sheet_bundle(facts, setting), (*notes, note))
-
-
-def cards_without(
-    known: Collection[str], framework: str | None = None
-) -> Iterator[tuple[str, str]]:
-    """Yield device and framework of the accelerators that only their data sheet answers for.
-
-    Parameters
-    ----------
-    known : collection of str
-        Devices that have bundles.
-    framework : str, optional
-        Only those for which networks can be lowered for it.
-    """
-    for device in devices():
-        facts = accelerator(device)
-        if facts is None or device in known:
-            continue
-        with suppress(UnsupportedError):
-            yield device, sheet_target(facts, framework).framework
-
-
-def sheet_target(facts: DeviceFacts, framework: str | None, precision: str | None = None) -> Target:
-    """Return the target for which networks are lowered if there is no bundle.
-
-    Raises
-    ------
-    UnsupportedError
-        If none fits.
-    """
-    rows = [
-        row
-        for row in targets()
-        if row.device_class == facts.device_class
-        and row.lowering
-        and framework in (None, row.framework)
-        and (precision is None or precision in _estimated(row))
-    ]
-    if not rows:
-        wanted = f" with {framework}" if framework else ""
-        wanted += f" in {precision}" if precision else ""
-        known = ", ".join(
-            f"{row.framework} ({', '.join(_estimated(row))})"
-            for row in targets()
-            if row.device_class == facts.device_class and row.lowering
-        )
-        raise UnsupportedError(
-            f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
-            f"estimated is {known or 'nothing of this class of devices'}"
-        )
-    usual = (row for row in rows if row.usual)
-    return next(usual, max(rows, key=lambda row: len(_estimated(row))))
-
-
-def _estimated(row: Target) -> tuple[str, ...]:
-    """Return the precisions of a target in which the types of layers tell what a data sheet asks.
-
-    They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
-    """
-    return tuple(each for each in row.precisions if each in (PLAIN_PRECISIONS[1], *PEAK_NEEDED))
+    return UnsupportedError(
+        f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
+        f"estimated is {known or 'nothing of this class of devices'}"
+    )
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:

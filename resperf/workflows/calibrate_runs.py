@@ -91,7 +91,7 @@ def calibrate_by_runs(
     require("scipy.optimize", "train")
     query = with_own_card(query)
     wanted, device = _most_frequent(runs, query)
-    bundle = _with_setting(_answering_bundle(query, wanted, device), wanted)
+    bundle = _with_setting(_chosen_bundle(query, wanted, device), wanted)
     if bundle.method in RULE_OF_METHOD:
         raise TrainingError(
             f"{bundle.path} adds layers up by the published rule of {bundle.method}, which "
@@ -158,7 +158,7 @@ def _most_frequent(runs: Path, query: Query) -> tuple[Setting, str]:
     return chosen
 
 
-def _answering_bundle(query: Query, wanted: Setting, device: str) -> Bundle:
+def _chosen_bundle(query: Query, wanted: Setting, device: str) -> Bundle:
     """Return what answers for the runs; if a bundle is named, it, though the runs are of others.
 
     Raises
