@@ -29,7 +29,6 @@ from resperf.bundle._search import (
     find_bundles,
     is_shipped,
     named_target,
-    of_device,
     platforms_of,
     user_folder,
 )
@@ -48,6 +47,6 @@ __all__ = [
     "Times", "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders",
     "bundle_place", "default_folder", "find_bundle", "find_bundles", "golden_layers",
     "golden_networks", "group_of", "is_shipped", "keep_adaptation", "kept_adaptation", "mark_of",
-    "merge_bundles", "named_target", "of_device", "platforms_of", "provenance", "ranges_of",
+    "merge_bundles", "named_target", "platforms_of", "provenance", "ranges_of",
     "replaced_folder", "user_folder", "write_manifest",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ from resperf.predictors import (
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
-from resperf.settings import SESSION, Setting
+from resperf.settings import HALF_TYPES, SESSION, Setting
 
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
@@ -443,10 +443,11 @@ class Bundle:
         knows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
         return self.unseen or not knows
 
-    def knows_device(self, dtype: str) -> bool:
-        """Say whether networks on the device, or its layers with a type of values, taught it."""
+    def knows_device(self) -> bool:
+        """Say whether networks on the device, or its layers in its precision, taught it."""
         if self.unseen or self.network_quantities:
             return not self.unseen
+        dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return not all(self.infers(kind, dtype) for kind in self.kinds)
 
     @property

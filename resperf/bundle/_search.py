@@ -208,7 +208,7 @@ def _of_folders(device: str | None, framework: str | None, path: Path | None) ->
             # A damaged bundle is not replaced silently by another of the same name.
             if folder in damaged and folder.name == found.path.name:
                 raise damaged[folder]
-        return of_device(found.checked, device)
+        return _of_device(found.checked, device)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     if near := _spelt_alike(str(device), parts):
@@ -245,7 +245,7 @@ def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]
     return {part.device: part.platform} if part.path.name == device else {}
 
 
-def of_device(part: Bundle, device: str | None) -> Bundle:
+def _of_device(part: Bundle, device: str | None) -> Bundle:
     """Return a bundle that serves several devices as it answers for one of them."""
     platform = next(iter(platforms_of(part, device).values()), part.platform)
     return part if platform is part.platform else part.for_device(platform)
@@ -366,7 +366,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         wanted = _device_of(fitting, framework, path)
         fitting = [part for part in fitting if _fits(part, wanted, framework)]
     if fitting:
-        return of_device(best_of(fitting), device)
+        return _of_device(best_of(fitting), device)
     own = next((part for part in parts if _fits(part, device, None)), None)
     hint = (
         f"--framework {own.framework}"

@@ -25,7 +25,6 @@ from resperf.prediction.offers import (
     RestsOn,
     accelerator,
     estimated_precisions,
-    knows_device,
     offers,
     own_offers,
     sheet_targets,
@@ -362,7 +361,7 @@ def _measured_alike(query: Query, chosen: Bundle) -> tuple[str, ...]:
     if facts is None or _is_bundle(query.device):
         return ()
     _, parts, _ = _searched(query)
-    knows = knows_device(chosen)
+    knows = chosen.knows_device()
     found = [
         f"{device} ({other.name}, {offer.framework})"
         for device, other in devices().items()
@@ -382,15 +381,13 @@ def _series(device: str) -> str:
 
 def inference_notes(query: Query, offer: Offer) -> tuple[str, ...]:
     """Say from which devices a part infers, if it has no rows of its own in this precision."""
-    if offer.rests_on is not RestsOn.INFERRED:
+    if offer.part is None or offer.rests_on is not RestsOn.INFERRED:
         return ()
-    part = offer.part
-    assert part is not None
-    return (_inferring(query, list(own_offers([part], offer.device)), offer.bundle),)
+    return (_inferring(query, list(own_offers([offer.part], offer.device)), offer.bundle),)
 
 
 def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
-    known = [each for each in part.platforms if knows_device(part.for_device(each))]
+    known = [each for each in part.platforms if part.for_device(each).knows_device()]
     return (
         f"{_lacking(query, own)}: {part.path.name} infers them from those of "
         f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"

@@ -11,7 +11,7 @@ from resperf.bundle import Bundle, platforms_of
 from resperf.devices import DeviceFacts, device_facts, devices
 from resperf.platform import Platform
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import HALF_TYPES, PEAK_NEEDED, PLAIN_PRECISIONS, Setting
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, Target, targets
 
 _COMPILED = ("eager", "dynamo")
@@ -82,7 +82,7 @@ class Offer:
         """What its times rest on; loads the predictors of a bundle, which say what taught them."""
         if self.part is None:
             return RestsOn.ESTIMATED
-        if not knows_device(self.bundle):
+        if not self.bundle.knows_device():
             return RestsOn.INFERRED
         return RestsOn.FALLBACK if self.fallback else RestsOn.MEASURED
 
@@ -181,8 +181,3 @@ def accelerators(device: str | None = None) -> list[DeviceFacts]:
     """Return the facts of all known accelerators, or of one."""
     known = map(accelerator, devices() if device is None else (device,))
     return [facts for facts in known if facts is not None]
-
-
-def knows_device(part: Bundle) -> bool:
-    """Say whether a part has rows of its device in its setting's precision."""
-    return part.knows_device(HALF_TYPES.get(part.setting.precision, "float32"))
