@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +127,10 @@ class Choice:
 def choose(query: Query, *, compared: bool = False) -> Choice:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
-    The first of `resperf.prediction.offers.offers` with the framework and setting that are asked
-    for; of several bundles, `resperf.bundle.best_of` chooses. Without a precision, plain (float32)
-    ones. What is no card is answered by the bundle that `resperf.bundle.find_bundle` finds.
+    The first group of `resperf.prediction.offers.offers` that has the framework and the setting
+    that are asked for, without a precision plain (float32) ones; of several bundles in it,
+    `resperf.bundle.best_of` chooses. For what is no card, the setting is one of the bundle that
+    `resperf.bundle.find_bundle` finds.
 
     A bundle that is named answers under its own setting if no precision is asked for.
 
@@ -279,8 +278,9 @@ def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     _refuse_lacking(query, facts)
     place, parts, damaged = _searched(query)
     own = list(own_offers(parts, facts.device))
-    chosen = first_fitting(query, offers(parts, facts.device), named=_is_bundle(place))
-    if chosen is None and _is_bundle(place):
+    named = _is_bundle(place)
+    chosen = first_fitting(query, offers(parts, facts.device), own_precision=named)
+    if named and (chosen is None or chosen.part is None):
         # Raises the error that the bundle is of other devices.
         find_bundle(facts.device, query.framework, place)
         raise _no_times(query, own[0])
@@ -296,25 +296,25 @@ def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     return Choice(answer, (*inference_notes(query, chosen), *_others(answer, own)))
 
 
-def first_fitting(query: Query, found: Iterable[Offer], *, named: bool = False) -> Offer | None:
-    """Return the best of the first kind of offers for a device that has one that fits.
+def first_fitting(
+    query: Query, groups: Iterable[Sequence[Offer]], *, own_precision: bool = False
+) -> Offer | None:
+    """Return the best of the first group of offers for a device that has one that fits.
 
     Parameters
     ----------
     query : Query
-    found : iterable of Offer
+    groups : iterable of sequence of Offer
         As `resperf.prediction.offers.offers` yields them for one device.
-    named : bool
-        Whether they are of a bundle that was named: no data sheet, and any precision unless one is
-        asked for.
+    own_precision : bool
+        Whether any precision fits unless one is asked for.
     """
-    for (is_sheet, *_), some in groupby(found, key=attrgetter("rank")):
-        if named and is_sheet:
-            break
-        group = list(some)
-        fitting = query.fitting(group) or (query.of_first_precision(group) if named else [])
+    for group in groups:
+        fitting = query.fitting(group)
+        if not fitting and own_precision:
+            fitting = query.of_first_precision(group)
         if fitting:
-            return fitting[0] if is_sheet else best(fitting)
+            return best(fitting)
     return None
 
 

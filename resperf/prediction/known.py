@@ -73,14 +73,16 @@ def _answers(parts: Sequence[Bundle]) -> dict[str, list[Offer]]:
     for offer in own_offers(parts):
         found.setdefault(offer.device, []).append(offer)
     for device in dict.fromkeys(offer.device for offer in sheet_offers()):
-        found[device] = found.get(device) or _by_default([*offers(parts, device)])
+        found[device] = found.get(device) or _by_default(parts, device)
     return found
 
 
-def _by_default(found: Sequence[Offer]) -> list[Offer]:
-    first = first_fitting(Query(), found) or found[0]
-    answers = (first.rank, first.framework, first.part)
-    return [each for each in found if (each.rank, each.framework, each.part) == answers]
+def _by_default(parts: Sequence[Bundle], device: str) -> list[Offer]:
+    groups = [group for group in offers(parts, device) if group]
+    first = first_fitting(Query(), groups) or groups[0][0]
+    group = next(group for group in groups if first in group)
+    answers = (first.framework, first.part)
+    return [each for each in group if (each.framework, each.part) == answers]
 
 
 def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:

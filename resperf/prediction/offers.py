@@ -62,11 +62,6 @@ class Offer:
         return None if self.part is None else self.part.path
 
     @property
-    def rank(self) -> tuple[bool, bool, bool]:
-        """Sort key: own rows before those of other devices, the data sheet last."""
-        return self.part is None, self.unseen, self.fallback
-
-    @property
     def bundle(self) -> Bundle:
         """What answers; its files may not be checked yet."""
         if self.part is None:
@@ -87,15 +82,16 @@ class Offer:
         return RestsOn.FALLBACK if self.fallback else RestsOn.MEASURED
 
 
-def offers(parts: Sequence[Bundle], device: str | None = None) -> Iterator[Offer]:
-    """Yield everything that can be asked, of each device the best first.
+def offers(parts: Sequence[Bundle], device: str | None = None) -> Iterator[list[Offer]]:
+    """Yield everything that can be asked, the best first.
 
-    In this order; the next is made when it is asked for:
+    In these groups, some of which may be empty; the next is made when it is asked for:
 
     1. times of the device
     2. times of the device that are a fallback for another precision
-    3. predictors that serve devices that no row came from; then likewise their fallbacks
-    4. the data sheet alone
+    3. what predictors infer for devices that no row came from
+    4. likewise their fallbacks
+    5. the data sheet alone
 
     Parameters
     ----------
@@ -104,17 +100,15 @@ def offers(parts: Sequence[Bundle], device: str | None = None) -> Iterator[Offer
     device : str, optional
         Of this device alone, or of the first one of a bundle with this name.
     """
-    own = list(own_offers(parts, device))
-    yield from own
-    yield from _fallbacks(own)
-    unseen = list(_of_unseen(parts, device))
-    yield from unseen
-    yield from _fallbacks(unseen)
-    yield from sheet_offers(device)
+    for of_bundles in (own_offers, _of_unseen):
+        found = list(of_bundles(parts, device))
+        yield found
+        yield list(_fallbacks(found))
+    yield list(sheet_offers(device))
 
 
 def own_offers(parts: Iterable[Bundle], device: str | None = None) -> Iterator[Offer]:
-    """Yield the first of `offers` alone: times of the devices themselves."""
+    """Yield the first group of `offers` alone: times of the devices themselves."""
     for part in parts:
         for name, platform in platforms_of(part, device).items():
             for setting in part.settings:
@@ -145,7 +139,7 @@ def _of_unseen(parts: Iterable[Bundle], device: str | None) -> Iterator[Offer]:
 
 
 def sheet_offers(device: str | None = None) -> Iterator[Offer]:
-    """Yield the last of `offers` alone: what is estimated for accelerators."""
+    """Yield the last group of `offers` alone: what is estimated for accelerators."""
     for facts in accelerators(device):
         platform = platform_of(facts)
         by_use = sorted(
