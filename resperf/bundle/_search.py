@@ -139,15 +139,7 @@ def find_bundles(
     """
     alone = alone and path is not None and (path / MANIFEST).exists()
     folders = [path.resolve()] if path and alone else bundle_folders(path)
-    parts: list[Bundle] = []
-    damaged = {}
-    for folder in folders:
-        try:
-            bundle = _read(folder)
-            parts += (bundle.checked if checked else bundle).parts
-        except BundleError as error:
-            damaged[folder] = error
-    return parts, damaged
+    return _parts_of(folders, checked=checked)
 
 
 def find_bundle(
@@ -193,7 +185,7 @@ def _of_folders(device: str | None, framework: str | None, path: Path | None) ->
     folders = bundle_folders(path)
     if device and (named := _named(device, folders)) is not None:
         return _fitting_part(named, None, framework).checked
-    parts, damaged = find_bundles(path)
+    parts, damaged = _parts_of(folders)
     if device is None and path is not None:
         there = set(_folders_in(path))
         parts = [part for part in parts if part.path in there]
@@ -239,8 +231,9 @@ def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]
             found.setdefault(platform.device, platform)
     if device is None:
         return found
+    wanted = _plain_name(device)
     for name, platform in found.items():
-        if _plain_name(name) == _plain_name(device):
+        if _plain_name(name) == wanted:
             return {name: platform}
     return {part.device: part.platform} if part.path.name == device else {}
 
@@ -288,7 +281,7 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
     elif (meant := device_class(device)) != UNKNOWN:
         return target(framework, meant)
     else:
-        parts, _ = find_bundles()
+        parts, _ = _parts_of(folders)
         fitting = [each for each in parts if _fits(each, device, framework)]
         if not fitting:
             raise DeviceError(
@@ -336,6 +329,21 @@ def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
 
 def _plain_name(device: str) -> str:
     return canonical_device(device).casefold()
+
+
+def _parts_of(
+    folders: Sequence[Path], *, checked: bool = False
+) -> tuple[list[Bundle], dict[Path, BundleError]]:
+    """Read bundles in order; also return the errors of damaged ones."""
+    parts: list[Bundle] = []
+    damaged = {}
+    for folder in folders:
+        try:
+            bundle = _read(folder)
+            parts += (bundle.checked if checked else bundle).parts
+        except BundleError as error:
+            damaged[folder] = error
+    return parts, damaged
 
 
 def _read(folder: Path) -> Bundle:
