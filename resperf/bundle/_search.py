@@ -185,14 +185,14 @@ def _of_folders(device: str | None, framework: str | None, path: Path | None) ->
     folders = bundle_folders(path)
     if device and (named := _named(device, folders)) is not None:
         return _fitting_part(named, None, framework).checked
-    parts, damaged = _parts_of(folders)
     if device is None and path is not None:
-        there = set(_folders_in(path))
-        parts = [part for part in parts if part.path in there]
-        damaged = {folder: error for folder, error in damaged.items() if folder in there}
+        folders = _folders_in(path)
+        parts, damaged = _parts_of(folders)
         if damaged and not parts:
             raise next(iter(damaged.values()))
         device = _device_of(parts, framework, path)
+    else:
+        parts, damaged = _parts_of(folders)
     fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting:
         found = best_of(fitting)

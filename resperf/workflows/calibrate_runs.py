@@ -27,6 +27,7 @@ from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.prediction.choice import Query, choose, with_own_card
 from resperf.prediction.data_sheet import METHOD
+from resperf.prediction.offers import own_offers
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
@@ -187,17 +188,12 @@ def _with_setting(bundle: Bundle, wanted: Setting) -> Bundle:
     if bundle.method == METHOD:
         return bundle
     setting = _completed(wanted, bundle)
-    fitting = [
-        (0 if wanted.threads in (0, each.threads) else 1, place, part, each)
-        for place, part in enumerate(bundle.parts)
-        if bundle.unseen or bundle.device in {on.device for on in part.platforms} | {part.device}
-        for each in part.settings
-        if same_way(each) == same_way(setting)
-    ]
+    own = own_offers(bundle.parts, None if bundle.unseen else bundle.device)
+    fitting = [offer for offer in own if same_way(offer.setting) == same_way(setting)]
     if not fitting:
         return bundle
-    *_, part, each = min(fitting, key=lambda row: row[:2])
-    return part.for_device(bundle.platform, each)
+    nearest = min(fitting, key=lambda offer: wanted.threads not in (0, offer.setting.threads))
+    return replace(nearest, platform=bundle.platform).bundle
 
 
 def _completed(setting: Setting, bundle: Bundle) -> Setting:
