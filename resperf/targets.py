@@ -358,7 +358,7 @@ def _rows_of(framework: str | None) -> list[Target]:
     return rows
 
 
-def stand_in(framework: str, device_class: str) -> Target:
+def fallback_target(framework: str, device_class: str) -> Target:
     """Return the row of a bundle or dataset; if its class has none, the framework's first row.
 
     Published times may be of devices that resperf cannot measure.

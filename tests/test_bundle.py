@@ -605,15 +605,18 @@ def test_unknown_devices_are_told_which_there_are(
     place(tmp_path / "bundles" / "bad", "broken").joinpath("bundle.json").write_text("{}")
     bundles, damaged = find_bundles()
     assert good in [bundle.path for bundle in bundles]
-    assert [folder.name for folder, _ in damaged] == ["bad"]
+    assert [folder.name for folder in damaged] == ["bad"]
     with pytest.raises(DeviceError, match=r"'abacus'; devices: box \(synth.*; bundles: good, "):
         find_bundle("abacus")
     with pytest.raises(DeviceError, match=r"damaged: .*bad"):
         find_bundle("abacus")
     with pytest.raises(DeviceError, match="is for device box"):
         find_bundle("abacus", path=good)
-    with pytest.raises(BundleError, match="holds no bundle"):
+    with pytest.raises(DeviceError, match=r"no bundle '.*nowhere'"):
         find_bundle("box", path=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BundleError, match="holds no bundle"):
+        find_bundle("box", path=tmp_path / "empty")
 
 
 def test_a_killed_replacement_is_mended(tmp_path: Path) -> None:

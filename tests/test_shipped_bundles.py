@@ -155,7 +155,7 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
             answering = part
             if part.many_settings:
                 places = entry.get("setting", 0), entry.get("platform", 0)
-                answering = part.on(part.settings[places[0]], part.platforms[places[1]])
+                answering = part.for_device(part.platforms[places[1]], part.settings[places[0]])
             [found_ms] = answering.predict([layer], name, [optimizer]).ms
             alone_ms = found_ms / (factor if name == bundle.layer_quantity else 1.0)
             assert alone_ms == pytest.approx(expected, rel=1e-3, abs=1e-6)
@@ -172,7 +172,7 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
 
 def test_another_version_is_warned_of_where_it_was_not_asked() -> None:
     shipped = Bundle.load(ROOT / "models" / "bundles" / "cpu-onnxruntime")
-    bundle = shipped.on(replace(shipped.setting, framework_version="1.0.0"), shipped.platform)
+    bundle = shipped.with_setting(replace(shipped.setting, framework_version="1.0.0"))
     network = read_network(ROOT / "models" / "networks" / "lenet5.onnx", batch=1)
     for lowering, warned in (("auto", False), ("rules", True)):
         prediction = predict_network(network, bundle, lowering=lowering)

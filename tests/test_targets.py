@@ -16,7 +16,7 @@ from resperf import devices, targets
 from resperf.dataset import read_dataset
 from resperf.errors import MissingExtraError, ResperfError
 from resperf.predictors import METHODS
-from resperf.targets import Target, device_class, register, stand_in, target
+from resperf.targets import Target, device_class, fallback_target, register, target
 
 ROOT = Path(__file__).parents[1]
 TOY = Target(
@@ -88,7 +88,7 @@ def test_device_classes_are_local_devices_and_cards_are_not() -> None:
 
 
 def test_published_times_of_another_class_are_lowered_by_the_first_row() -> None:
-    assert stand_in("onnxruntime", "rocm").name == "onnxruntime/cpu"
+    assert fallback_target("onnxruntime", "rocm").name == "onnxruntime/cpu"
     assert devices.target_of("1080ti", "tensorflow").name == "tensorflow/cuda"
     assert devices.target_of("mine", "tensorflow").name == "tensorflow/cpu"
 
@@ -105,9 +105,9 @@ def test_rows_of_other_packages_are_loaded_if_the_table_has_none(
 ) -> None:
     row = Target("onnxruntime", "npu", lowering="l", backend="b")
     monkeypatch.setattr(targets, "_add_installed", lambda: register(row))
-    assert stand_in("onnxruntime", "cpu").name == "onnxruntime/cpu"
+    assert fallback_target("onnxruntime", "cpu").name == "onnxruntime/cpu"
     assert "npu" not in {device_class for _, device_class in targets._table}
-    assert stand_in("onnxruntime", "npu") is row
+    assert fallback_target("onnxruntime", "npu") is row
     assert devices.is_at_hand("npu:0")
     assert target("onnxruntime", "npu") is target(device_class="npu") is row
 

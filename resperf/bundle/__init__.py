@@ -25,14 +25,12 @@ from resperf.bundle._search import (
     best_of,
     bundle_folders,
     bundle_place,
-    bundles_of,
     default_folder,
-    devices_of,
     find_bundle,
     find_bundles,
     is_shipped,
     named_target,
-    of_device,
+    platforms_of,
     user_folder,
 )
 from resperf.bundle._write import (
@@ -48,8 +46,8 @@ __all__ = [
     "COPIES_ASSUMED", "GROUPS", "HANDOVER", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
     "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "ProbeTimes", "Speeds",
     "Times", "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders",
-    "bundle_place", "bundles_of", "counting", "default_folder", "devices_of", "find_bundle",
-    "find_bundles", "golden_layers", "golden_networks", "group_of", "is_shipped",
-    "keep_adaptation", "kept_adaptation", "mark_of", "merge_bundles", "named_target", "of_device",
-    "provenance", "ranges_of", "replaced_folder", "user_folder", "write_manifest",
+    "bundle_place", "counting", "default_folder", "find_bundle", "find_bundles", "golden_layers",
+    "golden_networks", "group_of", "is_shipped", "keep_adaptation", "kept_adaptation", "mark_of",
+    "merge_bundles", "named_target", "platforms_of", "provenance", "ranges_of",
+    "replaced_folder", "user_folder", "write_manifest",
 ]  # fmt: skip

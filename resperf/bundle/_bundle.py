@@ -36,7 +36,7 @@ from resperf.predictors import (
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
-from resperf.settings import SESSION, Setting
+from resperf.settings import HALF_TYPES, SESSION, Setting
 
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
@@ -110,7 +110,7 @@ class Bundle:
     adapted : Adaptation or None
         How times are scaled to another machine, which is then `platform` (`adapted_to`).
     unseen : bool
-        Whether it stands for a device of which it has no rows (`on`).
+        Whether it stands for a device of which it has no rows (`for_device`).
     part : mapping
         The manifest's part for this setting and platform.
     manifest : mapping
@@ -348,12 +348,17 @@ class Bundle:
         learnt = None if calibration is None else calibration.correction
         return tuple(each for each in (self.correction, learnt) if each is not None)
 
-    def on(self, setting: Setting, platform: Platform) -> Bundle:
-        """Return the bundle as it answers under another setting, for another device."""
+    def for_device(self, platform: Platform, setting: Setting | None = None) -> Bundle:
+        """Return the bundle as it answers for another device, by default under its setting."""
         there = self._copy()
-        there.setting, there.platform, there.device = setting, platform, platform.device
+        there.setting = setting or self.setting
+        there.platform, there.device = platform, platform.device
         there.unseen = all(platform.device != each.device for each in self.platforms)
         return there
+
+    def with_setting(self, setting: Setting) -> Bundle:
+        """Return the bundle as it answers under another setting."""
+        return self.for_device(self.platform, setting)
 
     def adapted_to(self, adaptation: Adaptation) -> Bundle:
         """Return the bundle as it answers on the machine that probes were measured on.
@@ -438,10 +443,11 @@ class Bundle:
         knows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
         return self.unseen or not knows
 
-    def knows_device(self, dtype: str) -> bool:
-        """Say whether networks on the device, or its layers with a type of values, taught it."""
+    def knows_device(self) -> bool:
+        """Say whether networks on the device, or its layers in its precision, taught it."""
         if self.unseen or self.network_quantities:
             return not self.unseen
+        dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return not all(self.infers(kind, dtype) for kind in self.kinds)
 
     @property
@@ -454,9 +460,9 @@ class Bundle:
         return several and any(each.unseen_devices for each in self._methods())
 
     @property
-    def stand_ins(self) -> Mapping[str, str]:
+    def fallbacks(self) -> Mapping[str, str]:
         """Precision that some of its predictors answer by rows of another -> that one."""
-        return {key: value for each in self._methods() for key, value in each.stand_ins.items()}
+        return {key: value for each in self._methods() for key, value in each.fallbacks.items()}
 
     @property
     def many_settings(self) -> bool:

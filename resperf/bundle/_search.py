@@ -112,30 +112,38 @@ def _folders_in(place: Path) -> list[Path]:
 
 
 def find_bundles(
-    extra: Path | None = None,
-) -> tuple[list[Bundle], list[tuple[Path, BundleError]]]:
-    """Load every bundle found, best place first.
+    path: Path | None = None, *, alone: bool = False, checked: bool = False
+) -> tuple[list[Bundle], dict[Path, BundleError]]:
+    """Read every bundle found, best place first.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Folder of a bundle, or of several, that is searched first.
+    alone : bool
+        Whether `path` is all that is read, if it is a bundle.
+    checked : bool
+        Whether all files are read and checked, not the manifests alone (`Bundle.checked`).
 
     Returns
     -------
-    bundles : list of Bundle
+    parts : list of Bundle
         All parts of the undamaged ones.
-    damaged : list of (Path, BundleError)
+    damaged : mapping of Path to BundleError
         The others' folders and errors.
 
     Raises
     ------
     BundleError
-        If `extra` holds no bundle, or is a damaged one.
+        If `path` holds no bundle.
     """
-    bundles, damaged = _parts_of(bundle_folders(extra), checked=True)
-    if extra is not None and extra.resolve() in damaged:
-        raise damaged[extra.resolve()]
-    return bundles, list(damaged.items())
+    alone = alone and path is not None and (path / MANIFEST).exists()
+    folders = [path.resolve()] if path and alone else bundle_folders(path)
+    return _parts_of(folders, checked=checked)
 
 
 def find_bundle(
-    device: str | None, framework: str | None = None, path: Path | None = None
+    device: str | None, framework: str | None = None, path: str | Path | None = None
 ) -> Bundle:
     """Find a bundle by its folder, by its folder's name, or by its device.
 
@@ -149,8 +157,9 @@ def find_bundle(
         several, that of the default device.
     framework : str, optional
         Any by default, the best place first.
-    path : Path, optional
-        Folder of a bundle, or of several, that is searched first.
+    path : str or Path, optional
+        As ``--bundle``: a folder of a bundle, or of several, that is searched first; or a bundle by
+        any name that `device` may be.
 
     Raises
     ------
@@ -160,19 +169,30 @@ def find_bundle(
     DeviceError
         If no bundle fits; the message lists all.
     """
+    if device is not None and not device.strip():
+        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
+    if path is None:
+        return _of_folders(device or DEFAULT.device_class, framework, None)
+    if device is None and not Path(path).is_dir():
+        # By a device's name, the part of that device is found, which may not be the folder's first.
+        return _of_folders(str(path), framework, None)
+    return _of_folders(device, framework, bundle_place(path, framework))
+
+
+def _of_folders(device: str | None, framework: str | None, path: Path | None) -> Bundle:
     if path is not None and (path / MANIFEST).exists():
         return _fitting_part(path, device, framework).checked
     folders = bundle_folders(path)
     if device and (named := _named(device, folders)) is not None:
-        return find_bundle(None, framework, named)
-    parts, damaged = _parts_of(folders)
+        return _fitting_part(named, None, framework).checked
     if device is None and path is not None:
-        there = set(_folders_in(path))
-        parts = [part for part in parts if part.path in there]
-        damaged = {folder: error for folder, error in damaged.items() if folder in there}
+        folders = _folders_in(path)
+        parts, damaged = _parts_of(folders)
         if damaged and not parts:
             raise next(iter(damaged.values()))
         device = _device_of(parts, framework, path)
+    else:
+        parts, damaged = _parts_of(folders)
     fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting:
         found = best_of(fitting)
@@ -180,7 +200,7 @@ def find_bundle(
             # A damaged bundle is not replaced silently by another of the same name.
             if folder in damaged and folder.name == found.path.name:
                 raise damaged[folder]
-        return of_device(found.checked, device)
+        return _of_device(found.checked, device)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     if near := _spelt_alike(str(device), parts):
@@ -195,43 +215,33 @@ def find_bundle(
     )
 
 
-def bundles_of(
-    device: str | None, framework: str | None = None, path: Path | None = None
-) -> tuple[list[Bundle], list[BundleError]]:
-    """Find all bundles of a device, best place first; None stands for any.
+def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]:
+    """Return a part's devices with their platforms, that of most rows first.
 
-    Returns
-    -------
-    parts : list of Bundle
-        Not yet checked (`Bundle.checked`). Of `path` alone if it is a bundle.
-    damaged : list of BundleError
-        Of bundles that cannot be read.
-
-    Raises
-    ------
-    BundleError
-        If `path` holds no bundle.
+    Parameters
+    ----------
+    part : Bundle
+    device : str, optional
+        That one alone, by any name; by the bundle's name, the first.
     """
-    alone = path is not None and (path / MANIFEST).exists()
-    parts, damaged = _parts_of([path.resolve()] if path and alone else bundle_folders(path))
-    fitting = [part for part in parts if device is None or _fits(part, device, None)]
-    return [part for part in fitting if framework in (None, part.framework)], [*damaged.values()]
+    # One platform may have a name of the user's choice.
+    found = {part.device: part.platform}
+    if len({platform.device for platform in part.platforms}) > 1:
+        for platform in part.platforms:
+            found.setdefault(platform.device, platform)
+    if device is None:
+        return found
+    wanted = _plain_name(device)
+    for name, platform in found.items():
+        if _plain_name(name) == wanted:
+            return {name: platform}
+    return {part.device: part.platform} if part.path.name == device else {}
 
 
-def devices_of(part: Bundle) -> tuple[str, ...]:
-    """Return the names of a part's devices, that of most rows first."""
-    names = dict.fromkeys(platform.device for platform in part.platforms)
-    return tuple(dict.fromkeys((part.device, *(names if len(names) > 1 else ()))))
-
-
-def of_device(part: Bundle, device: str | None) -> Bundle:
+def _of_device(part: Bundle, device: str | None) -> Bundle:
     """Return a bundle that serves several devices as it answers for one of them."""
-    if device is None or _plain_name(part.device) == _plain_name(device):
-        return part
-    for platform in part.platforms:
-        if _plain_name(platform.device) == _plain_name(device):
-            return part.on(part.setting, platform)
-    return part
+    platform = next(iter(platforms_of(part, device).values()), part.platform)
+    return part if platform is part.platform else part.for_device(platform)
 
 
 def bundle_place(word: str | Path | None, framework: str | None = None) -> Path | None:
@@ -292,7 +302,7 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
 
 def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
-    known = (f"{name} ({each.framework})" for each in parts for name in devices_of(each))
+    known = (f"{name} ({each.framework})" for each in parts for name in platforms_of(each))
     devices = ", ".join(dict.fromkeys(known))
     names = ", ".join(_names(parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
@@ -300,7 +310,9 @@ def _known(parts: Sequence[Bundle]) -> str:
 
 def _spelt_alike(device: str, parts: Sequence[Bundle]) -> list[str]:
     """Return names of cards, else of bundles and their devices, that are spelt like a new name."""
-    known = dict.fromkeys((*(name for each in parts for name in devices_of(each)), *_names(parts)))
+    known = dict.fromkeys(
+        (*(name for each in parts for name in platforms_of(each)), *_names(parts))
+    )
     if device in known or device_facts(device) is not None:
         return []
     return names_like(device) or words_like(device, known)
@@ -312,14 +324,7 @@ def _names(parts: Sequence[Bundle]) -> tuple[str, ...]:
 
 
 def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
-    return framework in (None, part.framework) and (
-        device in (None, part.path.name) or _plain_name(str(device)) in _devices_of(part)
-    )
-
-
-def _devices_of(part: Bundle) -> set[str]:
-    """Return plain names of a part's devices; one platform may have a name of the user's choice."""
-    return {_plain_name(device) for device in devices_of(part)}
+    return framework in (None, part.framework) and bool(platforms_of(part, device))
 
 
 def _plain_name(device: str) -> str:
@@ -329,7 +334,7 @@ def _plain_name(device: str) -> str:
 def _parts_of(
     folders: Sequence[Path], *, checked: bool = False
 ) -> tuple[list[Bundle], dict[Path, BundleError]]:
-    """Read the manifests of bundles in order; also return the errors of damaged ones."""
+    """Read bundles in order; also return the errors of damaged ones."""
     parts: list[Bundle] = []
     damaged = {}
     for folder in folders:
@@ -369,7 +374,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         wanted = _device_of(fitting, framework, path)
         fitting = [part for part in fitting if _fits(part, wanted, framework)]
     if fitting:
-        return of_device(best_of(fitting), device)
+        return _of_device(best_of(fitting), device)
     own = next((part for part in parts if _fits(part, device, None)), None)
     hint = (
         f"--framework {own.framework}"
@@ -377,7 +382,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         else (f"--device {parts[0].device} --framework {parts[0].framework}")
     )
     there = ", and ".join(
-        f"device {' or '.join(devices_of(each))} and framework {each.framework}" for each in parts
+        f"device {' or '.join(platforms_of(each))} and framework {each.framework}" for each in parts
     )
     raise DeviceError(
         f"{path} is for {there}, not for "
@@ -398,7 +403,7 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
         _plain_name(device): device
         for part in parts
         if framework is None or part.framework == framework
-        for device in devices_of(part)
+        for device in platforms_of(part)
     }
     if len(devices) == 1 or DEFAULT.device_class in devices:
         return devices.get(DEFAULT.device_class) or next(iter(devices.values()))

@@ -133,9 +133,9 @@ def command(
     if runs is not None:
         _by_runs(bundle, device, framework, runs, output, as_json)
         return
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.bundle import find_bundle
 
-    chosen = chosen_bundle(device, framework, bundle)
+    chosen = find_bundle(device, framework, bundle)
     if forget:
         _forget(chosen, as_json)
     elif networks:
@@ -229,7 +229,8 @@ def _by_runs(
 ) -> None:
     """Calibrate a bundle, or what answers for a device, by a user's runs."""
     from resperf.bundle import default_folder
-    from resperf.prediction.asking import Asked, accelerator
+    from resperf.prediction.choice import Query
+    from resperf.prediction.offers import accelerator
     from resperf.report.tables import counted
     from resperf.workflows.calibrate_runs import calibrate_by_runs
 
@@ -243,7 +244,7 @@ def _by_runs(
         return folder
 
     made, calibration, notes = calibrate_by_runs(
-        Asked(device, framework, word), runs, chosen_output
+        Query(device, framework, word), runs, chosen_output
     )
     if as_json:
         show_json({"path": str(made.path), "notes": notes, **calibration.to_json()})

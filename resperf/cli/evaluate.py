@@ -164,15 +164,14 @@ def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
 
 def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bundle:
     """Return the bundle that is evaluated; rows say which of its devices they are of."""
-    from resperf.bundle import MANIFEST, Bundle, bundle_place
-    from resperf.prediction.asking import chosen_bundle
+    from resperf.bundle import MANIFEST, Bundle, bundle_place, find_bundle
 
     place = bundle_place(bundle, framework)
     if device is None and framework is None and place and (place / MANIFEST).exists():
         parts = Bundle.read_only_manifest(place).parts
         if any(part.many_settings or part.network_quantities for part in parts):
             return parts[0].checked
-    return chosen_bundle(device, framework, bundle)
+    return find_bundle(device, framework, bundle)
 
 
 def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:

@@ -311,12 +311,12 @@ def predict_layer(
     """
     from resperf.prediction import predict_layers
     from resperf.prediction.adapting import as_adapted
-    from resperf.prediction.asking import Asked, answering
+    from resperf.prediction.choice import Query, choose
     from resperf.prediction.host import bundle_warnings
     from resperf.report.network import layers_text, notes_text, warnings_text
 
     layer, optimizer = _typed_layer(kind, fields)
-    answer = answering(Asked(device, framework, bundle))
+    answer = choose(Query(device, framework, bundle))
     found = as_adapted(answer.bundle)
     predictions = predict_layers([layer], found, [optimizer])
     if as_json:

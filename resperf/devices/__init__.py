@@ -104,7 +104,7 @@ def target_of(device: str, framework: str) -> targets.Target:
     ResperfError
         If the framework has no target.
     """
-    return targets.stand_in(framework, device_class(device, framework))
+    return targets.fallback_target(framework, device_class(device, framework))
 
 
 def is_at_hand(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,15 +27,15 @@ from resperf.network import (
 from resperf.network.assumed import Assumed, checked
 from resperf.network.files import network_file
 from resperf.prediction.adapting import advice, as_adapted
-from resperf.prediction.asking import (
-    Answering,
-    Asked,
-    answering,
-    cards_without,
+from resperf.prediction.choice import (
+    Choice,
+    Query,
+    choose,
     inference_notes,
     lacked_type,
 )
 from resperf.prediction.network import Strict, predict_networks
+from resperf.prediction.offers import own_offers, sheet_offers
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
 
@@ -249,8 +249,8 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = _answering(asked, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = _chosen_part(query, threads)
     networks = read_batches(network, batch, shapes, assume, block)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if _is_several(batch) else predictions[0]
@@ -306,8 +306,8 @@ def predict_many(
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = _answering(asked, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = _chosen_part(query, threads)
     read = []
     for place, network in enumerate(networks):
         try:
@@ -361,8 +361,8 @@ def predict_scaling(
     UnsupportedError
         If the bundle does not predict whole networks, or not on several devices.
     """
-    asked = Asked(device, framework, bundle, precision, compiled, method, training)
-    found = answering(asked)
+    query = Query(device, framework, bundle, precision, compiled, method, training)
+    found = choose(query)
 
     def read(size: int) -> Network:
         (one,) = read_batches(network, size, shapes, assume, block)
@@ -377,7 +377,7 @@ def predict_scaling(
 
 def _predictions(
     networks: Sequence[Network],
-    found: Answering,
+    found: Choice,
     strict: Strict,
     threads: int | None,
     host_dispatch_us: float,
@@ -392,8 +392,8 @@ def _predictions(
     return [replace(each, notes=found.notes, advice=said) for each in predictions]
 
 
-def _answering(asked: Asked, threads: int | None) -> Answering:
-    chosen = answering(asked)
+def _chosen_part(query: Query, threads: int | None) -> Choice:
+    chosen = choose(query)
     return replace(chosen, bundle=_for_threads(chosen.bundle, threads))
 
 
@@ -470,51 +470,47 @@ def predict_everywhere(
     """
     networks = read_batches(network, batch, shapes, assume)
     predictions: list[Prediction] = []
-    found, damaged = find_bundles(bundle_place(bundle, framework))
-    wanted = [each for each in found if framework is None or each.framework == framework]
-    if framework is not None and found and not wanted:
-        known = ", ".join(sorted({each.framework for each in found}))
-        raise DeviceError(f"no bundle for framework {framework!r}; known: {known}")
-    failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged]
-    asked = Asked(None, framework, bundle, precision, compiled)
-    fitting = list(_on_each_device(wanted, asked))
-    for each in fitting:
+    place = bundle_place(bundle, framework)
+    parts, damaged = find_bundles(place, checked=True)
+    if place is not None and place.resolve() in damaged:
+        raise damaged[place.resolve()]
+    known = {part.framework for part in parts}
+    if framework is not None and parts and framework not in known:
+        raise DeviceError(
+            f"no bundle for framework {framework!r}; known: {', '.join(sorted(known))}"
+        )
+    failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
+    query = Query(None, framework, bundle, precision, compiled)
+    wanted = [each for each in parts if framework in (None, each.framework)]
+    # Where times are equal, the last of a bundle's devices is the first.
+    fitting = [
+        offer
+        for part in wanted
+        for offer in reversed(query.fitting(own_offers([part])))
+        if not lacked_type(precision, device_facts(offer.device))
+    ]
+    for offer in fitting:
         try:
-            answer = Answering(each, inference_notes(asked, each))
+            answer = Choice(offer.bundle, inference_notes(query, offer))
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
-            failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
+            failures.append(Failure(str(offer.path), offer.device, offer.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
-    others = [] if strict else cards_without({each.device for each in fitting}, framework)
-    for device, its_framework in others:
+    measured, others = {offer.device for offer in fitting}, dict[str, str]()
+    for offer in () if strict else sheet_offers():
+        if framework in (None, offer.framework) and offer.device not in measured:
+            others.setdefault(offer.device, offer.framework)
+    for device, its_framework in others.items():
         if lacked := lacked_type(precision, device_facts(device)):
             why = f"no {lacked}, which precision {precision} needs"
             failures.append(Failure("", device, its_framework, why))
             continue
         try:
-            answer = answering(replace(asked, device=device, bundle=None), compared=True)
+            answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
             failures.append(Failure("", device, its_framework, str(error)))
     return sorted(predictions, key=_by_batch_and_time), failures
-
-
-def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]:
-    """Yield bundles under a setting that fits, once for each device that they have rows of.
-
-    Not for devices that lack the precision.
-    """
-    for each in bundles:
-        setting = asked.setting_of(each)
-        if setting is not None:
-            platforms = {platform.device: platform for platform in reversed(each.platforms)}
-            alone = len(platforms) == 1 and setting is each.setting
-            rest = [each.on(setting, platform) for platform in platforms.values()]
-            yield from (
-                part
-                for part in ([each] if alone else rest)
-                if not lacked_type(asked.precision, device_facts(part.device))
-            )
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from resperf.bundle import Bundle, bundle_place, bundles_of, devices_of
-from resperf.prediction.asking import cards_without
+from resperf.bundle import Bundle, bundle_place, find_bundles
+from resperf.prediction.choice import Query, first_fitting, lacked_type
+from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers, sheet_offers
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,87 @@ def list_devices(bundle: str | Path | None = None) -> list[KnownDevice]:
     >>> [each.name for each in resperf.list_devices() if each.bundles]  # doctest: +SKIP
     ['cpu', '1080ti', 'v100', ...]
     """
-    parts, _ = bundles_of(None, None, bundle_place(bundle))
-    parts_of: dict[str, list[Bundle]] = {}
-    for part in parts:
-        for name in devices_of(part):
-            parts_of.setdefault(name, []).append(part)
+    parts, _ = find_bundles(bundle_place(bundle), alone=True)
     return [
-        *(
-            KnownDevice(
-                name,
-                tuple(dict.fromkeys(each.framework for each in own)),
-                tuple(dict.fromkeys(each.path.name for each in own)),
-            )
-            for name, own in parts_of.items()
-        ),
-        *(KnownDevice(name, (framework,)) for name, framework in cards_without(parts_of)),
+        KnownDevice(
+            device,
+            tuple(dict.fromkeys(offer.framework for offer in found)),
+            tuple(dict.fromkeys(o.part.path.name for o in found if o.part and not o.unseen)),
+        )
+        for device, found in _answers(parts).items()
     ]
+
+
+def _answers(parts: Sequence[Bundle]) -> dict[str, list[Offer]]:
+    """Return device -> offers of its own times, else of what answers if no more is asked for."""
+    found: dict[str, list[Offer]] = {}
+    for offer in own_offers(parts):
+        found.setdefault(offer.device, []).append(offer)
+    for device in dict.fromkeys(offer.device for offer in sheet_offers()):
+        found[device] = found.get(device) or _by_default(parts, device)
+    return found
+
+
+def _by_default(parts: Sequence[Bundle], device: str) -> list[Offer]:
+    groups = [group for group in offers(parts, device) if group]
+    first = first_fitting(Query(), groups) or groups[0][0]
+    group = next(group for group in groups if first in group)
+    answers = (first.framework, first.part)
+    return [each for each in group if (each.framework, each.part) == answers]
+
+
+def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
+    """Describe the devices that can be asked, and what answers for each.
+
+    Parameters
+    ----------
+    parts : sequence of Bundle
+        All parts of the bundles found, checked.
+
+    Returns
+    -------
+    list of dict
+        Of a device with times of its own, one row for each part of a bundle that has them, and for
+        what precisions rest on if that differs; of another one, the row of what answers if nothing
+        but the device is asked for.
+    """
+    groups: dict[tuple[Any, ...], list[Offer]] = {}
+    for device, found in _answers(parts).items():
+        for offer in found:
+            if not lacked_type(offer.setting.precision, accelerator(device)):
+                key = (device, id(offer.part), offer.rests_on)
+                groups.setdefault(key, []).append(offer)
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: Sequence[Offer]) -> dict[str, Any]:
+    """Describe what answers for a device, by offers that differ in their settings."""
+    first, part = group[0], group[0].part
+    eager = {offer.setting.precision for offer in group if not offer.setting.is_compiled}
+    precisions = (
+        precision if precision in eager else f"{precision} compiled"
+        for precision in (offer.setting.precision for offer in group)
+    )
+    row = {
+        "device": first.device,
+        "framework": first.framework,
+        "precisions": list(dict.fromkeys(filter(None, precisions))),
+        "rests_on": first.rests_on,
+        "bundle": part and {"name": part.path.name, "path": str(part.path)},
+    }
+    if part is None or first.rests_on is not RestsOn.MEASURED:
+        return row
+    return row | {
+        "machine": first.bundle.machine,
+        "date": part.created,
+        "quantity": part.layer_quantity,
+        "validation_error": part.validation,
+        "method": part.method,
+        "kinds": list(part.kinds),
+        "network_quantities": list(part.network_quantities),
+        "estimates": list(part.estimates),
+        "size_bytes": part.size_bytes,
+        "settings": [each.to_json() for each in part.settings],
+        "platforms": [each.to_json() for each in part.platforms],
+        "provenance": part.provenance,
+    }

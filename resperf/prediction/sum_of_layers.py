@@ -54,7 +54,7 @@ class SumOfLayers(Predictor):
         kinds = [part for part in self.bundle.parts if part.kinds]
         part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
         if part.many_settings:
-            part = part.on(setting, platform)
+            part = part.for_device(platform, setting)
         found = [
             predict_network(network, part, whole=False, in_session=True)
             for network in cast("Sequence[Network]", subjects)

@@ -65,11 +65,11 @@ def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPred
 def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
     """Return settings of other modes that a network's quantity is predicted for, nearest first.
 
-    They have the precision that is asked for, or rows that stand in for it, and are compiled or not
+    They have the precision that is asked for, or its fallback, and are compiled or not
     as it is.
     """
     asked = bundle.setting
-    precisions = {same_way(asked)["precision"], bundle.stand_ins.get(asked.precision)}
+    precisions = {same_way(asked)["precision"], bundle.fallbacks.get(asked.precision)}
     return sorted(
         (
             replace(setting, precision=asked.precision)

@@ -279,7 +279,7 @@ class Predictor(ABC):
     always may."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
-    stand_ins: ClassVar[Mapping[str, str]] = {}
+    fallbacks: ClassVar[Mapping[str, str]] = {}
     """Precision that it answers without rows -> the precision of the rows that it takes then."""
     notes_: tuple[str, ...] = ()
     """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""

@@ -115,7 +115,7 @@ class ClassCosts(Predictor):
     quantities = frozenset({"execution_ms", "step_ms", "latency_ms"})
     reads_lists = True
     unseen_devices = True
-    stand_ins: ClassVar[Mapping[str, str]] = {"fp16": "amp", "bf16": "amp"}
+    fallbacks: ClassVar[Mapping[str, str]] = {"fp16": "amp", "bf16": "amp"}
 
     _fits: Mapping[str, ClassFit] | None = None
     _stored_in: Path | None = None
@@ -182,7 +182,7 @@ class ClassCosts(Predictor):
         UnsupportedError
             If no network was measured with such a setting on a device of this class.
         """
-        precision = self.stand_ins.get(setting.precision, setting.precision)
+        precision = self.fallbacks.get(setting.precision, setting.precision)
         how = replace(setting, precision=precision)
         notes = []
         if precision != setting.precision:

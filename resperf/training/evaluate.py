@@ -229,7 +229,7 @@ def _runs(
         some = rows.select(places)
         unseen = some.select(np.flatnonzero(_unseen_keys(some.keys, part, split)))
         if part.many_settings:
-            part = part.on(setting, platform)
+            part = part.for_device(platform, setting)
         same_setting = np.array([each.with_optimizer("") == given for each in table.settings])
         same_platform = np.array([each == platform for each in table.platforms])
         own = table.select(same_setting[table.setting] & same_platform[table.machine])
@@ -323,7 +323,7 @@ def _networks(
         if totals is None and not _unseen_keys([network.name], part, split).all():
             continue
         # Parts that are of one device and setting answer as these.
-        there = part.on(setting, platform) if part.many_settings or totals is None else part
+        there = part.for_device(platform, setting) if part.many_settings or totals is None else part
         calibration = there.calibration(examples.quantity)
         corrections = () if calibration is None else (calibration.correction,)
         fitted = {

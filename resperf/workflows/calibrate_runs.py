@@ -25,8 +25,9 @@ from resperf.measurement import NetworkRef
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.prediction import predict_network
-from resperf.prediction.asking import Asked, answering, with_own_card
+from resperf.prediction.choice import Query, choose, with_own_card
 from resperf.prediction.data_sheet import METHOD
+from resperf.prediction.offers import own_offers
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
@@ -53,7 +54,7 @@ class _Run:
 
 
 def calibrate_by_runs(
-    asked: Asked, runs: Path, output: Callable[[Bundle], Path]
+    query: Query, runs: Path, output: Callable[[Bundle], Path]
 ) -> tuple[Bundle, Calibration, list[str]]:
     """Learn from runs of networks how much longer they take than a bundle says, and write that.
 
@@ -63,7 +64,7 @@ def calibrate_by_runs(
 
     Parameters
     ----------
-    asked : Asked
+    query : Query
         Which bundle, or which device: then whatever answers for it. What it leaves open is taken
         from the runs.
     runs : Path
@@ -86,12 +87,12 @@ def calibrate_by_runs(
     TrainingError
         If no row can be used; says why.
     ResperfError
-        As `resperf.prediction.asking.answering`, and if the output cannot be written.
+        As `resperf.prediction.choice.choose`, and if the output cannot be written.
     """
     require("scipy.optimize", "train")
-    asked = with_own_card(asked)
-    wanted, device = _most_frequent(runs, asked)
-    bundle = _under(_answering(asked, wanted, device), wanted)
+    query = with_own_card(query)
+    wanted, device = _most_frequent(runs, query)
+    bundle = _with_setting(_chosen_bundle(query, wanted, device), wanted)
     if bundle.method in RULE_OF_METHOD:
         raise TrainingError(
             f"{bundle.path} adds layers up by the published rule of {bundle.method}, which "
@@ -124,7 +125,7 @@ def calibrate_by_runs(
     return _written(bundle, calibration, runs, output(bundle)), calibration, notes
 
 
-def _most_frequent(runs: Path, asked: Asked) -> tuple[Setting, str]:
+def _most_frequent(runs: Path, query: Query) -> tuple[Setting, str]:
     """Return the setting and the device of most rows of networks, of those that are asked for.
 
     Raises
@@ -138,7 +139,7 @@ def _most_frequent(runs: Path, asked: Asked) -> tuple[Setting, str]:
             f"{runs} has no rows of whole networks; list yours in a CSV and make one with: "
             "resperf dataset import runs.csv --format list"
         )
-    device = None if asked.device is None else canonical_device(asked.device)
+    device = None if query.device is None else canonical_device(query.device)
     of_device = [row for row in rows if device in (None, canonical_device(row.platform.device))]
     if not of_device:
         there = ", ".join(dict.fromkeys(row.platform.device for row in rows))
@@ -149,55 +150,50 @@ def _most_frequent(runs: Path, asked: Asked) -> tuple[Setting, str]:
     fitting = [
         row
         for row in of_device
-        if asked.framework in (None, row.setting.framework)
-        and (asked.precision is None or asked.fits(row.setting))
-        and (row.setting.is_compiled or not asked.compiled)
+        if query.framework in (None, row.setting.framework)
+        and (query.precision is None or query.fits(row.setting))
+        and (row.setting.is_compiled or not query.compiled)
     ]
     settings = [(row.setting.without_batch(), row.platform.device) for row in fitting or of_device]
     [(chosen, _)] = Counter(settings).most_common(1)
     return chosen
 
 
-def _answering(asked: Asked, wanted: Setting, device: str) -> Bundle:
+def _chosen_bundle(query: Query, wanted: Setting, device: str) -> Bundle:
     """Return what answers for the runs; if a bundle is named, it, though the runs are of others.
 
     Raises
     ------
     ResperfError
-        As `resperf.prediction.asking.answering`.
+        As `resperf.prediction.choice.choose`.
     """
-    of_device = replace(asked, device=device)
+    of_device = replace(query, device=device)
     of_setting = replace(
         of_device,
-        framework=asked.framework or wanted.framework or None,
-        precision=asked.precision or wanted.precision or PLAIN_PRECISIONS[1],
-        compiled=asked.compiled or wanted.is_compiled,
+        framework=query.framework or wanted.framework or None,
+        precision=query.precision or wanted.precision or PLAIN_PRECISIONS[1],
+        compiled=query.compiled or wanted.is_compiled,
     )
-    if asked.bundle is not None:
+    if query.bundle is not None:
         # The rows that do not fit are counted later.
         for question in (of_setting, of_device):
             with suppress(DeviceError, UnsupportedError):
-                return answering(question).bundle
-        return answering(asked).bundle
-    return answering(of_setting).bundle
+                return choose(question).bundle
+        return choose(query).bundle
+    return choose(of_setting).bundle
 
 
-def _under(bundle: Bundle, wanted: Setting) -> Bundle:
+def _with_setting(bundle: Bundle, wanted: Setting) -> Bundle:
     """Return the part of the runs' setting for the same device; the bundle if there is none."""
     if bundle.method == METHOD:
         return bundle
     setting = _completed(wanted, bundle)
-    fitting = [
-        (0 if wanted.threads in (0, each.threads) else 1, place, part, each)
-        for place, part in enumerate(bundle.parts)
-        if bundle.unseen or bundle.device in {on.device for on in part.platforms} | {part.device}
-        for each in part.settings
-        if same_way(each) == same_way(setting)
-    ]
+    own = own_offers(bundle.parts, None if bundle.unseen else bundle.device)
+    fitting = [offer for offer in own if same_way(offer.setting) == same_way(setting)]
     if not fitting:
         return bundle
-    *_, part, each = min(fitting, key=lambda row: row[:2])
-    return part.on(each, bundle.platform)
+    nearest = min(fitting, key=lambda offer: wanted.threads not in (0, offer.setting.threads))
+    return replace(nearest, platform=bundle.platform).bundle
 
 
 def _completed(setting: Setting, bundle: Bundle) -> Setting:
@@ -319,4 +315,4 @@ def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path)
             shutil.copy(bundle.path / name, folder / name)
         write_manifest(folder, made.manifest)
     written = Bundle.load(output).parts[made.parts.index(made)]
-    return written.on(bundle.setting, bundle.platform)
+    return written.for_device(bundle.platform, bundle.setting)

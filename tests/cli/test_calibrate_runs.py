@@ -13,7 +13,7 @@ from resperf import devices
 from resperf.bundle import Bundle
 from resperf.network import read_network
 from resperf.prediction import predict_network
-from resperf.prediction.asking import Asked, answering
+from resperf.prediction.choice import Query, choose
 
 SLOWER = 1.3
 PLACES = range(12)
@@ -71,7 +71,7 @@ def total_ms(cli, network, *words) -> float:
 
 @pytest.fixture
 def sheet(home) -> Bundle:
-    return answering(Asked("h100")).bundle
+    return choose(Query("h100")).bundle
 
 
 def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, home, tmp_path, cli):
@@ -116,7 +116,7 @@ def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, hom
 
 
 def test_a_card_of_ones_own_needs_its_file(my_card, networks, runs, tmp_path, cli):
-    file = runs(networks[:2], answering(Asked(str(my_card()))).bundle, device="mycard")
+    file = runs(networks[:2], choose(Query(str(my_card()))).bundle, device="mycard")
     made = tmp_path / "made"
     document = cli.json("calibrate", "--device", my_card(), "--runs", file, "-o", made)
     assert document["device"] == "mycard"
@@ -245,7 +245,7 @@ def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
     judged, *known = networks
     words = ["--bundle", folder, "--device"]
     before = {each: total_ms(cli, judged, *words, each) for each in ("h100", "v100", "t4")}
-    base = answering(Asked("h100", bundle=folder)).bundle
+    base = choose(Query("h100", bundle=folder)).bundle
     file = runs(known, base, device="h100", framework="torch")
     made = cli.json("calibrate", folder, "--runs", file, "-o", tmp_path / "made")
     assert made["device"] == "h100"
@@ -275,7 +275,7 @@ def test_what_the_host_takes_is_not_taken_for_layers(
     monkeypatch.setitem(METHODS, "toy-with-dispatch", "tests.toy_card_method:ToyWithDispatch")
     options = {"session": "first"}
     folder = card_bundle("dispatched", "v100", method="toy-with-dispatch", options=options)
-    bundle = answering(Asked("v100", bundle=folder)).bundle
+    bundle = choose(Query("v100", bundle=folder)).bundle
     chosen = networks[4:9]
     found = [predict_network(read_network(each, batch=BATCH), bundle) for each in chosen]
     device_ms = [each.phases.execution_ms - each.waiting_ms for each in found]

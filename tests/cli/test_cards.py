@@ -8,7 +8,7 @@ import pytest
 from onnx.helper import make_node
 
 from resperf.errors import UnsupportedError
-from resperf.prediction.asking import accelerator, sheet_target
+from resperf.prediction.choice import Query, choose
 from resperf.predictors import METHODS
 from tests.toy_card_method import DEVICE_SHARE, DISPATCH_MS
 
@@ -68,19 +68,34 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
 
 
 def test_a_data_sheet_does_not_answer_for_types_that_layers_do_not_tell():
-    facts = accelerator("h100")
-    assert sheet_target(facts, "tensorrt", "fp16").name == "tensorrt/cuda"
+    assert choose(Query("h100", "tensorrt", precision="fp16")).bundle.framework == "tensorrt"
     for precision in ("int8", "tf32"):
         with pytest.raises(UnsupportedError, match=r"tensorrt \(fp32, fp16, bf16\)"):
-            sheet_target(facts, "tensorrt", precision)
+            choose(Query("h100", "tensorrt", precision=precision))
 
 
-def test_devices_names_the_cards_that_have_no_bundle(card_bundle, cli):
-    card_bundle("mine", "h100")
-    last = cli.text("devices").splitlines()[-1]
-    assert last.startswith("of these GPUs only the data sheet is known; ")
-    assert "a100" in last
-    assert " h100," not in last
+def test_devices_lists_every_card_with_what_its_times_rest_on(card_bundle, cli, monkeypatch):
+    monkeypatch.setitem(METHODS, "toy-of-any-card", "tests.toy_card_method:ToyOfAnyCard")
+    mine = card_bundle("mine", "h100", precision="amp")
+    listed = {each["device"]: each for each in cli.json("devices")}
+    assert len(listed) == len(cli.json("devices"))
+    assert "a100" in listed
+    h100, l4 = listed["h100"], listed["l4"]
+    assert h100["bundle"] == {"name": "mine", "path": str(mine)}
+    assert (h100["precisions"], h100["rests_on"]) == (["amp"], "measured")
+    assert l4["bundle"] is None
+    assert l4["rests_on"] == "estimated from the data sheet"
+    assert {"fp32", "fp16"} <= set(l4["precisions"])
+    # Its units have no float16.
+    assert listed["p4"]["precisions"] == ["fp32"]
+    other = card_bundle("any", "v100", "t4", method="toy-of-any-card")
+    listed = {each["device"]: each for each in cli.json("devices")}
+    assert listed["l4"]["bundle"] == {"name": "any", "path": str(other)}
+    assert listed["l4"]["rests_on"] == listed["t4"]["rests_on"] == "inferred from other devices"
+    assert listed["v100"]["rests_on"] == "measured"
+    # It is of another class of devices.
+    assert listed["mi210"]["rests_on"] == "estimated from the data sheet"
+    assert len(cli.text("devices").splitlines()) == 2 + len(listed)
 
 
 def test_a_card_of_ones_own_is_a_file(my_card, card_bundle, network, cli):

@@ -22,7 +22,7 @@ from resperf.network import Network, Node, Tensor
 from resperf.platform import Accelerator, this_platform
 from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
-from resperf.prediction.asking import Asked, answering
+from resperf.prediction.choice import Query, choose
 from resperf.prediction.data_sheet import limits_of
 from resperf.prediction.layers import layer_times
 from resperf.prediction.network import STATE_WIDTH
@@ -584,7 +584,7 @@ def test_custom_operators_are_named_where_networks_are_predicted_as_a_whole() ->
     tensors = {name: Tensor(name, (8, 16, 32, 32), "float32") for name in "xab"}
     tensors["w"] = Tensor("w", (16, 16, 1, 1), "float32", is_weight=True)
     network = Network("n", nodes, tensors, ("x",), ("b",), {"": 17, "my.ops": 1}, 8)
-    bundle = answering(Asked("rtx4090", None, None, "amp", False)).bundle
+    bundle = choose(Query("rtx4090", None, None, "amp", False)).bundle
     prediction = predict_network(network, bundle)
     assert prediction.rule == WHOLE_NETWORK
     assert not prediction.complete

@@ -1,0 +1,446 @@
+"""Which bundle answers for the device, framework and setting that a user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from resperf.bundle import (
+    MANIFEST,
+    Bundle,
+    best_of,
+    bundle_place,
+    find_bundle,
+    find_bundles,
+    platforms_of,
+)
+from resperf.devices import DeviceFacts, add_device, devices, read_device
+from resperf.errors import BundleError, DeviceError, UnsupportedError
+from resperf.prediction.offers import (
+    Offer,
+    RestsOn,
+    accelerator,
+    estimated_precisions,
+    offers,
+    own_offers,
+    sheet_targets,
+)
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_way
+from resperf.targets import DEFAULT
+
+_TABLE = ".toml"
+_USUAL_LAYOUTS = ("", "nchw")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A device, as asked for; None where the question leaves it open.
+
+    Attributes
+    ----------
+    device : str or None
+        A name, a bundle's name or folder, or a TOML file with the facts of a card.
+    framework : str or None
+    bundle : str or Path or None
+        As ``--bundle``.
+    precision : str or None
+        ``"fp32"``, ``"amp"``, ``"fp16"`` or ``"bf16"``; None means the network's own types.
+    compiled : bool
+        Whether the framework compiles the network; if false, eager is preferred.
+    method : str or None
+        Method that the bundle was trained by.
+    training : bool
+        Whether training steps are asked for, not runs.
+    """
+
+    device: str | None = None
+    framework: str | None = None
+    bundle: str | Path | None = None
+    precision: str | None = None
+    compiled: bool = False
+    method: str | None = None
+    training: bool = False
+
+    @property
+    def words(self) -> str:
+        """The setting in words."""
+        named = ["training steps"] if self.training else []
+        named += [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
+        return ", ".join([*named, "compiled"] if self.compiled else named)
+
+    @property
+    def _precisions(self) -> tuple[str, ...]:
+        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
+        return PLAIN_PRECISIONS if plain else (str(self.precision),)
+
+    def fits(self, setting: Setting) -> bool:
+        """Say whether times under a setting answer the question."""
+        return (
+            setting.precision in self._precisions
+            and (setting.mode is Mode.TRAINING or not self.training)
+            and (setting.is_compiled or not self.compiled)
+        )
+
+    def fitting(self, found: Iterable[Offer]) -> list[Offer]:
+        """Return the offers that answer the question: of each part and device, one.
+
+        Of several settings, one that is compiled only if that is asked for, of the framework's own
+        layout, and of the latest version. Settings of training steps come last.
+        """
+        groups: dict[tuple[int, str], list[Offer]] = {}
+        for offer in found:
+            # What is estimated for one run is the same in training steps.
+            asked = self if offer.part is not None else replace(self, training=False)
+            if asked.fits(offer.setting) and self.framework in (None, offer.framework):
+                groups.setdefault((id(offer.part), offer.device), []).append(offer)
+        return [min(group, key=self._unlikeness) for group in groups.values()]
+
+    def of_first_precision(self, found: Sequence[Offer]) -> list[Offer]:
+        """Return the offer in the first precision that fits otherwise, if none is asked for."""
+        if self.precision is not None:
+            return []
+        precisions = dict.fromkeys(each.setting.precision for each in found)
+        fitting = (replace(self, precision=each).fitting(found) for each in precisions)
+        return next(filter(None, fitting), [])[:1]
+
+    def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
+        setting = offer.setting
+        version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
+        return (
+            (setting.mode is Mode.TRAINING) != self.training,
+            setting.is_compiled and not self.compiled,
+            setting.layout not in _USUAL_LAYOUTS,
+            version,
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The bundle that answers, and notes on why this one."""
+
+    bundle: Bundle
+    notes: tuple[str, ...] = ()
+
+
+def choose(query: Query, *, compared: bool = False) -> Choice:
+    """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
+
+    The first group of `resperf.prediction.offers.offers` that has the framework and the setting
+    that are asked for, without a precision plain (float32) ones; of several bundles in it,
+    `resperf.bundle.best_of` chooses. For what is no card, the setting is one of the bundle that
+    `resperf.bundle.find_bundle` finds.
+
+    A bundle that is named answers under its own setting if no precision is asked for.
+
+    Parameters
+    ----------
+    query : Query
+    compared : bool
+        Whether all devices answer, so that no note names others that were measured.
+
+    Raises
+    ------
+    DeviceError, BundleError
+        If the device is not known and no bundle is its own, or if that is damaged.
+    UnsupportedError
+        If the device lacks the precision, or nothing answers for it.
+    ResperfError
+        If a TOML file does not describe a device.
+    """
+    query = _as_calibrated(with_own_card(query))
+    choice = _under_calibrated(query, _chosen(query))
+    others = () if compared else _measured_alike(query, choice.bundle)
+    return replace(choice, notes=(*choice.notes, *others))
+
+
+def _chosen(query: Query) -> Choice:
+    """Choose what answers a question that names the device, or whose bundle decides on it."""
+    facts = accelerator(query.device)
+    if query.method is not None:
+        return _by_method(query, query.method)
+    if facts is not None and not _is_bundle(query.device):
+        return _of_card(query, facts)
+    found = find_bundle(query.device, query.framework, query.bundle)
+    parts = sorted(found.parts, key=lambda part: part.part is not found.part)
+    own = list(own_offers(parts, found.device))
+    fitting = query.fitting(own) or query.of_first_precision(own)
+    if not fitting:
+        raise _no_times(query, own[0])
+    _refuse_lacking(query, accelerator(found.device))
+    return Choice(fitting[0].bundle)
+
+
+def _by_method(query: Query, method: str) -> Choice:
+    """Choose between the bundles of a device that were trained by one method.
+
+    Raises
+    ------
+    DeviceError
+        If there is none.
+    UnsupportedError
+        If none has times under the setting.
+    """
+    place, parts, _ = _searched(query)
+    device = query.device or (None if _is_bundle(place) else DEFAULT.device_class)
+    mine = list(own_offers([part for part in parts if part.method == method], device))
+    if not mine:
+        known = sorted({part.method for part in parts if platforms_of(part, device)})
+        raise DeviceError(
+            f"no bundle of {device or place} was trained by {method}, only by {', '.join(known)}; "
+            f"train one: resperf train FILE.h5 --method {method}"
+            if known
+            else f"no bundle of {device or place}; see: resperf devices"
+        )
+    fitting = query.fitting(mine) or query.of_first_precision(mine)
+    if not fitting:
+        raise _no_times(query, mine[0])
+    return Choice(_checked(best(fitting)))
+
+
+def best(fitting: Sequence[Offer]) -> Offer:
+    """Choose between offers for one device (`resperf.bundle.best_of`)."""
+    if len(fitting) == 1:
+        return fitting[0]
+    offer_of = {offer.bundle: offer for offer in fitting}
+    return offer_of[best_of([*offer_of])]
+
+
+def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
+    """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
+    place = bundle_place(query.bundle, query.framework)
+    parts, damaged = find_bundles(place, alone=True)
+    return place, [each for each in parts if query.framework in (None, each.framework)], damaged
+
+
+def _no_times(query: Query, offer: Offer) -> UnsupportedError:
+    words = [f"--precision {query.precision}"] if query.precision else []
+    words += ["--train"] if query.training else []
+    words += ["--compiled"] if query.compiled else []
+    without = f"leave out {' and '.join(words)}, or " if words else ""
+    return UnsupportedError(
+        f"{offer.path} has no times of {offer.device} with {query.words}; {without}name another "
+        "bundle or device"
+    )
+
+
+def with_own_card(query: Query) -> Query:
+    """Return the question with the name of the card that a TOML file describes.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is a processor without a bundle.
+    ResperfError
+        If the file does not describe a device.
+    """
+    if query.device is None or not query.device.casefold().endswith(_TABLE):
+        return query
+    facts = read_device(Path(query.device))
+    own = own_offers(find_bundles()[0], facts.device)
+    if facts.device_class == DEFAULT.device_class and not any(own):
+        raise UnsupportedError(
+            f"{query.device} describes a processor, and no bundle has times of {facts.device!r}; "
+            "only accelerators are predicted from their facts: measure it with resperf bench"
+        )
+    return replace(query, device=add_device(facts).device)
+
+
+def _as_calibrated(query: Query) -> Query:
+    """Ask a bundle that was calibrated for one device for that, if no other is named."""
+    if query.bundle is None or query.device is not None:
+        return query
+    place, parts, _ = _searched(query)
+    calibrated = {each.device for part in parts for each in part.calibrations}
+    if not _is_bundle(place) or len(calibrated) != 1:
+        return query
+    return replace(query, device=calibrated.pop())
+
+
+def _under_calibrated(query: Query, choice: Choice) -> Choice:
+    """Answer a question that names a bundle but no setting under the one that was calibrated."""
+    if query.bundle is None or query.precision is not None or query.compiled:
+        return choice
+    device = choice.bundle.device
+    found = [
+        part.for_device(choice.bundle.platform, setting)
+        for part in choice.bundle.parts
+        for setting in part.settings
+        if any(each.is_of(device, setting) for each in part.calibrations)
+    ]
+    ways = {tuple(same_way(each.setting).items()) for each in found}
+    return replace(choice, bundle=found[0]) if len(ways) == 1 else choice
+
+
+def _of_card(query: Query, facts: DeviceFacts) -> Choice:
+    """Choose what answers for a known accelerator."""
+    _refuse_lacking(query, facts)
+    place, parts, damaged = _searched(query)
+    own = list(own_offers(parts, facts.device))
+    named = _is_bundle(place)
+    chosen = first_fitting(query, offers(parts, facts.device), own_precision=named)
+    if named and (chosen is None or chosen.part is None):
+        # Raises the error that the bundle is of other devices.
+        find_bundle(facts.device, query.framework, place)
+        raise _no_times(query, own[0])
+    if chosen is None:
+        raise _nothing_answers(query, facts)
+    if chosen.part is None:
+        notes = [f"not considered: {error}" for error in damaged.values()]
+        notes += [f"{_lacking(query, own)}: every time is estimated from its data sheet"]
+        return Choice(chosen.bundle, tuple(notes))
+    answer = _checked(chosen)
+    if chosen.unseen:
+        return Choice(answer, (_inferring(query, own, answer),))
+    return Choice(answer, (*inference_notes(query, chosen), *_others(answer, own)))
+
+
+def first_fitting(
+    query: Query, groups: Iterable[Sequence[Offer]], *, own_precision: bool = False
+) -> Offer | None:
+    """Return the best of the first group of offers for a device that has one that fits.
+
+    Parameters
+    ----------
+    query : Query
+    groups : iterable of sequence of Offer
+        As `resperf.prediction.offers.offers` yields them for one device.
+    own_precision : bool
+        Whether any precision fits unless one is asked for.
+    """
+    for group in groups:
+        fitting = query.fitting(group)
+        if not fitting and own_precision:
+            fitting = query.of_first_precision(group)
+        if fitting:
+            return best(fitting)
+    return None
+
+
+def _is_bundle(place: str | Path | None) -> bool:
+    return place is not None and (Path(place) / MANIFEST).exists()
+
+
+def _checked(offer: Offer) -> Bundle:
+    """Check the files of a bundle that was read by its manifest only."""
+    assert offer.part is not None
+    offer.part.checked  # noqa: B018
+    return offer.bundle
+
+
+def _others(chosen: Bundle, own: Sequence[Offer]) -> tuple[str, ...]:
+    """Name the bundles of a device that were not chosen."""
+    parts = dict.fromkeys(offer.part for offer in own if offer.part is not None)
+    others = {
+        (part.path, part.framework, part.setting.precision, part.setting.compiled): part
+        for part in parts
+        if (part.path, part.settings) != (chosen.path, chosen.settings)
+    }
+    if not others:
+        return ()
+    named = "; ".join(_described(part) for part in others.values())
+    return (
+        f"{_described(chosen)} answers: of the bundles of a device, the one of plain precision "
+        f"with most kinds of layers, then the newest; there is also {named} (choose by "
+        "--framework, --precision, --compiled or --bundle)",
+    )
+
+
+def _described(part: Bundle) -> str:
+    words = (part.framework, part.setting.precision, part.setting.compiled)
+    return f"{part.path.name} ({', '.join(filter(None, words))})"
+
+
+def _measured_alike(query: Query, chosen: Bundle) -> tuple[str, ...]:
+    """Name the cards of a device's series that were measured, if what answers does not know both.
+
+    Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
+    """
+    facts = accelerator(query.device)
+    if facts is None or _is_bundle(query.device):
+        return ()
+    _, parts, _ = _searched(query)
+    knows = chosen.knows_device()
+    found = [
+        f"{device} ({other.name}, {offer.framework})"
+        for device, other in devices().items()
+        if device != facts.device and _series(device) == _series(facts.device)
+        for offer in query.fitting(own_offers(parts, device))
+        if offer.rests_on is RestsOn.MEASURED and not (knows and offer.path == chosen.path)
+    ]
+    if not found:
+        return ()
+    named = ", ".join(dict.fromkeys(found))
+    return (f"{facts.device} is {facts.name}; measured are also {named}: choose by --device",)
+
+
+def _series(device: str) -> str:
+    return device.partition("-")[0]
+
+
+def inference_notes(query: Query, offer: Offer) -> tuple[str, ...]:
+    """Say from which devices a part infers, if it has no rows of its own in this precision."""
+    if offer.part is None or offer.rests_on is not RestsOn.INFERRED:
+        return ()
+    return (_inferring(query, list(own_offers([offer.part], offer.device)), offer.bundle),)
+
+
+def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
+    known = [each for each in part.platforms if part.for_device(each).knows_device()]
+    return (
+        f"{_lacking(query, own)}: {part.path.name} infers them from those of "
+        f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"
+    )
+
+
+def _lacking(query: Query, own: Sequence[Offer]) -> str:
+    """Say that no bundle has times of a card under a setting, and in which precisions it has."""
+    measured: dict[Bundle | None, dict[str, None]] = {}
+    # Asking every setting of a precision would only take longer.
+    for offer in {(id(each.part), each.setting.precision): each for each in own}.values():
+        if offer.rests_on is RestsOn.MEASURED:
+            measured.setdefault(offer.part, {})[offer.setting.precision] = None
+    there = dict.fromkeys(
+        f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(known))))})"
+        for part, known in measured.items()
+        if part is not None
+    )
+    if not there:
+        framework = f" with {query.framework}" if query.framework else ""
+        return f"no bundle has times of this card{framework}"
+    why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
+    others = dict.fromkeys(each for known in measured.values() for each in known if each)
+    if query.precision is None and others:
+        why += f" (for its measurements: --precision {' or '.join(others)})"
+    return why
+
+
+def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
+    wanted = f" with {query.framework}" if query.framework else ""
+    wanted += f" in {query.precision}" if query.precision else ""
+    known = ", ".join(
+        f"{row.framework} ({', '.join(estimated_precisions(row))})" for row in sheet_targets(facts)
+    )
+    return UnsupportedError(
+        f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
+        f"estimated is {known or 'nothing of this class of devices'}"
+    )
+
+
+def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
+    """Return the type of values that a precision needs and a device's units lack, else nothing."""
+    peak = PEAK_NEEDED.get(precision or "", "")
+    return "" if facts is None or peak in facts.peaks_flops_per_s else peak
+
+
+def _refuse_lacking(query: Query, facts: DeviceFacts | None) -> None:
+    """Refuse a precision that a device's units do not have."""
+    lacked = lacked_type(query.precision, facts)
+    if facts is None or not lacked:
+        return
+    there = ", ".join(facts.peaks_flops_per_s)
+    raise UnsupportedError(
+        f"{facts.device} ({facts.name}) has no {lacked}, which precision {query.precision} needs: "
+        f"its peaks are of {there}; use --precision fp32, or another device"
+    )
