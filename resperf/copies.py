@@ -20,7 +20,7 @@ from resperf.records import Record
 
 MAX_COPIES = 64
 TARGET_RUN_MS = 1.0
-"""A run holds enough copies to take about this long, so that the session call hardly counts."""
+"""A run holds enough copies to take about this long, so that the call hardly counts."""
 USUAL_RUN_MS = 10.0
 """Limit of campaigns on the time of one run."""
 WEIGHTS_BYTES = 1_200_000_000

@@ -216,10 +216,10 @@ class Measurement:
     platform : Platform
         How and where it was measured.
     isolated_ms : float
-        Median wall time of a run of this layer in isolation, including the session call; NaN unless
+        Median wall time of a run of this layer in isolation, including the call; NaN unless
         ok.
-    session_ms : float
-        Cost of a session call without any layer, already subtracted from execution; NaN unless ok.
+    call_ms : float
+        Cost of a call without any layer, already subtracted from execution; NaN unless ok.
     started_at : float
         Seconds since 1970 (UTC); NaN if not known, as in imported rows.
     duration_s : float
@@ -245,7 +245,7 @@ class Measurement:
     setting: Setting
     platform: Platform
     isolated_ms: float = math.nan
-    session_ms: float = math.nan
+    call_ms: float = math.nan
     started_at: float = 0.0
     duration_s: float = 0.0
     overhead_s: float = 0.0

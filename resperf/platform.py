@@ -161,7 +161,7 @@ class Platform(Record):
                 phrases.append(f"{name}: {here} here, {there} there{comma}{effect}")
         return phrases + self.speed_differences(other)
 
-    def is_like(self, other: Platform) -> bool:
+    def same_hardware(self, other: Platform) -> bool:
         """Whether both are hardware of the same known description."""
         return bool(other.processor) and not self.hardware_differences(other)
 

@@ -90,7 +90,7 @@ _ROWS = (
     Quantity(
         "execution_ms", "ms",
         "of a layer: how much longer a run takes with one more of it; of a network: all layers, "
-        "shape-only operators and the session call",
+        "reshapes and the call",
         _BOTH, Composition.SUM,
     ),
     Quantity(
@@ -99,7 +99,7 @@ _ROWS = (
     ),
     Quantity(
         "whole_call_ms", "ms",
-        "one call as others timed it: session call and copies included, not split", _BOTH,
+        "one call as others timed it: per-run overhead and copies included, not split", _BOTH,
         Composition.NONE,
     ),
     Quantity(

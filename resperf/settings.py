@@ -133,7 +133,7 @@ class Setting(Record):
         return phrases
 
 
-def same_way(setting: Setting) -> dict[str, str]:
+def same_settings(setting: Setting) -> dict[str, str]:
     """Return what must agree between runs and what a bundle answers, in words."""
     plain_layouts, plain_modes = ("", "nchw"), ("", "eager", "graph")
     return {

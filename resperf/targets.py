@@ -56,12 +56,12 @@ class Target:
         without an import.
     install : str
         Argument of ``pip install`` for the backend.
-    free : tuple of str
+    no_such_costs : tuple of str
         Costs of a network beside its layers that do not exist on this target, or that its layers'
         times contain: they are 0, not unknown.
     precisions : tuple of str
         Values of `resperf.settings.Setting.precision` that the lowering knows.
-    usual : bool
+    default_for_class : bool
         Whether a device of this class that has no bundle is answered for this framework, if nobody
         names one.
     recycle_layers : int
@@ -82,9 +82,9 @@ class Target:
     terms: str = ""
     packages: tuple[str, ...] = ()
     install: str = "resperf[bench]"
-    free: tuple[str, ...] = ()
+    no_such_costs: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
-    usual: bool = False
+    default_for_class: bool = False
     recycle_layers: int = 2500
     build_s: float = 0.06
     published_s: float | None = None
@@ -153,9 +153,9 @@ DEFAULT = Target(
 )
 """The target if neither a device nor a framework is given."""
 
-_CONTAINED = ("node_ms", "handover_ms_per_mb")
+_CONTAINED = ("overhead_ms_per_layer", "overhead_ms_per_mb")
 """A GPU's layer alone is launched, and reads and writes the device's memory, as in a network."""
-_TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
+_TORCH_FREE = ("call_ms", "reshape_ms", *_CONTAINED)
 """PyTorch has no session, and its views run nothing on a GPU."""
 
 _CUDA_MONITOR = "resperf.backends.monitors.cuda:CudaMonitor"
@@ -187,7 +187,7 @@ _ROWS = (
         terms=_CUDA_TERMS,
         packages=("tensorflow",),
         install="tensorflow[and-cuda]",
-        free=_CONTAINED,
+        no_such_costs=_CONTAINED,
         precisions=("fp32", "tf32", "fp16", "bf16"),
         recycle_layers=1000,
         build_s=0.5,
@@ -203,9 +203,9 @@ _ROWS = (
         terms=_CUDA_TERMS,
         packages=("torch",),
         install="resperf[torch,cuda]",
-        free=_TORCH_FREE,
+        no_such_costs=_TORCH_FREE,
         precisions=(*_TORCH_PRECISIONS, "tf32"),
-        usual=True,
+        default_for_class=True,
     ),
     Target(
         framework="torch",
@@ -213,7 +213,7 @@ _ROWS = (
         # The same operators; only their kernels are others.
         lowering="resperf.lowering.torch",
         packages=("torch",),
-        free=_TORCH_FREE,
+        no_such_costs=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
     ),
     Target(
@@ -237,7 +237,7 @@ _ROWS = (
         terms=_CUDA_TERMS,
         packages=("onnxruntime-gpu",),
         install="resperf[onnxruntime-gpu]",
-        free=_CONTAINED,
+        no_such_costs=_CONTAINED,
         precisions=("fp32", "tf32", "fp16"),
     ),
     Target(
@@ -250,7 +250,7 @@ _ROWS = (
         packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
         install="resperf[tensorrt]",
         # One call enqueues all layers of an engine; its views are no layers, or empty ones.
-        free=_TORCH_FREE,
+        no_such_costs=_TORCH_FREE,
         precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
         build_s=4.0,
         published_s=48.4,

@@ -270,7 +270,7 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
             )  # fmt: skip
     info = DatasetInfo(
         setting, platform, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
-        {"session_ms": 0.01, "view_ms": 0.001},
+        {"call_ms": 0.01, "reshape_ms": 0.001},
     )  # fmt: skip
     path = tmp_path_factory.mktemp("toy") / "toy.h5"
     write_dataset(path, Dataset(info, tuple(rows)))
@@ -292,7 +292,7 @@ SESSION_MS = 0.1
 def justus_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 made-up convolutions as Justus et al. wrote theirs, every second one a training step.
 
-    20 GFLOP/s forward, three times that for a step, and a session call of 0.1 ms.
+    20 GFLOP/s forward, three times that for a step, and a call of 0.1 ms.
     """
     random = np.random.default_rng(4)
     lines = [JUSTUS_COLUMNS]
@@ -344,7 +344,7 @@ def noisy_dataset(toy_dataset: Path, tmp_path: Path) -> Path:
             flags=("drift",) if place < 24 else (),
             reference_ratio=1.0,
             isolated_ms=1.0,
-            session_ms=0.1,
+            call_ms=0.1,
         )
         for place, row in enumerate(dense)
     ]

@@ -22,11 +22,11 @@ from resperf.bundle import (
     Correction,
     Speeds,
     bundle_folders,
+    bundle_id,
     bundle_place,
     find_bundle,
     find_bundles,
     group_of,
-    mark_of,
     named_target,
     ranges_of,
     replaced_folder,
@@ -104,7 +104,8 @@ def test_the_golden_bundle_answers_for_two_devices() -> None:
 
 
 IN_NETWORKS: dict[str, Any] = {
-    "factors": {"conv": 1.25}, "node_ms": 0.004, "handover_ms_per_mb": 0.0, "log_width": 0.08,
+    "factors": {"conv": 1.25}, "overhead_ms_per_layer": 0.004, "overhead_ms_per_mb": 0.0,
+    "log_width": 0.08,
     "evidence": {}, "others": 1.0,
 }  # fmt: skip
 
@@ -114,13 +115,13 @@ def test_a_bundle_knows_what_networks_taught(bundle_copy: Path) -> None:
     bundle = Bundle.load(bundle_copy)
     assert bundle.correction is not None
     assert (bundle.correction.factor("conv"), bundle.correction.factor("pool")) == (1.25, 1.0)
-    assert (bundle.correction.node_ms, bundle.correction.log_width) == (0.004, 0.08)
+    assert (bundle.correction.overhead_ms_per_layer, bundle.correction.log_width) == (0.004, 0.08)
     # Isolated layers are those of the bundle without it.
     layers = golden_layers(bundle)
     alone = bundle.without_correction()
     assert alone.correction is None
     np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
-    edit_part(bundle_copy, lambda part: part["correction"].update(node_ms="many"))
+    edit_part(bundle_copy, lambda part: part["correction"].update(overhead_ms_per_layer="many"))
     with pytest.raises(BundleError, match="is not a valid bundle"):
         Bundle.load(bundle_copy)
 
@@ -163,8 +164,8 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
         "made of another machine, for the tests"
     ]
     assert new.provenance["rebuildable"]["answer"] == "no"
-    changed = new.changed("tried", costs={"session_ms": 1.0})
-    assert changed.costs == {"session_ms": 1.0}
+    changed = new.changed("tried", costs={"call_ms": 1.0})
+    assert changed.costs == {"call_ms": 1.0}
     # Its layers do not show the host's dispatch; one that was measured beside them counts.
     assert math.isnan(changed.dispatch_ms)
     assert new.changed("tried", costs={"dispatch_ms": 0.007}).dispatch_ms == 0.007
@@ -433,8 +434,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "is not a valid bundle",
     ),
     "a cost of nothing": (
-        lambda b: edit_part(b, lambda p: p["costs"].update(session_ms=None)),
-        "the cost session_ms",
+        lambda b: edit_part(b, lambda p: p["costs"].update(call_ms=None)),
+        "the cost call_ms",
     ),
     "no ranges of a kind": (
         lambda b: edit_part(b, lambda p: p["ranges"].pop("conv")), "ranges of conv",
@@ -681,9 +682,9 @@ def other_machine(bundle: Bundle, **facts: Any) -> Adaptation:
     """Return what `resperf adapt -o` adds to a bundle on a machine with other facts."""
     learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=2.0)
     return Adaptation(
-        mark_of(bundle), "2026-01-01T00:00:00+00:00", bundle.setting,
+        bundle_id(bundle), "2026-01-01T00:00:00+00:00", bundle.setting,
         dataclasses.replace(bundle.platform, **facts), Speeds(0.001, 1e8, 1e7), learnt,
-        {"node": 0.1}, 20, stood_in=False, from_bundle=True,
+        {"node": 0.1}, 20, predicted_reference=False, from_bundle=True,
     )  # fmt: skip
 
 

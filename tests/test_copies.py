@@ -73,7 +73,9 @@ def test_the_cost_of_weights_never_falls_with_the_footprint() -> None:
 
 
 def test_without_measured_costs_nothing_changes() -> None:
-    assert list(weights_moved_ms({"node_ms": 1.0}, 16 * MB, [0.1], [4 * MB], [False])) == [0.0]
+    assert list(
+        weights_moved_ms({"overhead_ms_per_layer": 1.0}, 16 * MB, [0.1], [4 * MB], [False])
+    ) == [0.0]
 
 
 def test_stored_copies_count_instead_of_assumed_ones() -> None:

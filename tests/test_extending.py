@@ -129,7 +129,7 @@ def test_a_target_a_method_and_a_quantity_are_a_file_and_a_row_each(checkout: Ch
     checkout.run(train)
     (found,) = checkout.run(predict)
     assert found["method"] == "per-byte"
-    # All layers' energy, which the session call has no part in.
+    # All layers' energy, which the call has no part in.
     layers_ms = sum(layer["execution_ms"] for layer in found["layers"])
     energy = found["quantities"]["energy_millijoules"]
     assert energy["value"] == pytest.approx(WATTS * layers_ms, rel=1e-3)

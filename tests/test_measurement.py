@@ -37,7 +37,7 @@ def test_a_measurement_survives_json() -> None:
     assert again.samples == measurement.samples
     assert (again.layer, again.status, again.repeat) == (LAYER, Status.OK, 1)
     assert (again.flags, again.isolated_ms) == (("busy",), 2.5)
-    assert math.isnan(again.session_ms)
+    assert math.isnan(again.call_ms)
     assert math.isnan(again.reference_ratio)
     assert again.value("execution_ms") == 2.5
 

@@ -58,7 +58,7 @@ def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str)
     added, own = (alone[f"errors_{name}"]["conv"]["mape"] for name in ("added", "learnt"))
     assert added < own + 0.03
     others = {name: step for name, step in bundle.estimates.items() if step is not alone}
-    assert set(others) == {"pool execution", "preprocess", "postprocess", "view_ms"}
+    assert set(others) == {"pool execution", "preprocess", "postprocess", "reshape_ms"}
     for step in others.values():
         assert step["how"]
         assert ("scaled" in step) == (device != "1080ti")
@@ -77,7 +77,7 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
         totals.append(prediction.total_ms)
         operations = 2 * sum(layer.macs for layer in prediction.layers)
         peak_ms = operations / devices()[device].peak_flops_per_s * 1e3
-        assert (prediction.complete, prediction.handover_ms) == (True, 0)
+        assert (prediction.complete, prediction.overhead_ms) == (True, 0)
         assert prediction.lower_bound_ms < peak_ms < prediction.total_ms < 10 * peak_ms + 10
         assert 0 < prediction.estimated_ms < 0.2 * prediction.total_ms
         assert not any(layer.below_bound for layer in prediction.layers)
@@ -92,10 +92,10 @@ def test_predictions_say_which_parts_are_estimated() -> None:
     assert {layer.kind for layer in prediction.layers if not layer.estimated} == {"conv", "dense"}
     pools_ms = sum(layer.execution_ms for layer in prediction.layers if layer.kind == "pool")
     outer_ms = prediction.phases.preprocess_ms + prediction.phases.postprocess_ms
-    assert prediction.views_estimated
-    assert prediction.views_ms == bundle.costs["view_ms"] > 0
-    assert prediction.estimated_ms == pytest.approx(pools_ms + outer_ms + prediction.views_ms)
-    assert f"shape-only operators {prediction.views_ms:.4f}, estimated" in network_text(prediction)
+    assert prediction.reshapes_estimated
+    assert prediction.reshapes_ms == bundle.costs["reshape_ms"] > 0
+    assert prediction.estimated_ms == pytest.approx(pools_ms + outer_ms + prediction.reshapes_ms)
+    assert f"reshapes {prediction.reshapes_ms:.4f}, estimated" in network_text(prediction)
     document = prediction.to_json()
     assert {layer["kind"] for layer in document["layers"] if layer["estimated"]} == {"pool"}
 

@@ -167,7 +167,7 @@ def test_a_target_of_another_package_goes_through_every_command(
         "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 0.05
     )
     assert learnt["path"] == trained["path"]
-    # A part of it may also be inter-layer overhead.
+    # A part of it may also be overhead between layers.
     assert learnt["factors"] == pytest.approx({"dense": 1.2}, rel=0.06)
     # Networks as a campaign: what the card's allocator said is learnt too, and predicted.
     Path("nets.toml").write_text(

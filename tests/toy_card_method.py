@@ -45,7 +45,7 @@ class ToyWithDispatch(ToyOfAnyCard):
 
     method = "toy-with-dispatch"
 
-    def device_shares(self, columns: Any, setting: Setting, platform: Platform) -> Any:
+    def gpu_busy_fraction(self, columns: Any, setting: Setting, platform: Platform) -> Any:
         return np.full(len(next(iter(columns.values()))), DEVICE_SHARE)
 
     def dispatch_ms(self, setting: Setting, platform: Platform) -> float:

@@ -124,10 +124,10 @@ class ToyBackend:
         return replace(this_platform("toy9000"), accelerators=(Accelerator("Toy 9000", 16 << 30),))
 
     def costs(self) -> Mapping[str, float]:
-        return {"session_ms": CALL_MS, "view_ms": 0.0}
+        return {"call_ms": CALL_MS, "reshape_ms": 0.0}
 
     def handover(self) -> Mapping[str, float]:
-        return {"node_ms": 0.0, "handover_ms_per_mb": 0.0}
+        return {"overhead_ms_per_layer": 0.0, "overhead_ms_per_mb": 0.0}
 
     def without_layers(self) -> str:
         return ""

@@ -41,7 +41,7 @@ class Phase:
     unit : str
         Of the values; milliseconds of times.
     offset : float
-        Part of the raw value that does not belong to the quantity, such as the session call.
+        Part of the raw value that does not belong to the quantity, such as the call.
     divisor : float
         A sample is ``(value - offset) / divisor``.
     copies : int
@@ -126,7 +126,7 @@ class Backend(Protocol):
     def costs(self) -> Mapping[str, float]:
         """Return what a call costs, in milliseconds; measured once, then kept.
 
-        ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
+        ``call_ms``: a call without layers. ``reshape_ms``: one shape-only node.
         ``dispatch_ms``: what the host needs to start one kernel, where layers' times do not
         contain it.
         """
@@ -135,8 +135,8 @@ class Backend(Protocol):
     def handover(self) -> Mapping[str, float]:
         """Measure what a layer costs behind another one beyond its marginal time, now.
 
-        ``node_ms`` each, and ``handover_ms_per_mb`` for what it reads (`inter_layer_bytes`). It
-        changes with how far apart the cores happen to be: ask now and then, and take the median.
+        ``overhead_ms_per_layer`` each, and ``overhead_ms_per_mb`` for what it reads
+        (`inter_layer_bytes`). It changes with how far apart the cores happen to be: ask now and then, and take the median.
         Also what weights cost by how far away they lie (`resperf.copies.weights_cost`), where a
         backend knows. Empty where it has no such costs.
         """

@@ -1,4 +1,4 @@
-"""Inter-layer overhead: a chain of different layers against the same layers measured in isolation.
+"""Overhead between layers: a chain of different layers against the same layers in isolation.
 
 Copies of one kernel find instructions, threads and input in the caches. In a network, a different
 kernel ran before, and its output is in other cores' caches. The same chain at two batch sizes
@@ -37,7 +37,7 @@ def chained(layers: Sequence[Layer]) -> Network:
         tensors[f"{name}_out"] = Tensor(f"{name}_out", shape, "float32")
 
     for place, layer in enumerate(layers):
-        kernel = layer.kernel()
+        kernel = layer.as_onnx_node()
         if nodes and len(tensors[nodes[-1].outputs[0]].shape) > len(kernel.input_shape):
             add("Flatten", kernel.input_shape, (), axis=1)
         weights = [f"w{place}_{i}" for i in range(len(kernel.weight_shapes))]
@@ -63,14 +63,14 @@ def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> di
     Parameters
     ----------
     backend : Backend
-        Lowers and builds single layers, and measures the session call.
+        Lowers and builds single layers, and measures the call.
     build : callable
         Builds a network of float32 images with dummy weights.
 
     Returns
     -------
     dict
-        ``node_ms`` and ``handover_ms_per_mb`` (see `Backend.handover`), both at least 0.
+        ``overhead_ms_per_layer`` and ``overhead_ms_per_mb`` (`Backend.handover`), at least 0.
     """
     costs = backend.costs()
     chains = [chained(mixed_layers(batch)) for batch in CHAIN_BATCHES]
@@ -79,13 +79,13 @@ def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> di
     passed_mb = [inter_layer_bytes(each) / 1e6 for each in layers]
     excess_ms = [
         _excess_ms(backend, build, chain, each)
-        - costs["session_ms"]
-        - costs["view_ms"] * (len(nodes) - len(each))
+        - costs["call_ms"]
+        - costs["reshape_ms"] * (len(nodes) - len(each))
         for chain, nodes, each in zip(chains, lowered, layers, strict=True)
     ]
     per_mb = max((excess_ms[1] - excess_ms[0]) / (passed_mb[1] - passed_mb[0]), 0.0)
-    node_ms = max((excess_ms[0] - per_mb * passed_mb[0]) / len(layers[0]), 0.0)
-    return {"node_ms": node_ms, "handover_ms_per_mb": per_mb}
+    overhead_ms_per_layer = max((excess_ms[0] - per_mb * passed_mb[0]) / len(layers[0]), 0.0)
+    return {"overhead_ms_per_layer": overhead_ms_per_layer, "overhead_ms_per_mb": per_mb}
 
 
 def _excess_ms(

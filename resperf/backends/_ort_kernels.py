@@ -66,7 +66,9 @@ def kernel_of(layer: Layer, block: int, *, half_precision: bool = False) -> Kern
             f"ONNX Runtime's kernels are measured in {known} here, not in {', '.join(unknown)}"
         )
     try:
-        kernel = _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+        kernel = (
+            _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.as_onnx_node())
+        )
         return kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} like this: {error}") from error
@@ -108,7 +110,7 @@ def _is_blocked(layout: str, block: int) -> bool:
 
 def _conv(layer: Layer, block: int) -> Kernel:
     assert isinstance(layer, Conv)
-    blocked, kernel = _is_blocked(layer.layout, block), _fused(layer.kernel())
+    blocked, kernel = _is_blocked(layer.layout, block), _fused(layer.as_onnx_node())
     if not blocked:
         return kernel
     batch, channels_out, rows, columns = layer.output_shape
@@ -141,7 +143,7 @@ def _pool(layer: Layer, block: int) -> Kernel:
             f"ONNX Runtime pools {layer.channels_in} channels in nchw: they are no multiple of "
             f"{block}"
         )
-    return replace(layer.kernel(), domain=NCHWC if blocked else "")
+    return replace(layer.as_onnx_node(), domain=NCHWC if blocked else "")
 
 
 def _activation(layer: Layer, _block: int) -> Kernel:
@@ -151,7 +153,7 @@ def _activation(layer: Layer, _block: int) -> Kernel:
             "ONNX Runtime has no kernel for hard_swish alone: it decomposes it unless it is fused "
             "into a convolution"
         )
-    return layer.kernel()
+    return layer.as_onnx_node()
 
 
 def _reorder(layer: Layer, block: int) -> Kernel:

@@ -155,7 +155,7 @@ def layer_of_torch(layer: Layer, *, training: bool = False) -> TorchLayer:
     if layout not in ("nchw", "nhwc"):
         raise UnsupportedError(f"{layer.kind}: PyTorch has no layout {layout}, only nchw and nhwc")
     try:
-        kernel = layer.kernel()
+        kernel = layer.as_onnx_node()
     except LayerError as error:
         raise UnsupportedError(f"PyTorch runs no {layer.kind} like this: {error}") from error
     if kernel.activation != "none" or (kernel.op == "Conv" and kernel.extra_shapes):

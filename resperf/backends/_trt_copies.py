@@ -72,7 +72,7 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
         If TensorRT's parser has no such operator, or int8 is asked of a layer that has none.
     """
     try:
-        kernel = layer.kernel()
+        kernel = layer.as_onnx_node()
     except LayerError as error:
         raise UnsupportedError(f"TensorRT runs no {layer.kind} like this: {error}") from error
     if kernel.domain and kernel.op not in _STANDARD:
@@ -235,7 +235,7 @@ class _Graph:
 
     def _activation(self, result: str) -> str:
         """Add the activation that is fused into a kernel."""
-        kernel = Activation(batch=1, values=1, activation=self._kernel.activation).kernel()
+        kernel = Activation(batch=1, values=1, activation=self._kernel.activation).as_onnx_node()
         if kernel.op in _STANDARD:
             return _STANDARD[kernel.op](self, [result])
         bounds = self._bounds() if kernel.op == "Clip" else []

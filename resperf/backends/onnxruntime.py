@@ -6,9 +6,9 @@ preprocess
 execution
     Of a layer: the marginal time of its lowered node in a graph that holds several copies of it,
     each with weights of its own, run with optimisation off and its input already in the layer's
-    own layout; the session call is taken out (`Phase.offset`). ONNX Runtime frees the output of
+    own layout; the call is taken out (`Phase.offset`). ONNX Runtime frees the output of
     a copy at once, so that the next one writes to the same memory, as in a network. Of a network:
-    one bound run, the session call included.
+    one bound run, the call included.
 postprocess
     The output value becomes a numpy array; on the CPU that is a view.
 
@@ -113,7 +113,7 @@ class OnnxRuntimeBackend(Backend):
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; once, then kept."""
-        return {"session_ms": self._session_ms, "view_ms": self._view_ms}
+        return {"call_ms": self._session_ms, "reshape_ms": self._view_ms}
 
     def handover(self) -> Mapping[str, float]:
         """Measure what layers cost behind each other, and by where their weights lie, now."""

@@ -140,10 +140,10 @@ class TensorFlowBackend(Backend):
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; cached."""
-        return {name: self._call_costs_ms[name] for name in ("session_ms", "view_ms")}
+        return {name: self._call_costs_ms[name] for name in ("call_ms", "reshape_ms")}
 
     def handover(self) -> Mapping[str, float]:
-        """Measure the inter-layer overhead, now; a GPU's layers contain it, steps have none."""
+        """Measure the overhead between layers, now; a GPU's layers contain it, steps have none."""
         if self._device.is_gpu or self._optimizer:
             return {}
         return inter_layer_costs(self, lambda chain: self._built(chain, {}))
@@ -179,7 +179,7 @@ class TensorFlowBackend(Backend):
             return layer_run(
                 operator,
                 budget_ms=budget_ms,
-                session_ms=self._call_costs_ms["session_ms"],
+                call_ms=self._call_costs_ms["call_ms"],
                 link_ms=self._call_costs_ms["link_ms"],
                 device=self._device,
             )

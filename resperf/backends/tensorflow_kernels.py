@@ -86,7 +86,7 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {NO_OPERATOR[layer.kind]}")
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
     try:
-        kernel = plain.kernel()
+        kernel = plain.as_onnx_node()
         kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error

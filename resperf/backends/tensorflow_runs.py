@@ -162,7 +162,7 @@ def layer_run(
     operator: Operator,
     *,
     budget_ms: float,
-    session_ms: float,
+    call_ms: float,
     link_ms: float,
     device: Device = CPU,
 ) -> Built:
@@ -175,7 +175,7 @@ def layer_run(
     operator : Operator
     budget_ms : float
         Limit on the time of one run of the execution phase.
-    session_ms, link_ms : float
+    call_ms, link_ms : float
         Cost of a call, and of the separator of two copies; both are subtracted from execution.
     device : Device
     """
@@ -194,7 +194,7 @@ def layer_run(
     copies = 1
     if device.compiled != XLA:
         copies = copies_for(
-            WallClock(run_alone), session_ms, weight_bytes, budget_ms, MAX_COPIES_PER_RUN
+            WallClock(run_alone), call_ms, weight_bytes, budget_ms, MAX_COPIES_PER_RUN
         )
     functions = [alone]
     if copies > 1:
@@ -202,7 +202,7 @@ def layer_run(
             more = [dummy_weights(operator) for _ in range(copies - 1)]
         functions.append(traced_copies(operator, x, [first, *more], extras, device))
     timed = functions[-1]
-    offset_ms = session_ms + (copies - 1) * link_ms
+    offset_ms = call_ms + (copies - 1) * link_ms
     execution = Phase(
         device.timed(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
     )
@@ -215,7 +215,7 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     Returns
     -------
     dict
-        ``session_ms``, ``link_ms``, ``view_ms``: an empty call, one separator of copies, one
+        ``call_ms``, ``link_ms``, ``reshape_ms``: an empty call, one separator of copies, one
         shape-only node. XLA has neither of the latter: they are 0.
     """
     (x,) = resident([np.ones((1, 4), np.float32)], device)
@@ -232,13 +232,13 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     for _ in range(5):  # alternating, so that a slow moment affects all of them
         for traced, found in times.items():
             found.append(median_ms(device.finished(partial(traced, x)), _ROUND_SECONDS))
-    call_ms, links_ms, views_ms = (float(np.median(found)) for found in times.values())
+    call_ms, links_ms, reshapes_ms = (float(np.median(found)) for found in times.values())
     if copies == 1:
-        return {"session_ms": call_ms, "link_ms": 0.0, "view_ms": 0.0}
+        return {"call_ms": call_ms, "link_ms": 0.0, "reshape_ms": 0.0}
     return {
-        "session_ms": call_ms,
+        "call_ms": call_ms,
         "link_ms": max(0.0, (links_ms - call_ms) / (copies - 1)),
-        "view_ms": max(0.0, (views_ms - links_ms) / copies),
+        "reshape_ms": max(0.0, (reshapes_ms - links_ms) / copies),
     }
 
 

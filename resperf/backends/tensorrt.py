@@ -128,11 +128,11 @@ class TensorRTBackend(Backend):
             return median_of(self._cuda.timed(engine.enqueue), TINY_SECONDS)
 
     def costs(self) -> Mapping[str, float]:
-        """Measure the fixed part of a run (``session_ms``); once, then kept.
+        """Measure the fixed part of a run (``call_ms``); once, then kept.
 
-        A change of shape starts no kernel, so that it has no cost (``view_ms``).
+        A change of shape starts no kernel, so that it has no cost (``reshape_ms``).
         """
-        return {"session_ms": self._session_ms, "view_ms": 0.0}
+        return {"call_ms": self._session_ms, "reshape_ms": 0.0}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers that TensorRT's engines have for these."""

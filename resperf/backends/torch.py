@@ -190,8 +190,8 @@ class TorchBackend(Backend):
         x = torch.ones((1, 64), device=self._device.place)
         call_ms = self._call_ms
         views = self._run_of(lambda y: y.reshape(8, 8), x, [[]] * MAX_COPIES)
-        view_ms = (median_of(self._device.timer(views)) - call_ms) / MAX_COPIES
-        found = {"session_ms": call_ms, "view_ms": max(view_ms, 0.0)}
+        reshape_ms = (median_of(self._device.timer(views)) - call_ms) / MAX_COPIES
+        found = {"call_ms": call_ms, "reshape_ms": max(reshape_ms, 0.0)}
         if isinstance(self._device, Cuda):
             device, kernels = self._device, self._run_of(torch.relu, x, [[]] * MAX_COPIES)
             found["dispatch_ms"] = median_of(lambda: device.dispatch_ms(kernels, MAX_COPIES))
@@ -202,7 +202,7 @@ class TorchBackend(Backend):
         return self._costs_ms
 
     def handover(self) -> Mapping[str, float]:
-        """Measure the inter-layer overhead and what weights cost by where they lie, now.
+        """Measure the overhead between layers and what weights cost by where they lie, now.
 
         Nothing on CUDA, where layers alone read and write the device's memory, as in a network,
         and nothing of compiled networks or training steps, whose layers do not add up like this.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from resperf.bundle._adaptation import (
     GROUPS,
-    HANDOVER,
+    OVERHEAD_PER_MB,
     Adaptation,
     ProbeTimes,
     Speeds,
     TransferredCalibration,
     counting,
 )
-from resperf.bundle._adapted import adaptation_file, keep_adaptation, kept_adaptation, mark_of
+from resperf.bundle._adapted import adaptation_file, bundle_id, load_adaptation, save_adaptation
 from resperf.bundle._bundle import Bundle, Times
 from resperf.bundle._correction import Calibration, Correction, group_of
 from resperf.bundle._manifest import COPIES_ASSUMED, MANIFEST, NETWORK, SCHEMA_VERSION
@@ -43,11 +43,43 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "COPIES_ASSUMED", "GROUPS", "HANDOVER", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN",
-    "Adaptation", "Bundle", "Calibration", "Correction", "GoldenLayer", "ProbeTimes", "Speeds",
-    "Times", "TransferredCalibration", "adaptation_file", "best_of", "bundle_folders",
-    "bundle_place", "counting", "default_folder", "find_bundle", "find_bundles", "golden_layers",
-    "golden_networks", "group_of", "is_shipped", "keep_adaptation", "kept_adaptation", "mark_of",
-    "merge_bundles", "named_target", "platforms_of", "provenance", "ranges_of",
-    "replaced_folder", "user_folder", "write_manifest",
+    "COPIES_ASSUMED",
+    "GROUPS",
+    "MANIFEST",
+    "NETWORK",
+    "OVERHEAD_PER_MB",
+    "SCHEMA_VERSION",
+    "UNKNOWN",
+    "Adaptation",
+    "Bundle",
+    "Calibration",
+    "Correction",
+    "GoldenLayer",
+    "ProbeTimes",
+    "Speeds",
+    "Times",
+    "TransferredCalibration",
+    "adaptation_file",
+    "best_of",
+    "bundle_folders",
+    "bundle_id",
+    "bundle_place",
+    "counting",
+    "default_folder",
+    "find_bundle",
+    "find_bundles",
+    "golden_layers",
+    "golden_networks",
+    "group_of",
+    "is_shipped",
+    "load_adaptation",
+    "merge_bundles",
+    "named_target",
+    "platforms_of",
+    "provenance",
+    "ranges_of",
+    "replaced_folder",
+    "save_adaptation",
+    "user_folder",
+    "write_manifest",
 ]  # fmt: skip

@@ -61,14 +61,14 @@ compute."""
 CACHED_BYTES = 16e6
 """What a layer reads and writes beyond these comes from memory (as in the baseline's terms)."""
 
-HANDOVER = "handover_ms_per_mb"
+OVERHEAD_PER_MB = "overhead_ms_per_mb"
 _FAR_MB, _FEWEST_FAR = 64, 2
 """Footprint that no cache holds, and the fewest such whose costs are compared."""
 _COSTS: Mapping[str, str] = {
-    "session_ms": NODE,
-    "view_ms": NODE,
-    "node_ms": NODE,
-    HANDOVER: CACHES,
+    "call_ms": NODE,
+    "reshape_ms": NODE,
+    "overhead_ms_per_layer": NODE,
+    OVERHEAD_PER_MB: CACHES,
     **{weights_cost(mb): MEMORY for mb in FOOTPRINTS_MB},
 }
 """Cost beside layers -> group whose factor it takes."""
@@ -80,7 +80,7 @@ class Speeds(Record):
 
     Attributes
     ----------
-    node_ms : float
+    shortest_ms : float
         Time of the shortest layer.
     cached_bytes_per_ms, memory_bytes_per_ms : float
         Fastest that layers read and write in the caches, and in memory.
@@ -89,13 +89,13 @@ class Speeds(Record):
         their window; 0 if none told.
     """
 
-    node_ms: float
+    shortest_ms: float
     cached_bytes_per_ms: float
     memory_bytes_per_ms: float
     row_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        speeds = (self.node_ms, self.cached_bytes_per_ms, self.memory_bytes_per_ms)
+        speeds = (self.shortest_ms, self.cached_bytes_per_ms, self.memory_bytes_per_ms)
         if not all(0 < value < math.inf for value in speeds) or not 0 <= self.row_ms < math.inf:
             raise ValueError("the speeds of an adaptation are damaged")
 
@@ -139,9 +139,9 @@ class Speeds(Record):
             return found
         near, far, rows, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
         given_ms = np.asarray(times_ms, dtype=float)
-        left_ms = whole_ms = np.where(given_ms > 0, given_ms, self.node_ms)
+        left_ms = whole_ms = np.where(given_ms > 0, given_ms, self.shortest_ms)
         for group, least_ms in (
-            (NODE, np.asarray(self.node_ms)),
+            (NODE, np.asarray(self.shortest_ms)),
             (MEMORY, far / self.memory_bytes_per_ms),
             (CACHES, near / self.cached_bytes_per_ms),
             (UNFOLDING, rows * self.row_ms),
@@ -285,7 +285,7 @@ class Adaptation(Record):
     Attributes
     ----------
     bundle : str
-        Mark of the bundle's part (`mark_of`).
+        Mark of the bundle's part (`bundle_id`).
     at : str
         When the probes were measured, ISO 8601, UTC.
     setting : Setting
@@ -297,14 +297,14 @@ class Adaptation(Record):
     correction : Correction
         Group of `GROUPS` -> time on the platform over time on the bundle's machine. `log_width` is
         the bound for nine of ten single probes, each left out of the fit.
-    doubts : mapping of str to float
+    factor_ci : mapping of str to float
         Group -> logarithm of the half width of its factor's 90% interval.
-    spreads : mapping of str to float
+    layer_ci : mapping of str to float
         Group -> logarithm of the half width of the 90% interval of a single layer around its
         factor; `log_width` of the correction where it is absent.
     probes : int
         How many were compared.
-    stood_in : bool
+    predicted_reference : bool
         Whether the bundle's own predictions stood in for times of the probes on its machine.
     remarks : tuple of str
         How the platform was disturbed meanwhile; empty if it was seen to be steady.
@@ -312,7 +312,7 @@ class Adaptation(Record):
         Costs beside layers as measured on the platform; empty if none were.
     from_bundle : bool
         Whether the bundle holds it, to answer for machines like the platform.
-    between : float
+    host_ci : float
         Logarithm of the half width of the 90% interval of how fast such a machine is over the
         platform; 0 for the platform itself.
     drift : float
@@ -329,19 +329,19 @@ class Adaptation(Record):
     platform: Platform
     speeds: Speeds
     correction: Correction
-    doubts: Mapping[str, float]
+    factor_ci: Mapping[str, float]
     probes: int
-    stood_in: bool
+    predicted_reference: bool
     remarks: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
     from_bundle: bool = False
-    between: float = 0.0
-    spreads: Mapping[str, float] = field(default_factory=dict)
+    host_ci: float = 0.0
+    layer_ci: Mapping[str, float] = field(default_factory=dict)
     drift: float = 0.0
     runs: tuple[ProbeTimes, ...] = ()
 
     def __post_init__(self) -> None:
-        known = (*self.doubts.values(), *self.spreads.values(), *self._factors, self.drift)
+        known = (*self.factor_ci.values(), *self.layer_ci.values(), *self._factors, self.drift)
         if not all(0 <= value < math.inf for value in known):
             raise ValueError("the adaptation is damaged")
 
@@ -352,7 +352,7 @@ class Adaptation(Record):
     @property
     def _spreads(self) -> Array:
         usual = self.correction.log_width
-        return np.array([self.spreads.get(group, usual) for group in GROUPS])
+        return np.array([self.layer_ci.get(group, usual) for group in GROUPS])
 
     def scaled(
         self, layers: Sequence[Layer], times_ms: Sequence[float] | Array
@@ -375,13 +375,13 @@ class Adaptation(Record):
         parts = self.speeds.shares(layers, times_ms) * self._factors
         factors: Array = parts.sum(axis=1)
         shares = parts / factors[:, np.newaxis]
-        # Adaptations without `spreads` may have an infinite width: a share of nothing adds nothing.
-        spreads = np.where(shares > 0, self._spreads, 0.0)
-        widths = np.hypot(np.linalg.norm(shares * spreads, axis=1), self.between)
+        # Those without `layer_ci` may have an infinite width: a share of nothing adds nothing.
+        layer_ci = np.where(shares > 0, self._spreads, 0.0)
+        widths = np.hypot(np.linalg.norm(shares * layer_ci, axis=1), self.host_ci)
         return factors, widths
 
     def doubt(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
-        """Return the logarithm of the half width that the factors' doubts leave of a sum of layers.
+        """Return the logarithm of the half width that `factor_ci` leaves of a sum of layers.
 
         Factors of different groups are taken to err independently: most probes tell of one group.
         How fast another machine is (`between`) is common to all, and so is half of the `drift`: the
@@ -394,15 +394,15 @@ class Adaptation(Record):
             On the platform; NaN counts as nothing.
         """
         known_ms = np.nan_to_num(np.asarray(times_ms, dtype=float))
-        common = math.hypot(self.between, self.drift / 2)
+        common = math.hypot(self.host_ci, self.drift / 2)
         if not known_ms.sum() > 0:
-            return math.hypot(common, max(self.doubts.values()))
+            return math.hypot(common, max(self.factor_ci.values()))
         shares = self.speeds.shares(layers, known_ms / self.correction.others)
         weights = known_ms @ shares / known_ms.sum()
         return math.hypot(
             common,
             *(
-                weight * self.doubts.get(group, 0.0)
+                weight * self.factor_ci.get(group, 0.0)
                 for weight, group in zip(weights, GROUPS, strict=True)
             ),
         )
@@ -422,11 +422,13 @@ class Adaptation(Record):
             if group
         }
         measured = {
-            name: ms for name, ms in self.costs.items() if name in _COSTS and name != HANDOVER
+            name: ms
+            for name, ms in self.costs.items()
+            if name in _COSTS and name != OVERHEAD_PER_MB
         }
         found = {**scaled, **measured, **_weights_costs(measured, costs)}
-        if HANDOVER in costs and not is_alike:
-            found[HANDOVER] = costs[HANDOVER]
+        if OVERHEAD_PER_MB in costs and not is_alike:
+            found[OVERHEAD_PER_MB] = costs[OVERHEAD_PER_MB]
         return found
 
     def summary(self) -> dict[str, Any]:
@@ -434,15 +436,15 @@ class Adaptation(Record):
         return {
             "at": self.at,
             "machine": self.platform.machine,
-            "factors": {group: self.correction.factor(group) for group in self.doubts},
-            "doubts": dict(self.doubts),
-            "spreads": dict(self.spreads),
+            "factors": {group: self.correction.factor(group) for group in self.factor_ci},
+            "factor_ci": dict(self.factor_ci),
+            "layer_ci": dict(self.layer_ci),
             "drift": self.drift,
             "log_width": None if math.isinf(width := self.correction.log_width) else width,
             "probes": self.probes,
             "runs": [each.at for each in counting(self.runs)],
             "unsteady_runs": [each.at for each in self.runs if each not in counting(self.runs)],
-            "stood_in": self.stood_in,
+            "predicted_reference": self.predicted_reference,
             "from_bundle": self.from_bundle,
             "remarks": list(self.remarks),
         }

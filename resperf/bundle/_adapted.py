@@ -17,7 +17,7 @@ from resperf.platform import Platform
 _FOLDER = "adapted"
 
 
-def mark_of(bundle: Bundle) -> str:
+def bundle_id(bundle: Bundle) -> str:
     """Return what tells a bundle's part from others: of its files, its date and its place."""
     files = sorted(bundle.manifest["files"].items())
     place = bundle.manifest["parts"].index(bundle.part)
@@ -33,12 +33,12 @@ def adaptation_file(bundle: Bundle, platform: Platform) -> Path:
         If this user has no home folder.
     """
     facts = {name: value for name, value in platform.to_json().items() if name != "probes"}
-    text = json.dumps([mark_of(bundle), facts], sort_keys=True)
+    text = json.dumps([bundle_id(bundle), facts], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"
 
 
-def keep_adaptation(bundle: Bundle, adaptation: Adaptation) -> Path:
+def save_adaptation(bundle: Bundle, adaptation: Adaptation) -> Path:
     """Write an adaptation, in place of an earlier one of the same bundle and platform.
 
     Raises
@@ -57,7 +57,7 @@ def keep_adaptation(bundle: Bundle, adaptation: Adaptation) -> Path:
     return path
 
 
-def kept_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
+def load_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
     """Return the adaptation of a bundle to a platform; None if there is none.
 
     Raises

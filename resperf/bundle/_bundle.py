@@ -82,7 +82,7 @@ class Bundle:
         on rows of several, or training steps have optimizers. `setting` and `platform` are the
         first.
     costs : mapping of str to float
-        ``session_ms`` and ``view_ms`` of that machine, if known.
+        ``call_ms`` and ``reshape_ms`` of that machine, if known.
     stored_copies : mapping of str to StoredCopies
         Kind -> copies of a layer per measured run; for other kinds they are assumed.
     layer_quantity : str
@@ -98,7 +98,7 @@ class Bundle:
         and ``within_10`` (fractions); ``errors["test"]`` likewise.
     estimates : mapping
         What was estimated instead of learnt -> ``how``, ``source`` and errors. Named
-        ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
+        ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"reshape_ms"``.
     correction : Correction or None
         In-network correction, if the bundle was calibrated on its machine.
     calibrations : tuple of Calibration
@@ -371,7 +371,7 @@ class Bundle:
             return self._last_adapted
         there = self._copy()
         there.adapted = adaptation
-        is_alike = adaptation.platform.is_like(self.platform)
+        is_alike = adaptation.platform.same_hardware(self.platform)
         there.setting = adaptation.setting
         there.costs = adaptation.of_costs(self.costs, is_alike=is_alike)
         there.platform = replace(adaptation.platform, device=self.device)
@@ -638,7 +638,7 @@ class Bundle:
             ms, low_ms, high_ms = _scaled(self.adapted, layers, ms, low_ms, high_ms)
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
-    def device_shares(self, layers: Sequence[Layer]) -> Array:
+    def gpu_busy_fraction(self, layers: Sequence[Layer]) -> Array:
         """Return the share of each layer's predicted execution in which the device works.
 
         Parameters
@@ -649,7 +649,7 @@ class Bundle:
         Returns
         -------
         array of float64 (layers,)
-            1 unless the times contain the host's dispatch (`LayerPredictor.device_shares`).
+            1 unless the times contain the host's dispatch (`LayerPredictor.gpu_busy_fraction`).
         """
         shares = np.ones(len(layers))
         for kind in {layer.kind for layer in layers}:
@@ -657,7 +657,7 @@ class Bundle:
             if isinstance(predictor, LayerPredictor):
                 rows = [row for row, layer in enumerate(layers) if layer.kind == kind]
                 columns = columns_of([layers[row] for row in rows])
-                shares[rows] = predictor.device_shares(columns, self.setting, self.platform)
+                shares[rows] = predictor.gpu_busy_fraction(columns, self.setting, self.platform)
         return shares
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from resperf.layers import Layer
 from resperf.records import Record
-from resperf.settings import Setting, same_way
+from resperf.settings import Setting, same_settings
 
 
 def group_of(layer: Layer) -> str:
@@ -27,8 +27,8 @@ class Correction(Record):
     factors : mapping of str to float
         Group of layers (`group_of`) -> time inside a network over time in isolation. A group that
         is absent has its kind's factor, else `others`.
-    node_ms, handover_ms_per_mb : float
-        Inter-layer overhead per layer and per MB, instead of that measured on short chains.
+    overhead_ms_per_layer, overhead_ms_per_mb : float
+        Overhead between layers per layer and per MB, instead of that measured on short chains.
     log_width : float
         Nine of ten runs of networks that were left out of the fit, all batch sizes of a network
         weighing as one, take their predicted time within a factor of exp(log_width); infinite if
@@ -40,15 +40,15 @@ class Correction(Record):
     """
 
     factors: Mapping[str, float]
-    node_ms: float
-    handover_ms_per_mb: float
+    overhead_ms_per_layer: float
+    overhead_ms_per_mb: float
     log_width: float
     evidence: Mapping[str, Any]
     others: float = 1.0
 
     def __post_init__(self) -> None:
         factors = (*self.factors.values(), self.others)
-        numbers = (*factors, self.node_ms, self.handover_ms_per_mb, self.log_width)
+        numbers = (*factors, self.overhead_ms_per_layer, self.overhead_ms_per_mb, self.log_width)
         if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in factors:
             raise ValueError("the in-network correction is damaged")
 
@@ -93,4 +93,4 @@ class Calibration(Record):
 
     def is_of(self, device: str, setting: Setting) -> bool:
         """Say whether the runs are of such a device and setting."""
-        return self.device == device and same_way(self.setting) == same_way(setting)
+        return self.device == device and same_settings(self.setting) == same_settings(setting)

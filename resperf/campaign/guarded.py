@@ -94,7 +94,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
     Parameters
     ----------
     built : Built
-        A network. A session call belongs to its execution: no offset is taken out.
+        A network. A per-run overhead belongs to its execution: no offset is taken out.
     monitor : Monitor
         Read before and after each round; the states that such a network could feel count.
     seconds : float

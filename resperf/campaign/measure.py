@@ -61,7 +61,7 @@ def measure_layer(
     spent_ns = 0
     flags: tuple[str, ...] = ()
     phases: dict[str, Samples] = {}
-    status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
+    status, detail, isolated_ms, call_ms = Status.OK, "", math.nan, math.nan
     try:
         if why := backend.without_layers():
             raise UnsupportedError(why)
@@ -78,7 +78,7 @@ def measure_layer(
                 phases[own] = _elsewhere(backend, layer, own, phases[own], protocol, clock)
                 spent_ns += clock() - sampling_ns
             flags = ("drift",) if phases[own].drift else ()
-        session_ms = backend.costs()["session_ms"]
+        call_ms = backend.costs()["call_ms"]
     except (UnsupportedError, MemoryError) as error:
         (status, detail), phases, flags = failure(error), {}, ()
         isolated_ms = math.nan
@@ -90,7 +90,7 @@ def measure_layer(
         setting=backend.setting(),
         platform=backend.platform(),
         isolated_ms=isolated_ms,
-        session_ms=session_ms,
+        call_ms=call_ms,
         started_at=started_at,
         duration_s=duration_ns / NS_PER_S,
         overhead_s=(duration_ns - spent_ns) / NS_PER_S,

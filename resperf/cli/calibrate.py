@@ -333,8 +333,8 @@ def _text_of_networks(learnt: Correction) -> str:
     factors = table(("kind", "in networks / in isolation"), rows, text=("kind",))
     return (
         f"{factors}\n"
-        f"inter-layer overhead: {1e3 * learnt.node_ms:.2f} us per layer, "
-        f"{learnt.handover_ms_per_mb:.4f} ms per MB passed between layers\n"
+        f"overhead between layers: {1e3 * learnt.overhead_ms_per_layer:.2f} us per layer, "
+        f"{learnt.overhead_ms_per_mb:.4f} ms per MB passed between layers\n"
         f"{count} runs: mean error {percent_cell(errors['alone'])} without the correction, "
         f"{percent_cell(errors['left_out'])} with it, for networks left out of the fit"
     )
@@ -362,12 +362,12 @@ def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
 
     rows = [
         [group, f"{found.correction.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
-        for group, doubt in found.doubts.items()
+        for group, doubt in found.factor_ci.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
     there = (
         "its own predictions stand in"
-        if found.stood_in
+        if found.predicted_reference
         else "measured there, as far as it holds them"
     )
     single = math.exp(found.correction.log_width)

@@ -343,7 +343,7 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "contains": list(imported.quantities),
         "rows": dict(imported.rows),
         "repeats": imported.repeats,
-        "session_ms": dict(imported.session_ms),
+        "call_ms": dict(imported.call_ms),
         "left_out": [
             {"reason": each.reason, "rows": each.rows, "first": each.first}
             for each in imported.left_out
@@ -414,8 +414,8 @@ def _untyped_lines(untyped: Sequence[Untyped]) -> list[str]:
 def _import_text(output: Path, imported: Imported) -> str:
     lines = [f"{output}: {sum(imported.rows.values())} rows of {', '.join(imported.quantities)}"]
     for kind, rows in imported.rows.items():
-        taken_ms = imported.session_ms.get(kind)
-        taken = "" if taken_ms is None else f", minus a session call of {format_ms(taken_ms)} ms"
+        taken_ms = imported.call_ms.get(kind)
+        taken = "" if taken_ms is None else f", minus a call of {format_ms(taken_ms)} ms"
         lines.append(f"  {kind}: {rows} rows{taken}")
     if imported.repeats:
         plural = "s repeat" if imported.repeats > 1 else " repeats"

@@ -144,7 +144,7 @@ class PredictCommand(BatchCommand):
     help="As --strict; also fail if a layer or copy is outside the trained range.",
 )
 @option(
-    "--show-lowering",
+    "--show-graph",
     section=OUTPUT,
     is_flag=True,
     help="Print which nodes of the file became which layer, in the order they run.",
@@ -157,7 +157,7 @@ def command(
     every: bool,
     strict: bool,
     strict_range: bool,
-    show_lowering: bool,
+    show_graph: bool,
     against: Path | None,
     devices: tuple[int, ...],
     strong: bool,
@@ -183,9 +183,9 @@ def command(
         return
     if strong or images is not None or topology is not None:
         raise click.UsageError("--strong, --images and --topology are about --devices")
-    if show_lowering and (as_json or device == EVERY_DEVICE):
+    if show_graph and (as_json or device == EVERY_DEVICE):
         raise click.UsageError(
-            "--show-lowering is text about one device; with --json, `sources` of each layer say it"
+            "--show-graph is text about one device; with --json, `sources` of each layer say it"
         )
     if question["block"] and (device == EVERY_DEVICE or against is not None):
         raise click.UsageError("--block is about one device, and no engine is of a block")
@@ -193,9 +193,9 @@ def command(
         raise click.UsageError("--custom is a time on one device; leave out --device all")
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
-    if against is not None and (show_lowering or device == EVERY_DEVICE or len(batches) > 1):
+    if against is not None and (show_graph or device == EVERY_DEVICE or len(batches) > 1):
         raise click.UsageError(
-            "--against compares one device and batch size, and not with --show-lowering"
+            "--against compares one device and batch size, and not with --show-graph"
         )
     question |= {"batch": one_or_several(batches), "strict": "range" if strict_range else strict}
     if against is not None:
@@ -212,7 +212,7 @@ def command(
         show_json([prediction.to_json() for prediction in predictions])
         return
     texts = [network_text(prediction, every=every) for prediction in predictions]
-    if show_lowering:
+    if show_graph:
         texts = [
             f"{text}\n\n{lowering_text(p, every=every)}"
             for text, p in zip(texts, predictions, strict=True)

@@ -181,13 +181,13 @@ _MEASURED_HERE: Sequence[tuple[str, _Rule]] = (
     ("started_at is not a time", lambda a: ~(a["started_at"] >= 0)),
     ("duration_s below 0", lambda a: ~(a["duration_s"] >= 0)),
     ("overhead_s below 0", lambda a: ~(a["overhead_s"] >= 0)),
-    ("ok but session_ms below 0", lambda a: _ok(a) & ~(_of_layer(a, "session_ms") >= 0)),
+    ("ok but call_ms below 0", lambda a: _ok(a) & ~(_of_layer(a, "call_ms") >= 0)),
 )
 
 _IMPORTED: Sequence[tuple[str, _Rule]] = (
-    ("ok but session_ms below 0", lambda a: _ok(a) & (_of_layer(a, "session_ms") < 0)),
+    ("ok but call_ms below 0", lambda a: _ok(a) & (_of_layer(a, "call_ms") < 0)),
 )
-"""Imported rows have no start; their cost of a session call is NaN if unknown."""
+"""Imported rows have no start; their cost of a call is NaN if unknown."""
 
 
 def _of_layer(arrays: Mapping[str, Array], name: str) -> Array:

@@ -23,7 +23,7 @@ from resperf.quantities import QUANTITIES, STEP
 def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     """Merge datasets and write the result.
 
-    Campaigns must be of the same machine and settings: costs such as that of a session call are
+    Campaigns must be of the same machine and settings: costs such as that of a call are
     those of all rows. Published measurements without such costs may be of several devices and
     settings, which each row keeps.
 
@@ -164,7 +164,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             for part, weight in zip(parts, weights, strict=True)
             if name in part.info.machine_costs
         ]
-        if name.endswith("_probe_ms") or (name == "session_ms" and imported):
+        if name.endswith("_probe_ms") or (name == "call_ms" and imported):
             # Larger values are from slow states of the machine, or kinds with longer calls.
             costs[name] = min(cost for cost, _ in known)
         else:
@@ -186,20 +186,20 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
 
 
 def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge files, counts, session calls and the words on formats; the rest is the first one's."""
+    """Merge files, counts, calls and the words on formats; the rest is the first one's."""
     if not sources:
         return {}
     left_out: Counter[str] = sum((Counter(source["left_out"]) for source in sources), Counter())
     files = [file for source in sources for file in source["files"]]
     calls_ms: dict[str, float] = {}
     for source in sources:
-        for kind, call_ms in source.get("session_ms", {}).items():
+        for kind, call_ms in source.get("call_ms", {}).items():
             calls_ms[kind] = min(call_ms, calls_ms.get(kind, call_ms))
     marked: Counter[str] = sum((Counter(each.get("marked", {})) for each in sources), Counter())
     engines = [engine for source in sources for engine in source.get("engines", ())]
     return {
         **sources[0], **_joined_words(sources),
-        "files": files, "left_out": dict(left_out), "session_ms": calls_ms,
+        "files": files, "left_out": dict(left_out), "call_ms": calls_ms,
         **({"marked": dict(marked)} if marked else {}),
         **({"engines": engines} if engines else {}),
     }  # fmt: skip

@@ -38,7 +38,7 @@ class DatasetInfo:
     created : str
         ISO 8601, UTC; now by default.
     machine_costs : mapping of str to float
-        Costs of the machine other than layers, such as ``{"session_ms": 0.012}``.
+        Costs of the machine other than layers, such as ``{"call_ms": 0.012}``.
     merged : tuple of mapping
         For a merged file: ``campaign``, ``seed``, ``versions``, ``created`` and number of ``rows``
         of each part, oldest first. Empty otherwise.

@@ -50,7 +50,7 @@ ROW_COLUMNS: Mapping[str, Column] = {
     "duration_s": Column("s", "wall time spent on the layer, building included", "<f8"),
     "overhead_s": Column("s", "part of duration_s outside warm-up and samples", "<f8"),
     "isolated_ms": Column("ms", "median wall time of one run of the layer alone", "<f8"),
-    "session_ms": Column("ms", "cost of a session call without any layer", "<f8"),
+    "call_ms": Column("ms", "cost of a call without any layer", "<f8"),
     "reference_ratio": Column("1", "time of the reference layer over its usual time", "<f8"),
     "setting": Column("1", "place in the file's settings", "<i4"),
     "platform": Column("1", "place in the file's platforms", "<i4"),
@@ -69,7 +69,7 @@ _NETWORK_NAMES: Mapping[str, Column] = {
 _DESCRIBED: Mapping[str, Column] = {
     "description": Column("name", "SHA-256 of its description, its name in descriptions", TEXT),
 }
-_OF_LAYERS = frozenset({"key", "isolated_ms", "session_ms"})
+_OF_LAYERS = frozenset({"key", "isolated_ms", "call_ms"})
 
 SAMPLE_COLUMNS: Mapping[str, Column] = {
     "value": Column("{unit}", "{stem}: one value of its samples, by the estimator", "<f8"),

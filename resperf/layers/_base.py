@@ -217,7 +217,7 @@ class Layer(Fields):
         """
         raise LayerError(f"{operator.op} is no layer of kind {cls.kind}")
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the ONNX node that runs this layer, in NCHW.
 
         Raises

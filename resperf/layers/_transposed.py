@@ -93,7 +93,7 @@ class TransposedConv(GroupedLayer):
             "dtype": dtype_of(operator),
         })  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
         weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
         return Kernel(

@@ -82,7 +82,7 @@ class Activation(FlatLayer):
             "activation": function_of(operator.op, operator.attributes),
         })  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator."""
         op, domain, attributes = _OPS[self.activation]
         bounds: tuple[tuple[int, ...], ...] = ((), ()) if op == "Clip" else ()

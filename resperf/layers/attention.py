@@ -154,7 +154,7 @@ class Attention(Layer):
             masked=present[3], dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return ``Attention`` or ``MultiHeadAttention``, without a KV cache."""
         attributes: dict[str, Any] = {"num_heads": self.heads}
         if self.features:

@@ -77,7 +77,7 @@ class Cast(FlatLayer):
             batch=batch, values=values, dtype=dtype_of(operator, DTYPES), dtype_out=DTYPE_OF[wanted]
         )
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Cast``."""
         return Kernel(
             "Cast", "", {"to": ELEMENT_TYPES[self.dtype_out]}, self.input_shape,

@@ -66,7 +66,7 @@ class Concat(Layer):
         rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
         return [(rows, each + (part < more)) for part in range(self.parts)]
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Concat`` of equal parts."""
         shapes = self.part_shapes
         return Kernel(

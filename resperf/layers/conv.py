@@ -171,7 +171,7 @@ class Conv(GroupedLayer, WindowLayer):
             "activation": fused_activation(operator),
         })  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Conv`` with its residual and activation."""
         # The residual is the fourth input and the bias the third: a residual needs a bias.
         bias = ((self.channels_out,),) * (self.bias or self.residual)

@@ -74,7 +74,7 @@ class ConvNd(VolumeConv):
             activation=fused_activation(operator), dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Conv`` with its activation."""
         return Kernel(
             "Conv", "", self._onnx_window() | {"group": self.groups}, self.input_shape,

@@ -43,7 +43,7 @@ class Cumulate(AlongAxis):
             raise LayerError(f"axis={axis} does not exist in shape {shape}")
         return cls(**cls._fields_at(shape, axis % len(shape)), dtype=dtype_of(operator, _DTYPES))
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
         shape = self.input_shape
         return Kernel("CumSum", "", {}, shape, shape, constants=((1,),), dtype=self.dtype)

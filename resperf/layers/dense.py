@@ -100,7 +100,7 @@ class Dense(WeightedProduct):
             "activation": fused_activation(operator), "dtype": operator.operand(0).dtype,
         })  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Gemm`` with its activation."""
         matrix, bias = (self.features_out, self.features_in), (self.features_out,)
         return Kernel(

@@ -84,7 +84,7 @@ class DepthToSpace(Layer):
             function="space_to_depth" if to_depth else deep, dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator."""
         attributes: dict[str, Any] = {"blocksize": self.side}
         op = "SpaceToDepth" if self.function == "space_to_depth" else "DepthToSpace"

@@ -116,7 +116,7 @@ class Einsum(ProductLayer):
             first=orders[0], second=orders[1], result=orders[2], dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return an ``Einsum`` of three axes per tensor."""
         equation = f"{self.first},{self.second}->{self.result}"
         return Kernel(

@@ -129,7 +129,7 @@ class Elementwise(OperandLayer):
         fields = cls._fields_of(operator, 1 if function in BINARY else None)
         return cls(**fields, function=function, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator on (batch x outer, middle, inner) and the second operand."""
         exponent = _EXPONENTS.get(self.function)
         return Kernel(

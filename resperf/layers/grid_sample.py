@@ -90,7 +90,7 @@ class GridSample(Layer):
             width_out=result[3], mode=mode, dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator as of operator set 16."""
         return Kernel(
             "GridSample", "", {"mode": _WORDS.get(self.mode, self.mode)}, self.input_shape,

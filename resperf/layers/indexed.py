@@ -121,7 +121,7 @@ class Indexed(Layer):
             dtype=dtype_of(operator, DTYPES),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator on a 2-D table."""
         if self.batch * self.length < MIN_TABLE_ROWS:
             raise LayerError(

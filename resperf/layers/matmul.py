@@ -93,7 +93,7 @@ class MatMul(ProductLayer):
             transposed=bool(attributes.get("transB")), dtype=dtype,
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``MatMul``, or a ``FusedMatMul`` for transposed matrices."""
         transposes = {"transA": int(self.transposed_first), "transB": int(self.transposed)}
         fused = self.transposed_first or self.transposed

@@ -172,7 +172,7 @@ class Move(Layer):
             function = "slice"  # Negative padding crops.
         return cls(**fields, function=function, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
         shape, result, dtype = self.input_shape, self.output_shape, self.dtype
         if self.function in ("slice", "copy"):

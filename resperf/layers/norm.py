@@ -144,7 +144,7 @@ class Norm(Layer):
             dtype=dtype,
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with its scale, bias and statistics."""
         shape, op = self.input_shape, _OPS[self.function]
         weights = ((self.channels,),) * _WEIGHTS[self.function]

@@ -130,7 +130,7 @@ class Pool(WindowLayer):
             "ceil_mode": not whole_image and bool(attributes.get("ceil_mode", 0)),
         })  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the pooling operator."""
         attributes: dict[str, Any] = {}
         if not self.whole_image:

@@ -88,7 +88,7 @@ class PoolNd(VolumePool):
         windows, dtype = operator.result()[2:], dtype_of(operator)
         return cls._read_pool(operator, mode, operator.shape(), windows, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the pooling operator."""
         attributes: dict[str, Any] = {}
         if not self.mode.startswith("global"):

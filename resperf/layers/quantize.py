@@ -102,7 +102,7 @@ class Quantize(FlatLayer):
             dtype_of(operator, ("float32",))
         return cls(batch=batch, values=values, function=function, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale for the whole tensor."""
         shape, op = self.input_shape, _OPS[self.function]
         if self.function == "dynamic":

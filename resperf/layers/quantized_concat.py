@@ -51,7 +51,7 @@ class QuantizedConcat(Concat):
         )  # fmt: skip
         return cls(**fields, rescaled=rescaled, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator; for `rescaled`, the result gets another zero point."""
         shapes = self.part_shapes
         count = len(shapes)

@@ -120,7 +120,7 @@ class QuantizedConv(VolumeConv):
             dtype=dtype_of(operator, INT8_TYPES, function == "integer"),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         if self.layout not in ("nchw", "nhwc"):
             raise LayerError(f"quantized_conv: no ONNX operator has layout={self.layout}")

@@ -104,7 +104,7 @@ class QuantizedDense(WeightedProduct):
             function=function, dtype=dtype,
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         own, matrix = scale(self.dtype), ((self.features_in, self.features_out), "int8")
         zero_points = (own[1], ((), "int8"))

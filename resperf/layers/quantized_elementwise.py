@@ -70,7 +70,7 @@ class QuantizedElementwise(OperandLayer):
         fields = cls._fields_of(operator, _SECOND_PLACE if function in _BINARY else None)
         return cls(**fields, function=function, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         own = scale(self.dtype)
         second = () if self.function in _UNARY else ((self.second_shape, self.dtype), *own)

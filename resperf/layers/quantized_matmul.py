@@ -83,7 +83,7 @@ class QuantizedMatMul(ProductLayer):
             function=function, dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
         if self.function == "integer":

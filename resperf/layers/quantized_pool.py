@@ -67,7 +67,7 @@ class QuantizedPool(VolumePool):
         layout, dtype = "nhwc" if last else "nchw", dtype_of(operator, INT8_TYPES)
         return cls._read_pool(operator, mode, shape, windows, layout=layout, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator with scales and zero points of input and output."""
         shape, result = self.input_shape, self.output_shape
         if self.layout == "nhwc":

@@ -56,7 +56,7 @@ class QuantizedSoftmax(AlongAxis):
         fields, across = softmax_fields(operator, int(operator.attributes.get("opset", 13)))
         return cls(**fields, across=across, dtype=dtype_of(operator, INT8_TYPES))
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""
         shape = softmax_shape(self.input_shape, across=self.across)
         typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))

@@ -108,7 +108,7 @@ class Recurrent(Layer):
             directions=weight[0], cell=cell, dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator as PyTorch exports it."""
         gates = _GATES[self.cell] * self.hidden
         attributes: dict[str, Any] = {

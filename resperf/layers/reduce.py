@@ -103,7 +103,7 @@ class Reduce(AlongAxis):
         joined = (*shape[: axes[0]], math.prod(shape[axis] for axis in axes), *inside)
         return cls(**cls._fields_at(joined, axes[0]), function=function, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
         if self.inner > 1:
             shape, result = self.input_shape, self.output_shape

@@ -117,7 +117,7 @@ class Resize(ResizedLayer):
             mode = ROUNDED
         return cls._between(operator, shape, result, mode=mode, layout=operator.layout)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""
         if self.layout != "nchw":
             factors = (self.height_out // self.height, self.width_out // self.width)

@@ -93,7 +93,7 @@ class ResizeNd(ResizedLayer):
             raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
         return cls._between(operator, shape, result, mode=mode)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes."""
         return Kernel(
             "Resize", "", {"mode": self.mode}, self.input_shape, self.output_shape,

@@ -98,7 +98,7 @@ class Select(BroadcastLayer):
             tensors = 1
         return cls(**fields, tensors=tensors, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Where`` with a mixed condition."""
         return Kernel(
             "Where", "", {}, self.input_shape, self.output_shape, extra_shapes=self.value_shapes,

@@ -69,7 +69,7 @@ class Softmax(AlongAxis):
             function = ACROSS
         return cls(**fields, function=function, dtype=dtype_of(operator))
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
         shape = softmax_shape(self.input_shape, across=self.function == ACROSS)
         return Kernel(_OPS[self.function], "", {"axis": 1}, shape, shape, in_place=True)

@@ -75,7 +75,7 @@ class TopK(AlongAxis):
         fields = cls._fields_at(operator.shape(), operator.axis(-1))
         return cls(**fields, kept=kept, dtype=dtype_of(operator, _DTYPES))
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
         return Kernel(
             "TopK", "", {"axis": 1}, self.input_shape, self.output_shape, constants=((self.kept,),),

@@ -170,7 +170,7 @@ class Transpose(Layer):
         dims = dict(zip(_DIMS, lengths, strict=False))
         return cls(batch=batch, **dims, order=named, dtype=dtype)
 
-    def kernel(self) -> Kernel:
+    def as_onnx_node(self) -> Kernel:
         """Return a ``Transpose`` of the batch and the named axes."""
         perm, shape = [0, *(int(axis) for axis in self._named)], list(self.input_shape)
         if self.order.endswith(_SLOW):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resperf.bundle import Adaptation, Bundle, is_shipped, kept_adaptation
+from resperf.bundle import Adaptation, Bundle, is_shipped, load_adaptation
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import ResperfError
 from resperf.platform import Platform, this_platform
@@ -19,7 +19,7 @@ COSTS_SCALED = (
 )
 """The shipped bundle's, in float32 (docs/accuracy.md, held-out networks)."""
 _HOSTS, _PROCESSORS = 0.2, 0.5
-"""`Adaptation.between` for another host of the same model of processor, and for another processor
+"""`Adaptation.host_ci` for another host of the same model of processor, and for another processor
 with the same vectors: rough."""
 
 
@@ -36,7 +36,7 @@ def as_adapted(bundle: Bundle) -> Bundle:
     here = None if bundle.adapted is not None else _here(bundle)
     if here is None:
         return bundle
-    kept = kept_adaptation(bundle, here) or _like(bundle, here)
+    kept = load_adaptation(bundle, here) or _like(bundle, here)
     return bundle if kept is None else bundle.adapted_to(kept)
 
 
@@ -46,7 +46,7 @@ def _like(bundle: Bundle, here: Platform) -> Adaptation | None:
     if found is None or bundle.calibration() is not None:
         return None
     same = (here.processor, here.model) == (found.platform.processor, found.platform.model)
-    return replace(found, between=_HOSTS if same else _PROCESSORS)
+    return replace(found, host_ci=_HOSTS if same else _PROCESSORS)
 
 
 def why_not_adaptable(bundle: Bundle) -> str:

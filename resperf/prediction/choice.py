@@ -27,7 +27,7 @@ from resperf.prediction.offers import (
     own_offers,
     sheet_targets,
 )
-from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_way
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_settings
 from resperf.targets import DEFAULT
 
 _TABLE = ".toml"
@@ -269,7 +269,7 @@ def _under_calibrated(query: Query, choice: Choice) -> Choice:
         for setting in part.settings
         if any(each.is_of(device, setting) for each in part.calibrations)
     ]
-    ways = {tuple(same_way(each.setting).items()) for each in found}
+    ways = {tuple(same_settings(each.setting).items()) for each in found}
     return replace(choice, bundle=found[0]) if len(ways) == 1 else choice
 
 

@@ -95,7 +95,7 @@ def completed(bundle: Bundle, facts: DeviceFacts | None) -> Bundle:
         None: estimate no copies.
     """
     try:
-        free = target_of(bundle.device, bundle.framework).free
+        free = target_of(bundle.device, bundle.framework).no_such_costs
     except ResperfError:
         free = ()
     costs = {name: 0.0 for name in free if name not in bundle.costs}

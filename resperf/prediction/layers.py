@@ -71,7 +71,7 @@ def known_layers(bundle: Bundle, layers: Sequence[Layer]) -> Known:
     """Predict the execution of lowered layers of one or many networks, each distinct one once."""
     distinct = {layer.key: layer for layer in layers}
     chosen = [*distinct.values()]
-    shares = bundle.device_shares(chosen).tolist()
+    shares = bundle.gpu_busy_fraction(chosen).tolist()
     return dict(zip(distinct, zip(layer_times(bundle, chosen), shares, strict=True), strict=True))
 
 

@@ -75,8 +75,8 @@ def predict_network(
         Predictors of one device and framework.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside the trained range. An unknown inter-layer overhead is listed
-        (`Prediction.missing_costs`), not refused.
+        with layers or copies outside the trained range. An unknown overhead between layers is
+        listed (`Prediction.missing_costs`), not refused.
     threads : int, optional
         Number of threads to predict for; only compared with the bundle's.
     whole : bool
@@ -188,7 +188,7 @@ def _of_lowered(
         )
     if not composable(bundle.layer_quantity, [bundle.layer_quantity]):
         raise UnsupportedError(
-            f"{bundle.path} predicts whole calls: each contains a session call and the copies "
+            f"{bundle.path} predicts whole calls: each contains a call and the copies "
             "between host and device, which a network pays once and not per layer; predict single "
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
@@ -342,15 +342,15 @@ def _prediction(
         phases=total.phases,
         layers=layers,
         skipped=skipped,
-        session_ms=total.session_ms,
-        views_ms=total.views_ms,
-        handover_ms=total.handover_ms,
+        call_ms=total.call_ms,
+        reshapes_ms=total.reshapes_ms,
+        overhead_ms=total.overhead_ms,
         lowering=lowered.method,
         rule=rule,
         estimated_phases=tuple(
             phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
         ),
-        views_estimated="view_ms" in bundle.estimates,
+        reshapes_estimated="reshape_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
         log_width=log_width,
@@ -393,7 +393,7 @@ def _widths(
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
     """Predict a network with times of isolated layers, to compare with isolated measurements.
 
-    The total is that of `predict_network`. The inter-layer overhead therefore includes the
+    The total is that of `predict_network`. The overhead between layers therefore includes the
     in-network correction and the cost of moved weights; it may be below zero.
     """
     prediction = predict_network(network, bundle, threads=threads)
@@ -404,8 +404,8 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
         for each in (alone, prediction)
     )
-    handover_ms = prediction.handover_ms + placed_ms - alone_ms
-    return replace(prediction, layers=alone.layers, handover_ms=handover_ms)
+    overhead_ms = prediction.overhead_ms + placed_ms - alone_ms
+    return replace(prediction, layers=alone.layers, overhead_ms=overhead_ms)
 
 
 def _predict_nodes(

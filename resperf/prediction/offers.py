@@ -143,7 +143,8 @@ def sheet_offers(device: str | None = None) -> Iterator[Offer]:
     for facts in accelerators(device):
         platform = platform_of(facts)
         by_use = sorted(
-            sheet_targets(facts), key=lambda row: (not row.usual, -len(estimated_precisions(row)))
+            sheet_targets(facts),
+            key=lambda row: (not row.default_for_class, -len(estimated_precisions(row))),
         )
         for row in by_use:
             for precision in estimated_precisions(row):

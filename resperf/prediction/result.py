@@ -44,7 +44,7 @@ class PhaseTimes(Record):
     preprocess_ms : float
         From the host's arrays to values on the device, including re-layout of the inputs.
     execution_ms : float
-        All layers, shape-only operators and the session call.
+        All layers, reshapes and the call.
     postprocess_ms : float
         From values on the device to the host's arrays.
     """
@@ -245,12 +245,12 @@ class Prediction:
         In the order they run.
     skipped : tuple of Skipped
         Operators and copies that the total does not contain.
-    session_ms : float
-        Cost of the session call, contained in ``phases.execution_ms``; NaN if not known.
-    views_ms : float
+    call_ms : float
+        Cost of the call, contained in ``phases.execution_ms``; NaN if not known.
+    reshapes_ms : float
         Cost of operators that only change a shape, likewise.
-    handover_ms : float
-        Inter-layer overhead, likewise.
+    overhead_ms : float
+        Overhead between layers, likewise.
     warnings : tuple of str
         Why the numbers may be off.
     lowering : str
@@ -262,7 +262,7 @@ class Prediction:
         `resperf.prediction.rules.RULES`.
     estimated_phases : tuple of str
         Those of preprocess and postprocess that are estimated instead of learnt.
-    views_estimated : bool
+    reshapes_estimated : bool
         Whether the cost of operators that only change a shape is estimated.
     copies : str
         ``"stored"`` if the bundle says how many copies of a layer were measured together, which
@@ -299,8 +299,8 @@ class Prediction:
     quantities : tuple of QuantityPrediction
         Other predicted quantities of the network, such as ``peak_memory_bytes``.
     missing_costs : tuple of Skipped
-        Costs other than operators, such as ``node_ms``, that the total does not contain because
-        the bundle does not have them.
+        Costs other than operators, such as ``overhead_ms_per_layer``, that the total does not
+        contain because the bundle does not have them.
     groups, classes : tuple of Part
         The execution of a network that was predicted as a whole, attributed to groups and to single
         classes of operators; empty if they are not told apart.
@@ -325,15 +325,15 @@ class Prediction:
     phases: PhaseTimes
     layers: tuple[LayerPrediction, ...]
     skipped: tuple[Skipped, ...] = ()
-    session_ms: float = 0.0
-    views_ms: float = 0.0
-    handover_ms: float = 0.0
+    call_ms: float = 0.0
+    reshapes_ms: float = 0.0
+    overhead_ms: float = 0.0
     warnings: tuple[str, ...] = ()
     lowering: str = ""
     framework_version: str = ""
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
-    views_estimated: bool = False
+    reshapes_estimated: bool = False
     copies: str = "assumed"
     nodes: tuple[LoweredNode, ...] = ()
     log_width: float = math.inf
@@ -446,7 +446,7 @@ class Prediction:
                 for layer in self.layers
                 if layer.estimated and layer.phase not in self.estimated_phases
             ),
-            self.views_ms if self.views_estimated else 0.0,
+            self.reshapes_ms if self.reshapes_estimated else 0.0,
         ]
         return known_sum(parts_ms)
 
@@ -567,7 +567,7 @@ class Prediction:
         """How much of the total comes from layers inside the trained range, and what is missing.
 
         ``in_range_ms`` and ``out_of_range_ms`` are times of layers. ``other_ms`` is that of copies,
-        the session call, inter-layer overhead and shape-only operators. ``in_range``,
+        the call, overhead between layers and reshapes. ``in_range``,
         ``out_of_range`` and ``other`` are their shares of the total. ``unknown`` is the number of
         operators and copies that it does not contain. ``macs``, ``moved_bytes`` and ``unsized`` are
         `covered`.
@@ -609,8 +609,8 @@ class Prediction:
 SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped")
 """Keys of a document of a predicted or a measured network."""
 _OWN = (
-    "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
-    "lowering", "framework_version", "rule", "estimated_phases", "views_estimated", "copies",
+    "complete", "machine", "bundle", "method", "call_ms", "reshapes_ms", "overhead_ms", "warnings",
+    "lowering", "framework_version", "rule", "estimated_phases", "reshapes_estimated", "copies",
     "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",

@@ -21,7 +21,7 @@ class Total:
     Attributes
     ----------
     phases : PhaseTimes
-    session_ms, views_ms, handover_ms : float
+    call_ms, reshapes_ms, overhead_ms : float
         Parts of the execution phase other than layers; NaN if the bundle does not have them.
     missing : tuple of Skipped
         Operators and copies that the rule needs and the bundle does not have.
@@ -30,9 +30,9 @@ class Total:
     """
 
     phases: PhaseTimes
-    session_ms: float = 0.0
-    views_ms: float = 0.0
-    handover_ms: float = 0.0
+    call_ms: float = 0.0
+    reshapes_ms: float = 0.0
+    overhead_ms: float = 0.0
     missing: tuple[Skipped, ...] = ()
     missing_costs: tuple[Skipped, ...] = ()
 
@@ -97,9 +97,12 @@ def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
 
 
 def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Skipped, ...]]:
-    """Return the inter-layer overhead; list its costs that were not measured."""
+    """Return the overhead between layers; list its costs that were not measured."""
     layers = layers_behind_each_other(lowered.nodes)
-    counts = {"node_ms": len(layers), "handover_ms_per_mb": inter_layer_bytes(layers) / 1e6}
+    counts = {
+        "overhead_ms_per_layer": len(layers),
+        "overhead_ms_per_mb": inter_layer_bytes(layers) / 1e6,
+    }
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
     if bundle.corrections:
         costs = {label: getattr(bundle.corrections[-1], label) for label in counts}
@@ -112,7 +115,7 @@ def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[
 
 
 def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
-    """Add up copies of inputs and outputs, layers, inter-layer overhead and one session call.
+    """Add up copies of inputs and outputs, layers, overhead between them and per-run overhead.
 
     ResPerfNet's equations 2 to 6 for networks with several inputs and outputs: the cost of a copy
     between host and device depends on the tensor, not on the layer that uses it.
@@ -122,23 +125,23 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
         bundle, "postprocess", lowered.outputs, lowered.unsized_outputs
     )
     views = [(node.name, node.op) for node in lowered.nodes if node.role == "view"]
-    views_ms, missing_views = _cost(bundle, "view_ms", views)
-    session_ms, missing_session = _cost(bundle, "session_ms", [("session", "call")])
-    handover_ms, missing_costs = _inter_layer(bundle, lowered)
+    reshapes_ms, missing_views = _cost(bundle, "reshape_ms", views)
+    call_ms, missing_session = _cost(bundle, "call_ms", [("session", "call")])
+    overhead_ms, missing_costs = _inter_layer(bundle, lowered)
     layers_ms = _times_of(lowered, times_ms, "execution", "unknown")
     phases = PhaseTimes(
         preprocess_ms=known_sum(copied_in_ms + _times_of(lowered, times_ms, "preprocess")),
-        execution_ms=known_sum([known_sum(layers_ms), views_ms, session_ms, handover_ms]),
+        execution_ms=known_sum([known_sum(layers_ms), reshapes_ms, call_ms, overhead_ms]),
         postprocess_ms=known_sum(copied_out_ms + _times_of(lowered, times_ms, "postprocess")),
     )
     missing = (*missing_in, *missing_out, *missing_views, *missing_session)
-    return Total(phases, session_ms, views_ms, handover_ms, missing, missing_costs)
+    return Total(phases, call_ms, reshapes_ms, overhead_ms, missing, missing_costs)
 
 
 def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
     """Add up the first layer's preprocess, all layers' execution, the last layer's postprocess.
 
-    ResPerfNet's equation 2 as published: without session call and shape-only operators, with one
+    ResPerfNet's equation 2 as published: without per-run overhead and reshapes, with one
     input and one output. The re-layout of the network's input and output belongs to the outer
     phases (the T of equations 4 and 6); if a framework runs it as separate nodes, these are added
     there.

@@ -23,7 +23,7 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import three_phase
 from resperf.quantities import EXECUTION, STEP
-from resperf.settings import Mode, Setting, same_way
+from resperf.settings import Mode, Setting, same_settings
 from resperf.targets import DEFAULT
 from resperf.units import US_PER_MS
 
@@ -69,7 +69,7 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
     as it is.
     """
     asked = bundle.setting
-    precisions = {same_way(asked)["precision"], bundle.fallbacks.get(asked.precision)}
+    precisions = {same_settings(asked)["precision"], bundle.fallbacks.get(asked.precision)}
     return sorted(
         (
             replace(setting, precision=asked.precision)
@@ -79,7 +79,7 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
             if setting.framework == bundle.framework
             and setting.mode is not asked.mode
             and setting.is_compiled == asked.is_compiled
-            and same_way(setting)["precision"] in precisions
+            and same_settings(setting)["precision"] in precisions
         ),
         key=lambda setting: len(setting.differences(asked)),
     )
@@ -116,8 +116,8 @@ def answered(
     complete = completed(bundle, sheet_facts(bundle) if estimated else None)
     # A processor computes where the inputs are.
     copied = replace(lowered, inputs=(), outputs=(), unsized_outputs=()) if is_host else lowered
-    # The session call is part of the execution.
-    called = complete.with_estimates({"session_ms": 0.0}, {}, "")
+    # The per-run overhead is part of the execution.
+    called = complete.with_estimates({"call_ms": 0.0}, {}, "")
     total = three_phase(called, replace(copied, nodes=()), ())
     account = bundle.answering(NETWORK, EXECUTION, bundle.setting, bundle.platform).account(
         network, EXECUTION, bundle.setting, bundle.platform
@@ -127,9 +127,9 @@ def answered(
         phases=replace(total.phases, execution_ms=found[EXECUTION].value),
         skipped=total.missing,
         # Parts of the execution that are not told apart.
-        session_ms=math.nan,
-        views_ms=math.nan,
-        handover_ms=math.nan,
+        call_ms=math.nan,
+        reshapes_ms=math.nan,
+        overhead_ms=math.nan,
         warnings=(*whole.warnings, *lowered.notes),
         lowering=lowered.method,
         nodes=lowered.nodes,

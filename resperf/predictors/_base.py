@@ -478,7 +478,7 @@ class LayerPredictor(Predictor):
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer, shape (rows,)."""
 
-    def device_shares(
+    def gpu_busy_fraction(
         self,
         columns: Columns,
         setting: Setting,  # noqa: ARG002

@@ -120,7 +120,7 @@ class Costs(Record):
         """Return how many of the rows have aligned sizes or not, and how many there are."""
         return self.aligned if aligned else self.rows - self.aligned, self.rows
 
-    def device_shares(self, terms: Mapping[str, Array], scales: Array) -> Array:
+    def gpu_busy_fraction(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the share of each layer's time in which the device works, (rows,).
 
         A time between two events of an idle device begins with the dispatch of the host. It grows

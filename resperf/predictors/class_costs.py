@@ -275,13 +275,13 @@ class ClassCosts(Predictor):
         fits = json.dumps({key: fit.to_json() for key, fit in self.fits_.items()})
         arrays[_FITS] = np.frombuffer(fits.encode(), dtype=np.uint8)
         np.savez_compressed(path, **arrays)
-        spreads = {kind: each.to_json() for kind, each in self.spreads_.items()}
-        return {"network": path.name, "spreads": spreads}
+        layer_ci = {kind: each.to_json() for kind, each in self.spreads_.items()}
+        return {"network": path.name, "layer_ci": layer_ci}
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         self._stored_in = folder / stored(values, "network")
-        spreads = stored(values, "spreads")
-        self.spreads_ = {kind: Spread.from_json(each) for kind, each in spreads.items()}
+        layer_ci = stored(values, "layer_ci")
+        self.spreads_ = {kind: Spread.from_json(each) for kind, each in layer_ci.items()}
 
 
 def _read_fits(path: Path) -> dict[str, ClassFit]:

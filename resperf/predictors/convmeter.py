@@ -32,7 +32,7 @@ from resperf.predictors.network_totals import (
     counted,
 )
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
-from resperf.settings import Setting, same_way
+from resperf.settings import Setting, same_settings
 
 _FORWARD = frozenset({EXECUTION, "latency_ms", WHOLE_CALL, "forward_ms"})
 _UPDATING = frozenset({"update_ms", STEP})
@@ -118,11 +118,11 @@ class LinearInTotals(Predictor):
         UnsupportedError
             If no network was measured so on this device.
         """
-        way = same_way(setting)
+        way = same_settings(setting)
         alike = [
             fit
             for fit in self.fits_
-            if fit.device == platform.device and same_way(fit.setting) == way
+            if fit.device == platform.device and same_settings(fit.setting) == way
         ]
         if not alike:
             known = sorted({fit.described for fit in self.fits_})

@@ -321,7 +321,7 @@ class Roofline(Boosted):
             for each in self.sessions_
         )
 
-    def device_shares(self, columns: Columns, setting: Setting, platform: Platform) -> Array:
+    def gpu_busy_fraction(self, columns: Columns, setting: Setting, platform: Platform) -> Array:
         """Return the share of each predicted time that is not launch and dispatch, (rows,).
 
         All of it, where the times that were learnt from are of kernels alone.
@@ -329,7 +329,7 @@ class Roofline(Boosted):
         shares = np.empty(len(next(iter(columns.values()))))
         for _, places, session, layers in self._known(columns, setting, platform):
             terms = card_terms(self.kind, layers.quantities, session.card())
-            shares[places] = self._costs_of(session).device_shares(
+            shares[places] = self._costs_of(session).gpu_busy_fraction(
                 terms, self._scales(layers.columns)
             )
         return shares

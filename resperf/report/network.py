@@ -157,7 +157,8 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     if prediction.missing_costs:
         names = " and ".join(f"no {each.name}" for each in prediction.missing_costs)
         lines.append(
-            f"the total does not include inter-layer overhead: the bundle's dataset holds {names}"
+            "the total does not include overhead between layers: the bundle's dataset holds "
+            f"{names}"
         )
     return lines
 
@@ -224,7 +225,7 @@ def _adapted(prediction: Prediction) -> str:
         return ""
     factors = ", ".join(
         f"{group} {found.correction.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
-        for group, doubt in found.doubts.items()
+        for group, doubt in found.factor_ci.items()
     )
     disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
     where = "this machine"
@@ -254,13 +255,15 @@ def _total_remark(result: Prediction | MeasuredNetwork) -> str:
 def _contents(result: Prediction | MeasuredNetwork) -> str:
     """List the parts of the execution phase that are not layers."""
     parts = []
-    if result.session_ms > 0:
-        parts.append(f"session call {ms_cell(result.session_ms)}")
-    if result.views_ms > 0:
-        mark = f", {ESTIMATED}" if isinstance(result, Prediction) and result.views_estimated else ""
-        parts.append(f"shape-only operators {ms_cell(result.views_ms)}{mark}")
-    if isinstance(result, Prediction) and result.handover_ms > 0:
-        parts.append(f"inter-layer overhead {ms_cell(result.handover_ms)}")
+    if result.call_ms > 0:
+        parts.append(f"per-run overhead {ms_cell(result.call_ms)}")
+    if result.reshapes_ms > 0:
+        mark = (
+            f", {ESTIMATED}" if isinstance(result, Prediction) and result.reshapes_estimated else ""
+        )
+        parts.append(f"reshapes {ms_cell(result.reshapes_ms)}{mark}")
+    if isinstance(result, Prediction) and result.overhead_ms > 0:
+        parts.append(f"overhead between layers {ms_cell(result.overhead_ms)}")
     return f"of this {', '.join(parts)}" if parts else ""
 
 

@@ -105,7 +105,7 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
     """Return the total, the phases, and the parts of the execution phase.
 
     The remainder is the time of the whole network beyond its layers measured in isolation:
-    inter-layer overhead, which is predicted, and operators that were not measured in isolation.
+    overhead between layers, which is predicted, and operators that were not measured in isolation.
     """
     of_execution = [each for each in prediction.layers if each.phase == "execution"]
     layers_ms = sum(each.execution_ms for each in of_execution) if prediction.layers else math.nan
@@ -118,8 +118,8 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
         ComparisonRow("  preprocess", None, mine.preprocess_ms, theirs.preprocess_ms),
         ComparisonRow("  execution", None, mine.execution_ms, theirs.execution_ms),
         ComparisonRow("    sum of layers", None, layers_ms, measured.layers_ms),
-        ComparisonRow("    session call", None, prediction.session_ms, measured.session_ms),
-        ComparisonRow("    shape-only operators", None, prediction.views_ms, measured.views_ms),
-        ComparisonRow("    remainder", None, prediction.handover_ms, measured.remainder_ms, rest),
+        ComparisonRow("    per-run overhead", None, prediction.call_ms, measured.call_ms),
+        ComparisonRow("    reshapes", None, prediction.reshapes_ms, measured.reshapes_ms),
+        ComparisonRow("    remainder", None, prediction.overhead_ms, measured.remainder_ms, rest),
         ComparisonRow("  postprocess", None, mine.postprocess_ms, theirs.postprocess_ms),
     ]

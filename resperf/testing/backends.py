@@ -55,7 +55,7 @@ ROUNDS, WARMUPS, RUNS = 3, 2, 5
 FASTER, SLOWER = 0.8, 1.25
 """Ratios of two times of one round that noise explains."""
 SLACK_MS = 0.01
-"""Differences of two session calls of one session that noise explains."""
+"""Differences of two calls of one session that noise explains."""
 SUM_BAND = (1 / 3, 3.0)
 """Sum of marginal times over the time of LeNet, which is mostly dispatch on some devices."""
 BATCH = 4
@@ -214,9 +214,9 @@ def _described(backend: Backend, target: Target) -> Iterator[Finding]:
 
 
 def _costs(backend: Backend, target: Target) -> Iterator[Finding]:
-    """Look for the session call, which every row of a layer has, and for what a view costs."""
+    """Look for the call, which every row of a layer has, and for what a view costs."""
     costs = dict(backend.costs())
-    needed = ["session_ms", *(["view_ms"] if "view_ms" not in target.free else [])]
+    needed = ["call_ms", *(["reshape_ms"] if "reshape_ms" not in target.no_such_costs else [])]
     wrong = [f"no {name}" for name in needed if name not in costs]
     wrong += [f"{name} is {value}" for name, value in costs.items() if not _is_amount(value)]
     figures = {name: value for name, value in costs.items() if _is_amount(value)}
@@ -451,7 +451,7 @@ def _sum(backend: Backend, path: Path, whole: Phase, own: str) -> Finding:
     costs = backend.costs()
     views = sum(node.role == "view" for node in nodes)
     parts_ms = [times_ms[node.layer.key] for node in nodes if node.layer is not None]
-    sum_ms = sum(parts_ms) + costs["session_ms"] + views * costs.get("view_ms", 0.0)
+    sum_ms = sum(parts_ms) + costs["call_ms"] + views * costs.get("reshape_ms", 0.0)
     whole_ms = _fastest(whole)
     ratio = sum_ms / whole_ms if whole_ms > 0 else math.inf
     low, high = SUM_BAND

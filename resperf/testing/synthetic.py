@@ -6,7 +6,7 @@ that an ONNX operator does the work of. At the default speeds `GFLOPS` and `GB_P
     execution_ms   = 0.005 + 2 macs / (gflops 1e6) + moved_bytes / (gb_per_s 1e6)
     preprocess_ms  = 0.010 + input_bytes / (gb_per_s 1e6)
     postprocess_ms = 0.010 + output_bytes / (gb_per_s 1e6)
-    isolated_ms    = session_ms + execution_ms
+    isolated_ms    = call_ms + execution_ms
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class SyntheticBackend(Backend):
 
     def costs(self) -> Mapping[str, float]:
         """Return constants; shape-only nodes are free."""
-        return {"session_ms": SESSION_MS, "view_ms": 0.0}
+        return {"call_ms": SESSION_MS, "reshape_ms": 0.0}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as they are: the simulated device fuses and re-lays nothing."""
@@ -181,7 +181,7 @@ class SyntheticBackend(Backend):
         """
         self._begin(layer.key)
         try:
-            layer.kernel()
+            layer.as_onnx_node()
         except LayerError as error:
             raise UnsupportedError(f"synthetic: {error}") from error
         if layer.moved_bytes > MEMORY_BYTES:

@@ -2,7 +2,7 @@
 
 A layer measured in isolation finds its inputs and its kernel's instructions in cache. Inside
 networks it does not, and the difference is systematic for each kind of layer. The correction is a
-factor for each kind, and an inter-layer overhead for each layer and each byte passed between
+factor for each kind, and an overhead between layers for each layer and each byte passed between
 layers. Both are fitted to measured totals.
 """
 
@@ -64,7 +64,7 @@ FEWEST_FOR_WIDTH = 10
 
 
 @dataclass(frozen=True)
-class Placed:
+class TimedNetwork:
     """A network that was measured as a whole and predicted layer by layer.
 
     Attributes
@@ -81,7 +81,7 @@ class Placed:
     inter_layer_mb : float
         MB passed between layers.
     rest_ms : float
-        Predicted time of everything else: outer phases, session call, shape-only operators.
+        Predicted time of everything else: outer phases, per-run overhead, reshapes.
     noise : float
         Relative standard error of `measured_ms`, as far as it was measured several times.
     """
@@ -144,9 +144,9 @@ def priors_elsewhere(*, probed: bool) -> Priors:
 
 
 def fit_correction(
-    placed: Sequence[Placed], costs: Mapping[str, float], priors: Priors | None = None
+    placed: Sequence[TimedNetwork], costs: Mapping[str, float], priors: Priors | None = None
 ) -> Correction:
-    """Fit a factor for each kind and the inter-layer overhead to measured totals.
+    """Fit a factor for each kind and the overhead between layers to measured totals.
 
     Relative errors are minimised, with priors that draw factors towards 1 (or a factor that all
     kinds share, and that towards 1) and costs towards those of chains. A kind that takes no time in
@@ -154,10 +154,10 @@ def fit_correction(
 
     Parameters
     ----------
-    placed : sequence of Placed
+    placed : sequence of TimedNetwork
         At least one; of at least `FEWEST_NETWORKS` networks without a common factor.
     costs : mapping of str to float
-        The bundle's ``node_ms`` and ``handover_ms_per_mb``, if known.
+        The bundle's ``overhead_ms_per_layer`` and ``overhead_ms_per_mb``, if known.
     priors : Priors, optional
         By default those of a bundle's own machine, measured for this purpose.
 
@@ -187,8 +187,8 @@ def fit_correction(
         _refuse_implausible(float(np.median(measured / before)))
     return Correction(
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
-        node_ms=float(solution[-2]),
-        handover_ms_per_mb=float(solution[-1]),
+        overhead_ms_per_layer=float(solution[-2]),
+        overhead_ms_per_mb=float(solution[-1]),
         log_width=_log_width(placed, np.abs(np.log(measured / left_out_ms)), priors.log_width),
         evidence=_evidence(placed, before, after, left_out_ms),
         others=others,
@@ -219,15 +219,15 @@ def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
         )
 
 
-def total_ms(placed: Placed, learnt: Correction) -> float:
+def total_ms(placed: TimedNetwork, learnt: Correction) -> float:
     """Predict a network's total with a correction."""
     kinds = list(placed.kinds_ms)
-    values = [*map(learnt.factor, kinds), learnt.node_ms, learnt.handover_ms_per_mb]
+    values = [*map(learnt.factor, kinds), learnt.overhead_ms_per_layer, learnt.overhead_ms_per_mb]
     return _total_ms(placed, kinds, values)
 
 
 def _evidence(
-    placed: Sequence[Placed], before: Any, after: Any, left_out_ms: Any
+    placed: Sequence[TimedNetwork], before: Any, after: Any, left_out_ms: Any
 ) -> dict[str, Any]:
     measured = np.array([each.measured_ms for each in placed])
     return {
@@ -269,12 +269,12 @@ def _without_noise(ratios: Any, noises: Any) -> Any:
     return ratios * np.sqrt(own / (own + noises**2))
 
 
-def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
+def _log_width(placed: Sequence[TimedNetwork], ratios: Any, known: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten runs of networks.
 
     It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
-    network weigh together as one, without what their measurements are off (`Placed.noise`). With
-    few networks their spread, and of each the worst run's, is joined to the one `known` before, by
+    network weigh together as one, without what their measurements are off (`TimedNetwork.noise`).
+    With few networks their spread, and of each the worst run's, is joined to the one `known` before, by
     Student's distribution.
     """
     ratios = _without_noise(ratios, np.array([each.noise for each in placed]))
@@ -294,21 +294,21 @@ def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
     # Without measured chains the prior is 0, and networks alone determine the costs.
-    chain = [costs.get("node_ms", 0.0), costs.get("handover_ms_per_mb", 0.0)]
+    chain = [costs.get("overhead_ms_per_layer", 0.0), costs.get("overhead_ms_per_mb", 0.0)]
     return np.array([1.0] * len(kinds) + chain)
 
 
-def _row(each: Placed, kinds: Sequence[str]) -> list[float]:
+def _row(each: TimedNetwork, kinds: Sequence[str]) -> list[float]:
     times = [each.kinds_ms.get(kind, 0.0) for kind in kinds]
     return [*times, float(each.layers), each.inter_layer_mb]
 
 
-def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:
+def _total_ms(each: TimedNetwork, kinds: Sequence[str], solution: Any) -> float:
     return float(np.dot(_row(each, kinds), solution)) + each.rest_ms
 
 
 def _solve(
-    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], priors: Priors
+    placed: Sequence[TimedNetwork], kinds: Sequence[str], costs: Mapping[str, float], priors: Priors
 ) -> tuple[float, Any]:
     """Return the common factor; and the factors, then the costs of a layer and of a MB."""
     prior = _prior(kinds, costs)

@@ -55,7 +55,7 @@ def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
         "merged": [dict(each) for each in info.merged],
         "source": {
             name: info.source[name]
-            for name in ("format", "description", "citation", "files", "session_ms")
+            for name in ("format", "description", "citation", "files", "call_ms")
             if name in info.source
         },
     }

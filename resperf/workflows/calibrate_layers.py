@@ -19,17 +19,17 @@ import numpy.typing as npt
 from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
-    HANDOVER,
+    OVERHEAD_PER_MB,
     Adaptation,
     Bundle,
     Correction,
     ProbeTimes,
     Speeds,
+    bundle_id,
     counting,
-    keep_adaptation,
-    kept_adaptation,
-    mark_of,
+    load_adaptation,
     replaced_folder,
+    save_adaptation,
     write_manifest,
 )
 from resperf.campaign.process import Taken, WorkerDied, WorkerProcess, WorkerSettings
@@ -63,8 +63,8 @@ from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.training.correction import (
     FEWEST_FOR_WIDTH,
     MACHINES_WIDTH,
-    Placed,
     Priors,
+    TimedNetwork,
     fit_correction,
 )
 
@@ -294,9 +294,9 @@ def adapt(
     """
     run = measure_layers(bundle, seconds=seconds, progress=progress)
     _refuse_busy(run)
-    known = kept_adaptation(bundle, replace(run.platform, probes={}))
+    known = load_adaptation(bundle, replace(run.platform, probes={}))
     adaptation = fitted(bundle, run, _earlier([known] if known else [], run))
-    return adaptation, keep_adaptation(bundle, adaptation)
+    return adaptation, save_adaptation(bundle, adaptation)
 
 
 def is_own_machine(bundle: Bundle) -> bool:
@@ -373,7 +373,7 @@ def with_this_machine(
         machines=[each.to_json() for each in (*others, added)],
     )
     written = _written(made, output)
-    return written, found, keep_adaptation(written, found)
+    return written, found, save_adaptation(written, found)
 
 
 def _refuse_busy(run: LayersRun) -> None:
@@ -707,7 +707,7 @@ def fitted(
         zip(lowered, lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform), strict=True)
     )
     here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
-    there_ms, stood_in = times_there(bundle, list(here_ms))
+    there_ms, predicted_reference = times_there(bundle, list(here_ms))
     layers = list(there_ms)
     if len(layers) < FEWEST_LAYERS:
         why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
@@ -718,7 +718,7 @@ def fitted(
     speeds = Speeds.of(layers, list(there_ms.values()))
     shares = speeds.shares(layers, list(there_ms.values()))
     placed = [
-        Placed(
+        TimedNetwork(
             network=layer.key,
             batch=None,
             measured_ms=here_ms[layer],
@@ -737,23 +737,23 @@ def fitted(
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
     correction = fit_correction(placed, {}, priors)
-    doubts, spreads = _doubts(correction, shares)
+    factor_ci, layer_ci = _doubts(correction, shares)
     here = replace(run.platform, probes={})
     if (usual := _usual(bundle, here, anew=anew)) is not None:
-        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in doubts.items()}
+        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
         correction = _where_sure(correction, drifting, usual)
     return Adaptation(
-        bundle=mark_of(bundle),
+        bundle=bundle_id(bundle),
         at=at,
         setting=run.setting,
         platform=here,
         speeds=speeds,
         correction=correction,
-        doubts=doubts,
-        spreads=spreads,
+        factor_ci=factor_ci,
+        layer_ci=layer_ci,
         drift=run.drift,
         probes=len(layers),
-        stood_in=stood_in,
+        predicted_reference=predicted_reference,
         remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
         costs=run.costs,
         runs=runs,
@@ -762,7 +762,7 @@ def fitted(
 
 def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
     """Return the factors of hardware of the same description, if the bundle knows of any."""
-    if here.is_like(bundle.platform):
+    if here.same_hardware(bundle.platform):
         return Correction({}, 0.0, 0.0, math.inf, {})
     known = () if anew else bundle.machines
     alike = (each for each in known if not here.hardware_differences(each.platform))
@@ -770,7 +770,7 @@ def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
 
 
 def _where_sure(
-    correction: Correction, doubts: Mapping[str, float], usual: Correction
+    correction: Correction, factor_ci: Mapping[str, float], usual: Correction
 ) -> Correction:
     """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
 
@@ -784,21 +784,21 @@ def _where_sure(
     return replace(
         correction,
         factors={
-            group: kept(each, usual.factor(group), doubts[group])
+            group: kept(each, usual.factor(group), factor_ci[group])
             for group, each in correction.factors.items()
         },
-        others=kept(correction.others, usual.others, median(doubts.values())),
+        others=kept(correction.others, usual.others, median(factor_ci.values())),
     )
 
 
 def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[str]:
     """Say that cores were far apart all the time, if passing on values was that slow."""
-    least_ms = max(FAR_APART * there.get(HANDOVER, 0.0), LEAST_FAR_APART_MS)
-    if here.get(HANDOVER, 0.0) <= least_ms:
+    least_ms = max(FAR_APART * there.get(OVERHEAD_PER_MB, 0.0), LEAST_FAR_APART_MS)
+    if here.get(OVERHEAD_PER_MB, 0.0) <= least_ms:
         return []
     return [
-        f"a MB passed from layer to layer cost {here[HANDOVER]:.2f} ms, as on a host whose cores "
-        "are far apart for a while, which predictions leave out: if networks take longer than "
+        f"a MB passed from layer to layer cost {here[OVERHEAD_PER_MB]:.2f} ms, as on a host whose "
+        "cores are far apart for a while, which predictions leave out: if networks take longer than "
         "predicted for good, use resperf calibrate --networks"
     ]
 
@@ -806,7 +806,7 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
 def _doubts(
     correction: Correction, shares: npt.NDArray[np.float64]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return `Adaptation.doubts` and `Adaptation.spreads`.
+    """Return `Adaptation.factor_ci` and `Adaptation.layer_ci`.
 
     From how far off the group's layers are that were left out of the fit, joined with the median
     of all, by Student's distribution. The factor's doubt is that over the root of how many layers
@@ -817,9 +817,9 @@ def _doubts(
     off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
     usual = max(float(np.median(np.abs(off))) / float(special.ndtri(0.75)), LEAST_SPREAD)
     known = half_width(GROUP_WIDTH)
-    doubts, spreads = {}, {}
+    factor_ci, layer_ci = {}, {}
     for group, weights in zip(GROUPS, shares.T, strict=True):
         count = float(weights.sum())
-        spreads[group] = half_width(*joined_spread(float(weights @ off**2), count, usual))
-        doubts[group] = 1 / math.sqrt(count / spreads[group] ** 2 + 1 / known**2)
-    return doubts, spreads
+        layer_ci[group] = half_width(*joined_spread(float(weights @ off**2), count, usual))
+        factor_ci[group] = 1 / math.sqrt(count / layer_ci[group] ** 2 + 1 / known**2)
+    return factor_ci, layer_ci

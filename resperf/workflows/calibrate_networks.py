@@ -37,8 +37,8 @@ from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.training.correction import (
-    Placed,
     Priors,
+    TimedNetwork,
     fit_correction,
     priors_elsewhere,
     refuse_few,
@@ -47,7 +47,7 @@ from resperf.training.correction import (
 from resperf.workflows.calibrate_layers import fitted, measure_layers, other_kernels
 
 COST_READINGS = 5
-"""Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
+"""Readings of the costs of calls, overhead between layers and weights; their medians count."""
 
 
 def calibrate(
@@ -234,7 +234,7 @@ def measured_networks(
     batches: Sequence[int],
     seconds: float,
     progress: bool = False,
-) -> tuple[list[Placed], list[str]]:
+) -> tuple[list[TimedNetwork], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
 
     Networks with operators that the bundle does not know are left out, and so are those that the
@@ -252,12 +252,12 @@ def measured_networks(
     here, platform = device.setting(), device.platform()
     names = network_names(paths)
     alone = bundle.without_correction()
-    predicted: dict[tuple[Path, int], Placed] = {}
+    predicted: dict[tuple[Path, int], TimedNetwork] = {}
     reasons: dict[tuple[Path, int], str] = {}
     for path, batch in itertools.product(paths, batches):
         try:
             network = read_network(path, batch=batch)
-            predicted[path, batch] = placed_network(alone, network, names[path], math.nan)
+            predicted[path, batch] = timed_network(alone, network, names[path], math.nan)
         except (ResperfError, MemoryError) as error:
             reasons[path, batch] = str(error)
     files = dict.fromkeys(path for path, _ in predicted)
@@ -317,7 +317,7 @@ def _notes(names: Mapping[Path, str], reasons: Mapping[tuple[Path, int], str]) -
     return [f"{names[path]} at batch {batch}: {why}" for (path, batch), why in reasons.items()]
 
 
-def placed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> Placed:
+def timed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> TimedNetwork:
     """Say what a network that took so long consists of, its layers as they are alone.
 
     Raises
@@ -326,12 +326,12 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
         If it has operators that the bundle does not know.
     """
     prediction = predict_network(network, alone, whole=False)
-    return placed_prediction(prediction, name, measured_ms)
+    return timed_prediction(prediction, name, measured_ms)
 
 
-def placed_prediction(
+def timed_prediction(
     prediction: Prediction, name: str, measured_ms: float, quantity: str = "latency_ms"
-) -> Placed:
+) -> TimedNetwork:
     """Say what a predicted network that took so long consists of.
 
     `quantity` says what was measured: all phases, or ``execution_ms``. A network that takes longer
@@ -353,8 +353,8 @@ def placed_prediction(
             kinds_ms[group] = kinds_ms.get(group, 0.0) + layer.execution_ms
     layers = layers_behind_each_other(prediction.nodes)
     # What the bundle does not know is not in the total either.
-    handover_ms = 0.0 if math.isnan(prediction.handover_ms) else prediction.handover_ms
-    alone_ms = sum(kinds_ms.values()) + handover_ms
+    overhead_ms = 0.0 if math.isnan(prediction.overhead_ms) else prediction.overhead_ms
+    alone_ms = sum(kinds_ms.values()) + overhead_ms
     total_ms = prediction.total_ms
     if quantity == EXECUTION:
         total_ms = prediction.phases.execution_ms
@@ -363,7 +363,7 @@ def placed_prediction(
             f"it took {measured_ms:.3g} ms, and the host's dispatch of its {prediction.kernels} "
             f"kernels alone {total_ms:.3g} ms, which says nothing of its layers"
         )
-    return Placed(
+    return TimedNetwork(
         network=name,
         batch=prediction.batch,
         measured_ms=measured_ms,

@@ -31,11 +31,11 @@ from resperf.prediction.offers import own_offers
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
-from resperf.settings import PLAIN_PRECISIONS, Setting, same_way
-from resperf.training.correction import Placed, fit_correction, priors_of_runs
+from resperf.settings import PLAIN_PRECISIONS, Setting, same_settings
+from resperf.training.correction import TimedNetwork, fit_correction, priors_of_runs
 from resperf.training.manifest import described_dataset
 from resperf.training.rows import network_examples, network_quantities
-from resperf.workflows.calibrate_networks import placed_prediction
+from resperf.workflows.calibrate_networks import timed_prediction
 
 OF_LAYERS = ("latency_ms", EXECUTION)
 """What runs may say where layers are added up; the first that they have counts."""
@@ -189,7 +189,7 @@ def _with_setting(bundle: Bundle, wanted: Setting) -> Bundle:
         return bundle
     setting = _completed(wanted, bundle)
     own = own_offers(bundle.parts, None if bundle.unseen else bundle.device)
-    fitting = [offer for offer in own if same_way(offer.setting) == same_way(setting)]
+    fitting = [offer for offer in own if same_settings(offer.setting) == same_settings(setting)]
     if not fitting:
         return bundle
     nearest = min(fitting, key=lambda offer: wanted.threads not in (0, offer.setting.threads))
@@ -235,7 +235,7 @@ def _foreign(run: _Run, bundle: Bundle) -> str:
     device = canonical_device(run.platform.device)
     if device != canonical_device(bundle.device):
         return f"of device {device}, not {bundle.device}"
-    mine, theirs = same_way(_completed(run.setting, bundle)), same_way(bundle.setting)
+    mine, theirs = same_settings(_completed(run.setting, bundle)), same_settings(bundle.setting)
     differing = [name for name in mine if mine[name] != theirs[name]]
     if differing:
         name = differing[0]
@@ -254,7 +254,7 @@ def _foreign(run: _Run, bundle: Bundle) -> str:
 
 def _placed(
     base: Bundle, runs: Iterable[_Run], quantity: str, of_layers: bool, notes: list[str]
-) -> Iterator[tuple[Placed, float]]:
+) -> Iterator[tuple[TimedNetwork, float]]:
     """Yield what each network consists of, and half its interval as a logarithm.
 
     Those that the bundle does not predict are named in `notes`.
@@ -264,7 +264,7 @@ def _placed(
         try:
             if of_layers:
                 found = predict_network(run.network, base, whole=False)
-                placed = placed_prediction(found, name, run.value, quantity)
+                placed = timed_prediction(found, name, run.value, quantity)
                 yield placed, _half_width(found.low_ms, found.high_ms)
             else:
                 yield _of_groups(base, run, quantity)
@@ -272,7 +272,7 @@ def _placed(
             notes.append(f"{name}: {error}")
 
 
-def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[Placed, float]:
+def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[TimedNetwork, float]:
     """Divide what a predictor of networks says into groups.
 
     Raises
@@ -288,7 +288,7 @@ def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[Placed, float]:
         raise UnsupportedError(f"no {quantity} is predicted")
     [shares] = base.shares([run.network], quantity, setting, base.platform)
     groups_ms = {group: share * value for group, share in shares.items()}
-    placed = Placed(run.network.name, run.setting.batch, run.value, groups_ms, 0, 0.0, 0.0)
+    placed = TimedNetwork(run.network.name, run.setting.batch, run.value, groups_ms, 0, 0.0, 0.0)
     return placed, _half_width(float(estimate.low[0]), float(estimate.high[0]))
 
 

@@ -47,7 +47,7 @@ class MeasuredNetwork:
     batch : int or None
     phases : PhaseTimes
         Medians; see `resperf.campaign.guarded.GuardedRuns`. A re-layout of the network's input or
-        output, which a framework runs within its session call, is counted in preprocess or
+        output, which a framework runs within its per-run overhead, is counted in preprocess or
         postprocess as measured alone, where layers are measured.
     percentiles_ms : mapping of str to float
         Of whole runs, phase after phase: ``p50``, ``p95``, ``p99``. For networks of a few
@@ -58,8 +58,8 @@ class MeasuredNetwork:
         Lowered layers, each measured alone; empty where that was not asked for.
     skipped : tuple of Skipped
         Operators that were not measured alone. The total contains them.
-    session_ms, views_ms : float
-        Calibrated costs of the session call and of shape-only operators; the execution phase
+    call_ms, reshapes_ms : float
+        Calibrated costs of the call and of reshapes; the execution phase
         contains them. NaN where layers were not measured.
     quantities : mapping of str to float
         Medians of what was measured beside the phases: the parts of a training step, or
@@ -84,8 +84,8 @@ class MeasuredNetwork:
     runs: int
     layers: tuple[LayerPrediction, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    session_ms: float = math.nan
-    views_ms: float = math.nan
+    call_ms: float = math.nan
+    reshapes_ms: float = math.nan
     quantities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     lowering: str = ""
@@ -117,12 +117,12 @@ class MeasuredNetwork:
     @property
     def remainder_ms(self) -> float:
         """Execution that neither layers measured alone nor calibrated costs explain."""
-        return self.phases.execution_ms - self.layers_ms - self.session_ms - self.views_ms
+        return self.phases.execution_ms - self.layers_ms - self.call_ms - self.reshapes_ms
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
         return values_of(
-            self, *SHARED, "percentiles_ms", "runs", "session_ms", "views_ms", "remainder_ms",
+            self, *SHARED, "percentiles_ms", "runs", "call_ms", "reshapes_ms", "remainder_ms",
             "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
         )  # fmt: skip
 
@@ -400,8 +400,8 @@ def _with_layers(
         phases=phases,
         layers=tuple(layers),
         skipped=tuple(skipped),
-        session_ms=costs.get("session_ms", math.nan),
-        views_ms=costs.get("view_ms", math.nan) * views if views else 0.0,
+        call_ms=costs.get("call_ms", math.nan),
+        reshapes_ms=costs.get("reshape_ms", math.nan) * views if views else 0.0,
         warnings=(*result.warnings, *lowered.notes),
         lowering=lowered.method,
     )

@@ -81,7 +81,7 @@ def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: st
     for layer in drawn(kind):
         kernel = layer.replace(
             **({"layout": "nchw"} if "layout" in layer.fields() else {})
-        ).kernel()
+        ).as_onnx_node()
         try:
             weights, host, expected = onnx_result(kernel)
         except Exception:  # no kernel of this type on a CPU
@@ -102,8 +102,8 @@ def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: st
 
 
 def test_a_convolution_of_a_volume_computes_what_onnx_means(tensorflow: TensorFlowBackend) -> None:
-    layer = next(each for each in drawn("conv_nd", 60) if len(each.kernel().input_shape) == 5)
-    kernel = layer.replace(groups=1).kernel()
+    layer = next(each for each in drawn("conv_nd", 60) if len(each.as_onnx_node().input_shape) == 5)
+    kernel = layer.replace(groups=1).as_onnx_node()
     weights, host, expected = onnx_result(kernel)
     y = tensorflow_result(kernel, weights, host)
     np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3)

@@ -113,7 +113,7 @@ def test_phases_of_a_layer(started: TensorRTBackend, gpu: Any) -> None:
 
 
 def test_the_session_is_the_time_of_an_engine_without_layers(started: TensorRTBackend) -> None:
-    assert dict(started.costs()) == pytest.approx({"session_ms": 0.004, "view_ms": 0.0})
+    assert dict(started.costs()) == pytest.approx({"call_ms": 0.004, "reshape_ms": 0.0})
 
 
 def test_a_layer_is_measured_with_what_is_fused_into_it(started: TensorRTBackend) -> None:
@@ -338,7 +338,7 @@ def test_a_campaign_in_a_process_of_its_own(
     np.testing.assert_allclose(profiled, execution, rtol=1e-4)
     info = read_info(tmp_path / "rows.h5")
     assert info.setting.precision == "tf32"
-    assert info.machine_costs["session_ms"] == pytest.approx(0.004)
+    assert info.machine_costs["call_ms"] == pytest.approx(0.004)
     assert info.platform.accelerators[0].name == "NVIDIA GeForce RTX 4090"
 
 

@@ -154,7 +154,7 @@ def test_a_run_holds_copies_with_weights_of_their_own(eager: Backend, monkeypatc
         phase = built.phases["execution_ms"]
         # 1 MB each: more than the caches hold, as far as the budget allows.
         assert phase.copies == phase.divisor >= 8
-        assert phase.offset == eager.costs()["session_ms"] < 0.1
+        assert phase.offset == eager.costs()["call_ms"] < 0.1
         marginal_ms = (phase.sampler() - phase.offset) / phase.divisor
         assert 0 < marginal_ms < 50
 
@@ -394,7 +394,7 @@ def test_inter_layer_costs_are_measured_on_a_cpu(eager: Backend, monkeypatch) ->
     monkeypatch.setattr(_chain, "CHAIN_SECONDS", 0.001)
     monkeypatch.setattr(module, "weights_costs", lambda copies_ms: {"w": copies_ms(DENSE, 3)})
     costs = eager.handover()
-    assert costs.keys() == {"node_ms", "handover_ms_per_mb", "w"}
+    assert costs.keys() == {"overhead_ms_per_layer", "overhead_ms_per_mb", "w"}
     assert min(costs.values()) >= 0
     assert costs["w"] > 0
 

@@ -47,7 +47,7 @@ def row(width: int, at: float = 0.0, **changes: object) -> Measurement:
         setting=SETTING,
         platform=PLATFORM,
         isolated_ms=1.0,
-        session_ms=0.5,
+        call_ms=0.5,
         started_at=at,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -56,8 +56,8 @@ def row(width: int, at: float = 0.0, **changes: object) -> Measurement:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.journal.jsonl"
     journal = Journal(path, HEADER)
-    journal.add_costs({"session_ms": 0.5})
-    journal.add_costs({"session_ms": 0.7, "node_ms": 0.1})
+    journal.add_costs({"call_ms": 0.5})
+    journal.add_costs({"call_ms": 0.7, "overhead_ms_per_layer": 0.1})
     journal.add_row(row(1))
     journal.add_reading(Reading(3.0, 1.5))
     journal.add_reading(Reading(4.0, facts={"clock_mhz": 1300.0}))
@@ -71,7 +71,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert records.rows[1].status is Status.CRASHED
     assert records.readings.readings == [(3.0, 1.5), (5.0, 1.7)]
     assert records.costs == {
-        "session_ms": [0.5, 0.7], "node_ms": [0.1], "clock_mhz": [1300.0, 1200.0],
+        "call_ms": [0.5, 0.7], "overhead_ms_per_layer": [0.1], "clock_mhz": [1300.0, 1200.0],
     }  # fmt: skip
 
 

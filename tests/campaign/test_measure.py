@@ -58,7 +58,7 @@ def test_a_row_holds_all_phases_and_what_they_cost() -> None:
     execution, outer = row.samples["execution_ms"], row.samples["preprocess_ms"]
     assert (execution.copies, execution.divisor, execution.offset) == (4, 4.0, 2.0)
     assert (outer.copies, outer.divisor, outer.offset) == (1, 1.0, 0.0)
-    assert row.session_ms == 0.02
+    assert row.call_ms == 0.02
     assert row.overhead_s == pytest.approx(0.040)
     assert row.duration_s > 0.040
 
@@ -70,7 +70,7 @@ def test_a_drifting_execution_is_marked() -> None:
     assert row.flags == ("drift",)
 
 
-class Placed(SlowToBuild):
+class TimedNetwork(SlowToBuild):
     """Its copies of large layers run in 9, 1, 5, 7, ... ms, in turn from build to build."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Placed(SlowToBuild):
 
 
 def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
-    device = Placed()
+    device = TimedNetwork()
     row = measured(device, LARGE, placements=3)
     assert device.builds == 3
     assert row.value("execution_ms") == 5.0
@@ -95,12 +95,12 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     assert row.overhead_s == pytest.approx(0.040)
 
     # Another build takes 40 ms: after the second one, the time for it is over.
-    device = Placed()
+    device = TimedNetwork()
     measured(device, LARGE, placements=9, placements_s=0.03)
     assert device.builds == 2
 
     # A build that fails later loses nothing of those before.
-    class Full(Placed):
+    class Full(TimedNetwork):
         def layer(self, layer: Any, *, budget_ms: float) -> Built:
             if self.builds == 2:
                 raise MemoryError
@@ -112,7 +112,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     assert row.value("execution_ms") == 5.0  # between 9 and 1
 
     # What computes rather than waits for memory is built once.
-    device = Placed()
+    device = TimedNetwork()
     measured(device, LAYER, placements=3)
     assert device.builds == 1
 
@@ -160,7 +160,7 @@ def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
 
 
 def test_only_a_device_whose_monitor_says_so_is_sampled_in_several_places() -> None:
-    device, monitor = Placed(), Monitor()
+    device, monitor = TimedNetwork(), Monitor()
     monitor.clock = device.clock
     measure_layer(device, LARGE, SamplingProtocol(placements=3), monitor=monitor)
     assert device.builds == 1

@@ -85,12 +85,14 @@ def test_costs_are_measured_now_and_then_and_their_medians_count(
     answers = chain([3.0, 1.0, 2.0, 9.0], repeat(2.5))
     monkeypatch.setattr(runner, "COSTS_INTERVAL_S", 0.0)
     monkeypatch.setattr(
-        runner.WorkerProcess, "costs", lambda _: {"session_ms": 0.5, "node_ms": next(answers)}
+        runner.WorkerProcess,
+        "costs",
+        lambda _: {"call_ms": 0.5, "overhead_ms_per_layer": next(answers)},
     )
     output = tmp_path / "a.h5"
     go(made(samples=5, repeat_share=0.0), output)
     costs = read_info(output).machine_costs
-    assert (costs["session_ms"], costs["node_ms"]) == (0.5, 2.5)
+    assert (costs["call_ms"], costs["overhead_ms_per_layer"]) == (0.5, 2.5)
 
 
 def test_a_process_that_dies_of_measuring_costs_is_replaced(

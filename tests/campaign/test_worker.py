@@ -63,7 +63,7 @@ def test_the_machines_costs_are_those_of_backend_and_monitor() -> None:
             return {"probe_call_us": 7.0}
 
     worker = Worker(backend=SyntheticBackend(), protocol=SamplingProtocol(), monitor=Fast())
-    assert worker.costs() == {"session_ms": 0.02, "view_ms": 0.0, "probe_call_us": 7.0}
+    assert worker.costs() == {"call_ms": 0.02, "reshape_ms": 0.0, "probe_call_us": 7.0}
     assert dataclasses.replace(worker, networks=True).costs() == {"probe_call_us": 7.0}
 
 

@@ -60,7 +60,7 @@ def _row(layer: Layer) -> Measurement:
     }
     return Measurement(
         layer, Status.OK, phases, setting=backend("onnxruntime", threads=1).setting(),
-        platform=this_platform("cpu"), isolated_ms=1.0, session_ms=0.02, started_at=1.0,
+        platform=this_platform("cpu"), isolated_ms=1.0, call_ms=0.02, started_at=1.0,
         reference_ratio=1.0,
     )  # fmt: skip
 
@@ -92,7 +92,8 @@ def bundle(tmp_path_factory) -> Path:
         versions={"resperf": "0"},
         created="2026-01-01T00:00:00+00:00",
         machine_costs={
-            "session_ms": 0.02, "view_ms": 0.001, "node_ms": 0.0, "handover_ms_per_mb": 0.0,
+            "call_ms": 0.02, "reshape_ms": 0.001, "overhead_ms_per_layer": 0.0,
+            "overhead_ms_per_mb": 0.0,
         },
     )  # fmt: skip
     write_dataset(folder / "rows.h5", Dataset(info, tuple(_row(layer) for layer in layers())))

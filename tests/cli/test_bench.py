@@ -191,7 +191,7 @@ def test_networks_run_under_onnx_runtime_and_are_shown(
     costs, rows = dataset.info.machine_costs, dataset.measurements
     # The machine's speed, and not what layers cost one after another.
     assert costs["probe_product_gflops"] > 0
-    assert "node_ms" not in costs
+    assert "overhead_ms_per_layer" not in costs
     assert sorted((row.setting.batch, row.setting.threads) for row in rows) == [(1, 1), (2, 1)]
     for row in rows:
         assert 0.001 < row.value("execution_ms") <= row.value("latency_ms") < 100

@@ -15,8 +15,8 @@ from resperf.bundle import (
     Bundle,
     Correction,
     Speeds,
-    keep_adaptation,
-    mark_of,
+    bundle_id,
+    save_adaptation,
 )
 from resperf.layers import Conv, Dense, Pool
 from resperf.lowering import lower_layers
@@ -54,11 +54,11 @@ def kept(folder: Path, factor: float, **more) -> Path:
     bundle = Bundle.load(folder)
     learnt = Correction({}, 0.0, 0.0, 0.2, {}, others=factor)
     found = Adaptation(
-        mark_of(bundle), "2026-02-03T04:05:06+00:00", backend("onnxruntime", threads=1).setting(),
+        bundle_id(bundle), "2026-02-03T04:05:06+00:00", backend("onnxruntime", threads=1).setting(),
         this_platform("cpu"), Speeds(0.001, 1e8, 1e7), learnt, {"products": 0.1, "node": 0.1},
         21, True, **more,
     )  # fmt: skip
-    return keep_adaptation(bundle, found)
+    return save_adaptation(bundle, found)
 
 
 def test_predictions_say_what_it_costs_not_to_adapt(bundle, elsewhere, cli):
@@ -80,7 +80,7 @@ def test_an_adaptation_is_used_and_named_from_then_on_until_it_is_forgotten(else
     for one, other in zip(before["layers"], after["layers"], strict=True):
         assert other["execution_ms"] == pytest.approx(2 * one["execution_ms"])
         assert other["high_ms"] / other["low_ms"] > one["high_ms"] / one["low_ms"]
-    assert after["session_ms"] == pytest.approx(2 * before["session_ms"])
+    assert after["call_ms"] == pytest.approx(2 * before["call_ms"])
     assert after["adapted"]["factors"] == {"products": 2.0, "node": 2.0}
     assert after["adapted"]["probes"] == 21
     assert "(layers measured on another, " in after["machine"]
@@ -129,8 +129,8 @@ def test_a_minute_of_onnx_runtime_scales_a_bundle(elsewhere, cli, monkeypatch):
     )
     found = cli.json("calibrate", elsewhere, "--seconds", "300")  # ends before: one short turn
     assert 10 <= found["probes"] <= len(SMALL)
-    assert found["stood_in"]
-    assert set(found["doubts"]) == set(GROUPS)
+    assert found["predicted_reference"]
+    assert set(found["factor_ci"]) == set(GROUPS)
     assert all(factor > 0 for factor in found["factors"].values())
     document = cli.document("predict", LENET, "--bundle", elsewhere)
     assert document["adapted"]["at"] == found["at"]
@@ -188,8 +188,8 @@ def test_a_bundle_begins_with_what_a_machine_like_this_one_takes(
     own = cli.document(*words, made)
     assert not own["adapted"]["from_bundle"]
     assert own["advice"] == ""
-    assert own["adapted"]["doubts"] == pytest.approx(found["doubts"])
-    assert after["adapted"]["doubts"] == pytest.approx(found["doubts"])
+    assert own["adapted"]["factor_ci"] == pytest.approx(found["factor_ci"])
+    assert after["adapted"]["factor_ci"] == pytest.approx(found["factor_ci"])
     assert after["high_ms"] / after["total_ms"] > 1.02 * own["high_ms"] / own["total_ms"]
     assert own["high_ms"] == pytest.approx(surer["high_ms"])
     # A further time is joined with the first.

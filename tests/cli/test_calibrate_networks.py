@@ -67,7 +67,7 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
             pass
 
         def costs(self):
-            return {"session_ms": 0.01}
+            return {"call_ms": 0.01}
 
         def measure_network(self, run, repeat, seconds, timeout_s):
             assert (self._settings.settings["threads"], seconds) in ((1, 0.5),)
@@ -189,7 +189,8 @@ def elsewhere(bundle, tmp_path) -> Path:
     known = Adaptation(
         "", "2026-01-01", backend("onnxruntime", threads=1).setting(),
         Platform("cpu", processor="a third one", instruction_set="none", cores=1),
-        Speeds(0.001, 1e8, 1e7), learnt, {"node": 0.1}, 20, stood_in=False, from_bundle=True,
+        Speeds(0.001, 1e8, 1e7), learnt, {"node": 0.1}, 20, predicted_reference=False,
+        from_bundle=True,
     )  # fmt: skip
     manifest["parts"][0]["machines"] = [known.to_json()]
     (there / "bundle.json").write_text(json.dumps(manifest))
@@ -210,7 +211,7 @@ def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
     loaded = Bundle.load(bundle)
     run = LayersRun(
         loaded.setting, loaded.platform, dict.fromkeys(CALIBRATION_LAYERS[:count], ms),
-        costs={"session_ms": 0.0201, "view_ms": 0.001, "probe_call_us": 3.0},
+        costs={"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0},
     )  # fmt: skip
     monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
 
@@ -238,7 +239,7 @@ def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     assert made.correction is not None
     assert made.correction.factors["dense"] == pytest.approx(1.0, rel=0.05)
     # What was measured here replaces the costs of the other machine.
-    assert made.costs["session_ms"] == 0.0201
+    assert made.costs["call_ms"] == 0.0201
     assert "probe_call_us" not in made.costs
     prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
     assert any("measured on another machine (another" in each for each in prediction.warnings)
@@ -254,7 +255,7 @@ def test_where_layers_say_nothing_networks_give_the_common_factor(
     faster = 0.3
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
     layers_take(monkeypatch, bundle, faster, 3)
-    costs = {"session_ms": 0.0201, "view_ms": 0.001}
+    costs = {"call_ms": 0.0201, "reshape_ms": 0.001}
     monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
     document = cli.json(*adapting)
     assert "only 3 calibration layers have a time here" in document["notes"][0]
@@ -275,7 +276,7 @@ def test_where_layers_say_nothing_networks_give_the_common_factor(
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own():
     # The simulated device's constants; test_bench.py has the names of a real one's costs.
     costs = module._measured_costs(target("synthetic"), 1)
-    assert costs == {"session_ms": 0.02, "view_ms": 0.0}
+    assert costs == {"call_ms": 0.02, "reshape_ms": 0.0}
 
 
 def test_networks_that_may_be_excluded_ones_are_left_out_and_named(

@@ -174,7 +174,7 @@ def test_networks_that_the_correction_was_fitted_to_are_left_out(
     bundle: Path, listed: ListFactory, tmp_path: Path, cli
 ) -> None:
     correction = {
-        "factors": {}, "node_ms": 0.0, "handover_ms_per_mb": 0.0, "log_width": 0.1,
+        "factors": {}, "overhead_ms_per_layer": 0.0, "overhead_ms_per_mb": 0.0, "log_width": 0.1,
         "evidence": {"networks": [{"network": "lenet5"}]},
     }  # fmt: skip
     with replaced_folder(tmp_path / "fitted") as folder:

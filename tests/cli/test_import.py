@@ -28,8 +28,8 @@ def test_import_then_info_check_train_and_evaluate(
     words = ["dataset", "import", str(justus_csv), "--format", "justus", "--device", "my card"]
     lines = cli.text(*words, "-o", file).splitlines()
     assert lines[0] == f"{file}: 400 rows of execution_ms, step_ms"
-    assert lines[1].startswith("  conv: 200 rows, minus a session call of 0.09")
-    assert lines[2].startswith("  conv_step: 200 rows, minus a session call of 0.09")
+    assert lines[1].startswith("  conv: 200 rows, minus a call of 0.09")
+    assert lines[2].startswith("  conv_step: 200 rows, minus a call of 0.09")
     assert len(lines) == 3
     shown = cli.text("dataset", "info", file)
     assert "imported   justus: toy_convolution.csv" in shown

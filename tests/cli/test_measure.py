@@ -45,7 +45,7 @@ def test_against_a_bundle_both_are_given_per_layer(bundle, cli):
         layer["execution_ms"] for layer in measured.values() if layer["phase"] == "execution"
     )
     assert document["phases"]["execution_ms"] == pytest.approx(
-        explained_ms + document["session_ms"] + document["views_ms"] + document["remainder_ms"]
+        explained_ms + document["call_ms"] + document["reshapes_ms"] + document["remainder_ms"]
     )
 
 

@@ -108,7 +108,7 @@ def test_a_kind_without_an_operator_says_so(kind: str) -> None:
     assert not KINDS[kind].OPERATORS
     layer = drawn(kind, 1)[0]
     with pytest.raises(LayerError, match=f"no ONNX operator does the work of a {kind} layer"):
-        layer.kernel()
+        layer.as_onnx_node()
     with pytest.raises(LayerError, match=f"Foo is no layer of kind {kind}"):
         type(layer).read(Operator("Foo", {}, (), ()))
 
@@ -155,7 +155,7 @@ def test_draws_are_layers_with_readable_keys(kind: str) -> None:
 @pytest.mark.parametrize("kind", READ)
 def test_a_kernel_writes_what_the_layer_says(kind: str) -> None:
     for layer in drawn(kind):
-        dtype = layer.kernel().output_dtype or layer.kernel().dtype
+        dtype = layer.as_onnx_node().output_dtype or layer.as_onnx_node().dtype
         assert math.prod(layer.output_shape) * DTYPE_BYTES[dtype] == layer.output_bytes
 
 

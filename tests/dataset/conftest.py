@@ -49,7 +49,7 @@ def info() -> DatasetInfo:
         seed=7,
         versions={"resperf": "0.1.0"},
         created="2026-01-02T03:04:05+00:00",
-        machine_costs={"session_ms": 0.0125},
+        machine_costs={"call_ms": 0.0125},
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def measured(info: DatasetInfo) -> MeasuredFactory:
             "setting": info.setting,
             "platform": info.platform,
             "isolated_ms": 0.5,
-            "session_ms": 0.0125,
+            "call_ms": 0.0125,
             "started_at": 1.0,
             "duration_s": 0.3,
             "overhead_s": 0.05,

@@ -70,7 +70,7 @@ def test_the_history_of_all_parts_is_kept(
         campaign={"name": "overnight"},
         seed=8,
         versions={"resperf": "0.2.0", "numpy": "2.4"},
-        machine_costs={"session_ms": 0.0425, "view_ms": 0.002},
+        machine_costs={"call_ms": 0.0425, "reshape_ms": 0.002},
     )
     night = write("b.h5", measured(OTHER), measured(OTHER, started_at=2.0, repeat=1), info=later)
     day = write("a.h5", measured())
@@ -86,8 +86,8 @@ def test_the_history_of_all_parts_is_kept(
         ("overnight", 8, 2),
     ]
     # Weighted by rows: two of 0.0125, two of 0.0425.
-    assert merged.machine_costs["session_ms"] == pytest.approx(0.0275)
-    assert merged.machine_costs["view_ms"] == pytest.approx(0.002)
+    assert merged.machine_costs["call_ms"] == pytest.approx(0.0275)
+    assert merged.machine_costs["reshape_ms"] == pytest.approx(0.002)
 
 
 def test_a_machine_of_which_more_is_known_is_the_same_machine(
@@ -152,8 +152,8 @@ def test_probes_and_calls_of_imports_keep_the_least_of_all_parts(
     tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
 ) -> None:
     def part(name: str, probe_ms: float, calls_ms: dict[str, float], second: float) -> Path:
-        source = {"files": [name], "left_out": {}, "session_ms": calls_ms}
-        costs = {"caches_probe_ms": probe_ms, "session_ms": min(calls_ms.values())}
+        source = {"files": [name], "left_out": {}, "call_ms": calls_ms}
+        costs = {"caches_probe_ms": probe_ms, "call_ms": min(calls_ms.values())}
         own = dataclasses.replace(info, machine_costs=costs, source=source)
         return write(name, measured(started_at=second), info=own)
 
@@ -162,5 +162,5 @@ def test_probes_and_calls_of_imports_keep_the_least_of_all_parts(
         part("b.h5", 0.17, {"dense": 0.297, "conv": 0.2}, 2.0),
     ]
     merged = merge_datasets(parts, tmp_path / "c.h5").info
-    assert merged.machine_costs == {"caches_probe_ms": 0.09, "session_ms": 0.162}
-    assert merged.source["session_ms"] == {"conv": 0.162, "dense": 0.297}
+    assert merged.machine_costs == {"caches_probe_ms": 0.09, "call_ms": 0.162}
+    assert merged.source["call_ms"] == {"conv": 0.162, "dense": 0.297}

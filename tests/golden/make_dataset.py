@@ -56,7 +56,7 @@ INFO = DatasetInfo(
     seed=7,
     versions={"resperf": "0.1.0", "python": "3.11.9", "numpy": "2.4.6"},
     created="2026-11-23T03:04:05+00:00",
-    machine_costs={"session_ms": 0.0125, "view_ms": 0.002},
+    machine_costs={"call_ms": 0.0125, "reshape_ms": 0.002},
 )  # fmt: skip
 TRAINING = dataclasses.replace(
     INFO.setting, mode=Mode.TRAINING, optimizer="sgd", precision="amp", batch=8,
@@ -91,7 +91,7 @@ def _ok(layer: Layer, at: float, *execution_ms: float) -> Measurement:
         setting=INFO.setting,
         platform=INFO.platform,
         isolated_ms=4.5,
-        session_ms=0.0125,
+        call_ms=0.0125,
         started_at=1_795_323_045.0 + at,
         duration_s=0.5,
         overhead_s=0.0625,

@@ -446,4 +446,4 @@ def test_indices_are_equally_frequent_and_never_neighbours_in_a_row(below: int) 
 def test_indices_cover_the_whole_table() -> None:
     layer = layer_of_operator(node("GatherND", [(4, 100, 8), Operand((4, 9, 1), "int64")],
                                    (4, 9, 8), batch_dims=1))  # fmt: skip
-    assert layer.kernel().index_bound == 400
+    assert layer.as_onnx_node().index_bound == 400

@@ -44,7 +44,12 @@ TIMES_MS = {
 }
 
 
-COSTS = {"session_ms": 0.05, "view_ms": 0.002, "node_ms": 0.0, "handover_ms_per_mb": 0.0}
+COSTS = {
+    "call_ms": 0.05,
+    "reshape_ms": 0.002,
+    "overhead_ms_per_layer": 0.0,
+    "overhead_ms_per_mb": 0.0,
+}
 
 
 class FakeBundle:
@@ -102,7 +107,7 @@ class FakeBundle:
     def without_session(self) -> FakeBundle:
         return self
 
-    def device_shares(self, layers: Sequence[Layer]) -> np.ndarray:
+    def gpu_busy_fraction(self, layers: Sequence[Layer]) -> np.ndarray:
         return np.array([self.shares.get(layer.kind, 1.0) for layer in layers])
 
     def predict(
@@ -164,7 +169,7 @@ def test_three_phases_add_up_transfers_layers_views_and_one_session_call(predict
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0 + 0.002 + 0.05)
     assert prediction.phases.postprocess_ms == pytest.approx(40e-6 + 0.3)
     assert prediction.total_ms == pytest.approx(0.300208 + 3.552 + 0.30004)
-    assert (prediction.session_ms, prediction.views_ms) == (0.05, 0.002)
+    assert (prediction.call_ms, prediction.reshapes_ms) == (0.05, 0.002)
     assert prediction.skipped == ()
     assert prediction.rule == "three_phase"
 
@@ -172,13 +177,13 @@ def test_three_phases_add_up_transfers_layers_views_and_one_session_call(predict
 def test_layers_behind_each_other_cost_what_was_calibrated(predict_nodes):
     plain = predict_nodes(NODES)
     bundle = FakeBundle()
-    bundle.costs = {**bundle.costs, "node_ms": 0.5, "handover_ms_per_mb": 2.0}
+    bundle.costs = {**bundle.costs, "overhead_ms_per_layer": 0.5, "overhead_ms_per_mb": 2.0}
     layers = [node.layer for node in NODES if node.role == "execution"]
     read_mb = sum(layer.input_bytes for layer in layers[1:]) / 1e6
     charged = predict_nodes(NODES, bundle)
-    assert charged.handover_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
-    assert charged.total_ms == pytest.approx(plain.total_ms + charged.handover_ms)
-    assert plain.handover_ms == 0.0
+    assert charged.overhead_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
+    assert charged.total_ms == pytest.approx(plain.total_ms + charged.overhead_ms)
+    assert plain.overhead_ms == 0.0
 
 
 WIDE = Dense(batch=1, features_in=2048, features_out=2048)
@@ -203,7 +208,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
     assert fc.execution_ms == pytest.approx(1.0 - nearer_ms, rel=1e-3)
     assert fc.low_ms == pytest.approx(0.9 - nearer_ms, rel=1e-3)
     assert fc.high_ms == pytest.approx(1.25 - nearer_ms, rel=1e-3)
-    assert prediction.handover_ms == 0
+    assert prediction.overhead_ms == 0
     # The published rule adds up isolated layers.
     paper = predict_nodes(nodes, with_weights_costs(0.007, method="resperfnet"))
     assert paper.layers[-1].execution_ms == 1.0
@@ -227,8 +232,8 @@ def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypa
     alone = layers_alone(network, bundle)
     assert [layer.execution_ms for layer in alone.layers] == [2.0, 1.0]
     assert alone.total_ms == whole.total_ms
-    assert alone.handover_ms == pytest.approx(whole.layers[-1].execution_ms - 1.0, abs=1e-4)
-    assert alone.handover_ms < 0
+    assert alone.overhead_ms == pytest.approx(whole.layers[-1].execution_ms - 1.0, abs=1e-4)
+    assert alone.overhead_ms < 0
 
 
 def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
@@ -259,7 +264,7 @@ def test_the_papers_rule_is_equation_2(predict_nodes, method):
     assert prediction.phases.preprocess_ms == pytest.approx(0.7 + 0.3)  # conv1 is first
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
     assert prediction.phases.postprocess_ms == pytest.approx(0.9 + 0.3)  # fc is last
-    assert (prediction.session_ms, prediction.views_ms) == (0.0, 0.0)
+    assert (prediction.call_ms, prediction.reshapes_ms) == (0.0, 0.0)
     assert prediction.rule == "resperfnet"
 
 
@@ -288,24 +293,24 @@ def test_unknown_costs_are_listed_too(predict_nodes):
         ("session", "call"),
     ]
     assert [(each.name, each.reason) for each in prediction.missing_costs] == [
-        ("node_ms", "the bundle's dataset holds no node_ms"),
-        ("handover_ms_per_mb", "the bundle's dataset holds no handover_ms_per_mb"),
+        ("overhead_ms_per_layer", "the bundle's dataset holds no overhead_ms_per_layer"),
+        ("overhead_ms_per_mb", "the bundle's dataset holds no overhead_ms_per_mb"),
     ]
     document = prediction.to_json()
     assert document["complete"] is False
-    assert document["session_ms"] is document["views_ms"] is document["handover_ms"] is None
+    assert document["call_ms"] is document["reshapes_ms"] is document["overhead_ms"] is None
     assert [each["name"] for each in document["missing_costs"]] == [
-        "node_ms", "handover_ms_per_mb",
+        "overhead_ms_per_layer", "overhead_ms_per_mb",
     ]  # fmt: skip
     # Known costs are still added up.
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
 
 
 def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predict_nodes):
-    costs = {"session_ms": 0.05, "view_ms": 0.002, "node_ms": 0.5}
+    costs = {"call_ms": 0.05, "reshape_ms": 0.002, "overhead_ms_per_layer": 0.5}
     prediction = predict_nodes(NODES, FakeBundle(costs=costs))
-    assert prediction.handover_ms == pytest.approx(3 * 0.5)
-    assert [each.name for each in prediction.missing_costs] == ["handover_ms_per_mb"]
+    assert prediction.overhead_ms == pytest.approx(3 * 0.5)
+    assert [each.name for each in prediction.missing_costs] == ["overhead_ms_per_mb"]
     assert not prediction.complete
     # The in-network correction replaces both.
     bundle = FakeBundle(costs=costs)
@@ -316,10 +321,10 @@ def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predi
 
 
 def test_one_layer_alone_reads_nothing_of_another(predict_nodes):
-    bundle = FakeBundle(costs={"session_ms": 0.05, "node_ms": 0.5})
+    bundle = FakeBundle(costs={"call_ms": 0.05, "overhead_ms_per_layer": 0.5})
     prediction = predict_nodes([NODES[1]], bundle)
     assert prediction.complete
-    assert prediction.handover_ms == 0.5
+    assert prediction.overhead_ms == 0.5
 
 
 def test_a_phase_of_which_nothing_is_known_is_unknown_and_not_zero(predict_nodes):
@@ -538,7 +543,7 @@ def test_bounds_of_a_cards_layers_add_up_and_stretch_to_what_is_no_layer(predict
 
 
 def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nodes):
-    bundle = FakeBundle(costs={**COSTS, "node_ms": 9.0})
+    bundle = FakeBundle(costs={**COSTS, "overhead_ms_per_layer": 9.0})
     bundle.correction = Correction({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     by_name = {layer.name: layer for layer in prediction.layers}
@@ -548,7 +553,7 @@ def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nod
     # A re-layout at the network's edge does not run inside it.
     assert by_name["in"].execution_ms == pytest.approx(0.3)
     inter_layer_mb = (POOL.input_bytes + DENSE.input_bytes) / 1e6
-    assert prediction.handover_ms == pytest.approx(3 * 0.01 + 100.0 * inter_layer_mb)
+    assert prediction.overhead_ms == pytest.approx(3 * 0.01 + 100.0 * inter_layer_mb)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.1)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.1)
 

@@ -88,12 +88,12 @@ def test_predictions_clipped_at_zero_have_an_interval() -> None:
 
 
 def of_kinds(
-    spreads: dict[str, float], rows: int, random: np.random.Generator
+    layer_ci: dict[str, float], rows: int, random: np.random.Generator
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Kinds of different errors, with so many rows each."""
-    predicted = {kind: np.exp(random.uniform(-5, 3, rows)) for kind in spreads}
+    predicted = {kind: np.exp(random.uniform(-5, 3, rows)) for kind in layer_ci}
     return {
-        kind: (each * np.exp(spreads[kind] * random.standard_normal(rows)), each)
+        kind: (each * np.exp(layer_ci[kind] * random.standard_normal(rows)), each)
         for kind, each in predicted.items()
     }
 
@@ -102,19 +102,19 @@ def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error()
     random = np.random.default_rng(5)
     inside, rows, spread = [], [], []
     for _ in range(60):
-        spreads = {f"kind {n}": float(np.exp(random.uniform(-4, -0.5))) for n in range(20)}
-        counts = {kind: int(random.choice([5, 8, 15, 35])) for kind in spreads}
+        layer_ci = {f"kind {n}": float(np.exp(random.uniform(-4, -0.5))) for n in range(20)}
+        counts = {kind: int(random.choice([5, 8, 15, 35])) for kind in layer_ci}
         judged = {
-            kind: pair for kind, each in spreads.items()
+            kind: pair for kind, each in layer_ci.items()
             for pair in of_kinds({kind: each}, counts[kind], random).values()
         }  # fmt: skip
         found = intervals_of_kinds(judged)
-        assert found.keys() == spreads.keys()
-        for kind, (measured, predicted) in of_kinds(spreads, 50, random).items():
+        assert found.keys() == layer_ci.keys()
+        for kind, (measured, predicted) in of_kinds(layer_ci, 50, random).items():
             low, high = found[kind].bounds(predicted, np.ones(50, dtype=bool))
             inside.append(float(((low <= measured) & (measured <= high)).mean()))
             rows.append(counts[kind])
-            spread.append(spreads[kind])
+            spread.append(layer_ci[kind])
     shares, weights, spreads_of_all = np.array(inside), np.array(rows), np.array(spread)
     assert np.average(shares, weights=weights) == pytest.approx(0.9, abs=0.02)
     # Kinds of hardly any rows, those predicted worst, and those predicted best.
@@ -125,8 +125,8 @@ def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error()
 
 def test_a_kind_of_many_rows_is_calibrated_by_itself() -> None:
     random = np.random.default_rng(6)
-    spreads = {f"kind {n}": 0.5 for n in range(9)}
-    judged = of_kinds(spreads, 10, random) | {"many": drawn(400, 0)}
+    layer_ci = {f"kind {n}": 0.5 for n in range(9)}
+    judged = of_kinds(layer_ci, 10, random) | {"many": drawn(400, 0)}
     found = intervals_of_kinds(judged)
     assert found["many"] == Intervals.fit(*judged["many"])
     assert found["kind 1"].high[0] > 2 * max(found["many"].high)

@@ -206,7 +206,7 @@ def test_the_device_works_on_a_layer_for_what_it_takes_without_the_launch(
     alone = fit(with_dispatch(rows))
     layers = additions(50, seed=5)
     for device in ("x2", "x4"):
-        shares = alone.device_shares(columns_of(layers), SETTING, Platform(device))
+        shares = alone.gpu_busy_fraction(columns_of(layers), SETTING, Platform(device))
         own_ms = shares * predicted(alone, layers, device)
         expected_ms = np.array([bytes_ms(each.moved_bytes, cards[device]) for each in layers])
         long = expected_ms > launch_ms
@@ -215,7 +215,7 @@ def test_the_device_works_on_a_layer_for_what_it_takes_without_the_launch(
         assert own_ms[~long].max() < DISPATCH_MS
     # Kernels alone, as of a profiler, take as long in a network.
     kernels = fit(rows)
-    assert np.all(kernels.device_shares(columns_of(layers), SETTING, Platform("x2")) == 1)
+    assert np.all(kernels.gpu_busy_fraction(columns_of(layers), SETTING, Platform("x2")) == 1)
 
 
 def test_the_dispatch_is_that_of_the_session_or_of_the_hosts_that_measured(

@@ -20,7 +20,7 @@ def prediction(**changes) -> Prediction:
     )
     values = {
         "network": "net", "device": "cpu", "framework": "onnxruntime", "batch": 8,
-        "phases": PhaseTimes(1.0, 80.0, 2.0), "layers": layers, "session_ms": 2.0,
+        "phases": PhaseTimes(1.0, 80.0, 2.0), "layers": layers, "call_ms": 2.0,
     }  # fmt: skip
     return Prediction(**{**values, **changes})
 
@@ -30,7 +30,7 @@ def test_the_total_and_its_phases_come_first():
     assert lines[0] == "net, batch 8, on cpu with onnxruntime: predicted"
     assert lines[1].split() == ["total", "83.00", "ms"]
     assert lines[3].split()[:3] == ["execution", "80.00", "ms"]
-    assert "session call 2.000" in lines[3]
+    assert "per-run overhead 2.000" in lines[3]
 
 
 def test_ten_layers_are_shown_slowest_first_and_all_on_demand():
@@ -87,11 +87,13 @@ def test_skipped_operators_are_grouped_by_what_they_lack():
 
 def test_an_unknown_phase_and_an_unknown_cost_are_no_zero():
     lost = PhaseTimes(1.0, 80.0, float("nan"))
-    cost = Skipped("node_ms", "cost", "not measured", 0.0, 0.0)
+    cost = Skipped("overhead_ms_per_layer", "cost", "not measured", 0.0, 0.0)
     lines = network_text(prediction(phases=lost, missing_costs=(cost,))).splitlines()
     # Their bytes are not known.
     assert lines[1] == "INCOMPLETE: the total covers 100% of the network's multiply-adds"
-    assert lines[2].endswith("inter-layer overhead: the bundle's dataset holds no node_ms")
+    assert lines[2].endswith(
+        "overhead between layers: the bundle's dataset holds no overhead_ms_per_layer"
+    )
     assert lines[3].split() == ["total", "81.00", "ms"]
     assert lines[6].split() == ["postprocess", "unknown"]
 
@@ -234,7 +236,7 @@ def test_side_by_side_has_a_line_for_what_remains():
     class Measured:
         phases = PhaseTimes(1.0, 90.0, 2.0)
         total_ms = 93.0
-        session_ms, views_ms, layers_ms, remainder_ms = 2.0, 0.0, 70.0, 18.0
+        call_ms, reshapes_ms, layers_ms, remainder_ms = 2.0, 0.0, 70.0, 18.0
         skipped = (Skipped("x", "LRN", ""),)
 
     rows = {row.name.strip(): row for row in total_comparison(prediction(), Measured())}

@@ -120,7 +120,7 @@ class Forgetful(Wrong):
 
 class UnknownCost(Wrong):
     def costs(self) -> Mapping[str, float]:
-        return {"session_ms": math.nan}
+        return {"call_ms": math.nan}
 
 
 class OtherKind(Wrong):
@@ -231,7 +231,7 @@ class OtherLayers(Changed):
     [
         (OtherName, "description", "framework 'tensorflow'"),
         (Forgetful, "description", "setting is another one after JSON"),
-        (UnknownCost, "costs", "no view_ms; session_ms is nan"),
+        (UnknownCost, "costs", "no reshape_ms; call_ms is nan"),
         (OtherKind, "lowering", "3 layers of kind conv became dense, dense, dense"),
         (Merging, "lowering", "3 layers of kind conv became conv"),
         (Refusing, "building", "ValueError: CUDNN_STATUS_NOT_SUPPORTED"),

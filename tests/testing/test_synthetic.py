@@ -43,7 +43,7 @@ def test_noise_is_seeded() -> None:
 def test_the_machine_slows_down_on_demand() -> None:
     device = SyntheticBackend(slow=(1, 2, 3.0))
     times_ms = [measured(device)["execution_ms"] for _ in range(4)]
-    # What is left of the session call's cost when the machine is slower goes to the layer.
+    # What is left of the call's cost when the machine is slower goes to the layer.
     assert times_ms[0] == times_ms[3]
     assert times_ms[1] == times_ms[2] == pytest.approx(3 * times_ms[0], abs=2 * 0.02 / 4 + 1e-6)
 

@@ -11,7 +11,7 @@ import pytest
 from resperf.bundle import Correction
 from resperf.errors import TrainingError
 from resperf.training.correction import (
-    Placed,
+    TimedNetwork,
     fit_correction,
     priors_elsewhere,
     priors_of_runs,
@@ -20,10 +20,10 @@ from resperf.training.correction import (
 
 FACTORS = {"conv": 1.04, "dense": 1.15, "elementwise": 0.8}
 NODE_MS, MB_MS, REST_MS = 0.003, 0.02, 0.01
-COSTS = {"node_ms": 0.002, "handover_ms_per_mb": 0.03}
+COSTS = {"overhead_ms_per_layer": 0.002, "overhead_ms_per_mb": 0.03}
 
 
-def networks(count: int, *, noise: float = 0.0) -> list[Placed]:
+def networks(count: int, *, noise: float = 0.0) -> list[TimedNetwork]:
     """Networks of two batch sizes each, with times computed from the constants above."""
     random = np.random.default_rng(3)
     placed = []
@@ -37,15 +37,15 @@ def networks(count: int, *, noise: float = 0.0) -> list[Placed]:
                 sum(FACTORS[kind] * ms for kind, ms in kinds.items())
                 + NODE_MS * layers + MB_MS * mb + REST_MS
             ) * float(np.exp(random.normal(0, noise)))  # fmt: skip
-            placed.append(Placed(f"net{place}", batch, time_ms, kinds, layers, mb, REST_MS))
+            placed.append(TimedNetwork(f"net{place}", batch, time_ms, kinds, layers, mb, REST_MS))
     return placed
 
 
 def test_factors_and_costs_are_found_again() -> None:
     learnt = fit_correction(networks(30), COSTS)
     assert learnt.factors == pytest.approx(FACTORS, rel=0.02)
-    assert learnt.node_ms == pytest.approx(NODE_MS, rel=0.2)
-    assert learnt.handover_ms_per_mb == pytest.approx(MB_MS, rel=0.2)
+    assert learnt.overhead_ms_per_layer == pytest.approx(NODE_MS, rel=0.2)
+    assert learnt.overhead_ms_per_mb == pytest.approx(MB_MS, rel=0.2)
     errors = learnt.evidence["mape"]
     assert errors["left_out"] < 0.01 < 0.03 < errors["alone"]
     assert learnt.log_width < 0.02
@@ -121,14 +121,18 @@ def test_what_was_learnt_is_read_again_and_damage_is_refused() -> None:
     assert Correction.from_json(learnt.to_json()) == learnt
     assert learnt.factor("conv") == learnt.factors["conv"]
     assert learnt.factor("never seen") == 1.0
-    for damage in ({"factors": {"conv": 0.0}}, {"node_ms": -1.0}, {"node_ms": math.nan}):
+    for damage in (
+        {"factors": {"conv": 0.0}},
+        {"overhead_ms_per_layer": -1.0},
+        {"overhead_ms_per_layer": math.nan},
+    ):
         with pytest.raises(ValueError, match="damaged"):
             Correction.from_json({**learnt.to_json(), **damage})
 
 
-def run(name: str, ratio: float, **kinds_ms: float) -> Placed:
+def run(name: str, ratio: float, **kinds_ms: float) -> TimedNetwork:
     """A run that takes so many times what is predicted of it."""
-    return Placed(name, None, ratio * sum(kinds_ms.values()), kinds_ms, 0, 0.0, 0.0)
+    return TimedNetwork(name, None, ratio * sum(kinds_ms.values()), kinds_ms, 0, 0.0, 0.0)
 
 
 def test_one_run_moves_a_card_by_how_far_cards_are_apart() -> None:
@@ -173,7 +177,7 @@ def test_more_runs_give_kinds_factors_of_their_own_and_a_narrower_interval() -> 
         kinds = dict(zip(truth, random.uniform(1, 100, 2).tolist(), strict=True))
         time_ms = sum(truth[kind] * ms for kind, ms in kinds.items())
         time_ms *= float(np.exp(random.normal(0, 0.02)))
-        runs.append(Placed(str(place), None, time_ms, kinds, 0, 0.0, 0.0))
+        runs.append(TimedNetwork(str(place), None, time_ms, kinds, 0, 0.0, 0.0))
     few, some, many = (fit_correction(runs[:n], {}, priors_of_runs(0.6)) for n in (3, 10, 30))
     for kind, factor in truth.items():
         assert many.factors[kind] == pytest.approx(factor, rel=0.1)

@@ -44,7 +44,7 @@ def test_a_bundle_says_where_it_comes_from(baseline: Bundle, toy_dataset: Path) 
         "toy", "synthetic", "baseline",
     )  # fmt: skip
     assert set(baseline.kinds) == {"conv", "pool", "dense"}
-    assert baseline.costs == {"session_ms": 0.01, "view_ms": 0.001}
+    assert baseline.costs == {"call_ms": 0.01, "reshape_ms": 0.001}
     assert baseline.provenance["datasets"][0]["checksum"] == checksum(toy_dataset)
     rows = baseline.part["training"]["rows"]["conv"]
     assert rows["train"] + rows["validation"] + rows["test"] == 80

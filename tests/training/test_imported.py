@@ -63,7 +63,7 @@ def test_training_steps_are_predicted_under_their_own_setting(
     training = of_steps.setting.with_optimizer("adam")
     asked = ("conv_step", "step_ms", training, of_steps.platform)
     assert of_steps.answering(*asked) is of_steps
-    assert of_steps.costs.keys() == {"session_ms"}
+    assert of_steps.costs.keys() == {"call_ms"}
     assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms", "step_ms"]
     assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
@@ -146,7 +146,7 @@ def test_unlike_times_are_not_compared(
 def test_execution_alone_predicts_a_network_and_says_what_is_missing(of_steps: Bundle) -> None:
     network = read_network(NETWORKS / "lenet5.onnx", batch=1)
     prediction = predict_network(network, of_steps)
-    assert prediction.session_ms == of_steps.costs["session_ms"]
+    assert prediction.call_ms == of_steps.costs["call_ms"]
     assert {"transfer"} <= {each.op for each in prediction.skipped}
     assert {layer.kind for layer in prediction.layers} == {"conv"}
 

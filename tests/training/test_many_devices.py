@@ -184,7 +184,7 @@ def test_a_summary_counts_rows_of_each_device(merged: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"machine_costs": {"session_ms": 0.1}}, r"has costs of its machine \(session_ms\)"),
+        ({"machine_costs": {"call_ms": 0.1}}, r"has costs of its machine \(call_ms\)"),
         ({"source": {}}, "was measured on one machine"),
     ],
 )

@@ -172,7 +172,7 @@ def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path)
     two = train(toy_dataset, tmp_path / "two", method="baseline")
     setting = dataclasses.replace(two.setting, threads=4)
     with replaced_folder(tmp_path / "four") as folder:
-        faster = {"session_ms": 0.001, "view_ms": 0.0001}
+        faster = {"call_ms": 0.001, "reshape_ms": 0.0001}
         write_manifest(folder, two.changed("t", settings=[setting], costs=faster).manifest)
     parts = map(str, (two.path, tmp_path / "four"))
     assert main(["bundle", "merge", *parts, "-o", str(tmp_path / "both")]) == 0
@@ -182,8 +182,8 @@ def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path)
         resperf.predict(file, bundle=tmp_path / "both", batch=2, threads=threads)
         for threads in (None, 2, 4)
     ]
-    session_ms = [each.session_ms for each in found if not isinstance(each, list)]
-    assert session_ms == pytest.approx([0.01, 0.01, 0.001])
+    call_ms = [each.call_ms for each in found if not isinstance(each, list)]
+    assert call_ms == pytest.approx([0.01, 0.01, 0.001])
 
 
 def test_layers_and_networks_in_one_bundle_answer_together(

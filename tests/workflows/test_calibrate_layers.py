@@ -113,7 +113,12 @@ def bundle(tmp_path_factory) -> Bundle:
         )
         for place, layer in enumerate(drawn())
     )  # fmt: skip
-    costs = {"session_ms": SESSION_MS, "view_ms": 0.0, "node_ms": 0.0, "handover_ms_per_mb": 0.0}
+    costs = {
+        "call_ms": SESSION_MS,
+        "reshape_ms": 0.0,
+        "overhead_ms_per_layer": 0.0,
+        "overhead_ms_per_mb": 0.0,
+    }
     info = DatasetInfo(
         setting, platform, {"name": "by hand"}, 0, {}, "2026-01-01T00:00:00+00:00", costs
     )
@@ -131,7 +136,7 @@ def test_a_machine_of_known_speeds_is_found_again(bundle, run):
     assert run.remarks == ()
     assert len(run.times_ms) == COUNT
     found = fitted(bundle, run)
-    assert found.stood_in
+    assert found.predicted_reference
     # Of the layers that the device runs, a product of one row reads memory most nearly alone.
     reading = Dense(batch=1, features_in=4096, features_out=4096)
     here_ms, there_ms = (closed_form_ms(reading, "execution_ms", **each) for each in (HERE, THERE))
@@ -142,10 +147,10 @@ def test_a_machine_of_known_speeds_is_found_again(bundle, run):
     }  # fmt: skip
     for group, factor in expected.items():
         assert found.correction.factor(group) == pytest.approx(factor, rel=0.12), group
-    assert all(found.doubts[group] < 0.05 for group in ("convolutions", "memory", "caches"))
+    assert all(found.factor_ci[group] < 0.05 for group in ("convolutions", "memory", "caches"))
     # One probe of the device is a node and nothing else; none computes in integers.
-    assert 0.05 < found.doubts["node"] < found.doubts["int8"]
-    assert found.doubts["int8"] == max(found.doubts.values())
+    assert 0.05 < found.factor_ci["node"] < found.factor_ci["int8"]
+    assert found.factor_ci["int8"] == max(found.factor_ci.values())
     assert Adaptation.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -266,20 +271,20 @@ def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
 def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
     def times(factor: float, at: str) -> ProbeTimes:
         keys = {layer.key: factor * ms for layer, ms in run.times_ms.items()}
-        return ProbeTimes(at, keys, {"node_ms": factor, "handover_ms_per_mb": factor})
+        return ProbeTimes(at, keys, {"overhead_ms_per_layer": factor, "overhead_ms_per_mb": factor})
 
     # Of other hardware than the bundle's, whose factors nothing keeps.
     slow = replace(
         run,
         platform=replace(run.platform, processor="third"),
         times_ms={layer: 1.2 * ms for layer, ms in run.times_ms.items()},
-        costs={"node_ms": 1.2, "handover_ms_per_mb": 1.2},
+        costs={"overhead_ms_per_layer": 1.2, "overhead_ms_per_mb": 1.2},
     )
     alone, joined = fitted(bundle, slow), fitted(bundle, slow, (times(1, "a"), times(3, "b")))
     assert joined.correction.factors == pytest.approx(alone.correction.factors)
-    assert joined.doubts == pytest.approx(alone.doubts)
+    assert joined.factor_ci == pytest.approx(alone.factor_ci)
     assert [each.at for each in joined.runs] == ["a", "b", joined.at]
-    assert joined.costs == pytest.approx({"node_ms": 1.1, "handover_ms_per_mb": 1.1})
+    assert joined.costs == pytest.approx({"overhead_ms_per_layer": 1.1, "overhead_ms_per_mb": 1.1})
     # The state of the host meanwhile is a doubt that all layers share.
     assert (alone.drift, joined.drift) == (run.drift, pytest.approx(math.log(3)))
     # Probes of another version of this package tell nothing.
@@ -334,7 +339,7 @@ def test_a_minute_that_is_too_short_says_so(bundle):
 
 def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
     kept = []
-    monkeypatch.setattr(module, "keep_adaptation", lambda *words: kept.append(words))
+    monkeypatch.setattr(module, "save_adaptation", lambda *words: kept.append(words))
     monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.6))
     with pytest.raises(MeasurementError, match="busy with other programs during 60%"):
         module.adapt(bundle)
@@ -356,8 +361,8 @@ def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
     )
     network = read_network(LENET, batch=2)
     assert predict_network(network, made).total_ms == predict_network(network, bundle).total_ms
-    times, stood_in = times_there(made, list(run.times_ms))
-    assert not stood_in
+    times, predicted_reference = times_there(made, list(run.times_ms))
+    assert not predicted_reference
     assert len(times) == len(run.times_ms)
     same = fitted(made, run)
     for group in ("convolutions", "products", "memory", "caches", "node"):
@@ -393,13 +398,13 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
         strict=True,
     )
     pairs = dict(probes)
-    there_ms, stood_in = times_there(bundle, list(pairs.values()))
-    assert not stood_in
+    there_ms, predicted_reference = times_there(bundle, list(pairs.values()))
+    assert not predicted_reference
     times_ms = {here: 2 * there_ms[there] for here, there in pairs.items()}
     assert sum("nchwc8" in each.key for each in times_ms) > 10
     found = fitted(bundle, LayersRun(setting, platform, times_ms))
     assert found.probes == len(times_ms)
-    assert not found.stood_in
+    assert not found.predicted_reference
     assert all(found.correction.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)
     network = read_network(LENET.with_name("resnet18.onnx"), batch=1)
     there, here = (predict_network(network, each) for each in (bundle, bundle.adapted_to(found)))
@@ -535,13 +540,13 @@ def test_costs_of_weights_are_smoothed(by_hand):
 
 @pytest.fixture
 def by_hand(bundle) -> Callable[..., Adaptation]:
-    """Make an adaptation of the bundle with given factors and doubts."""
+    """Make an adaptation of the bundle with given factors and factor_ci."""
 
-    def make(factors: dict[str, float], doubts: dict[str, float], **more: Any) -> Adaptation:
+    def make(factors: dict[str, float], factor_ci: dict[str, float], **more: Any) -> Adaptation:
         learnt = Correction(factors, 0.0, 0.0, 0.1, {}, others=1.0)
         return Adaptation(
             "", "2026-01-01", bundle.setting, bundle.platform, Speeds(NODE_MS, 5e6, 5e6), learnt,
-            doubts, 20, True, **more,
+            factor_ci, 20, True, **more,
         )  # fmt: skip
 
     return make
@@ -555,17 +560,17 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
     assert made.doubt([tiny], [NODE_MS]) == pytest.approx(0.3)
     assert made.doubt([tiny], [math.nan]) == 0.3
     share = made.speeds.shares([SMALL], [1.0])[0]
-    factors, doubts = np.ones(len(GROUPS)), np.zeros(len(GROUPS))
+    factors, factor_ci = np.ones(len(GROUPS)), np.zeros(len(GROUPS))
     known = [GROUPS.index("convolutions"), GROUPS.index("node")]
-    factors[known], doubts[known] = [3.0, 2.0], [0.1, 0.3]
+    factors[known], factor_ci[known] = [3.0, 2.0], [0.1, 0.3]
     assert made.scaled([SMALL], [1.0])[0] == pytest.approx([share @ factors])
     # Doubts of different groups err independently.
-    assert made.doubt([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * doubts)))
+    assert made.doubt([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * factor_ci)))
 
 
 def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
-    spreads = {"node": 0.4, "convolutions": 0.2}
-    made = by_hand({"node": 2.0, "convolutions": 1.0}, {"node": 0.3}, spreads=spreads)
+    layer_ci = {"node": 0.4, "convolutions": 0.2}
+    made = by_hand({"node": 2.0, "convolutions": 1.0}, {"node": 0.3}, layer_ci=layer_ci)
     tiny = Activation(batch=1, values=16, activation="relu")
     there_ms = [NODE_MS, 2 * NODE_MS]
     share = made.speeds.shares([SMALL], there_ms[1:])[0][GROUPS.index("node")]
@@ -573,10 +578,10 @@ def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
     # A node for half of its time there is one for two thirds of it here.
     widths = made.scaled([tiny, SMALL], there_ms)[1]
     assert widths == pytest.approx([0.4, math.hypot(0.4 * 2 / 3, 0.2 / 3)], abs=0.01)
-    apart = replace(made, between=0.3).scaled([tiny, SMALL], there_ms)[1]
+    apart = replace(made, host_ci=0.3).scaled([tiny, SMALL], there_ms)[1]
     assert apart == pytest.approx(np.hypot(widths, 0.3))
     # Of a group without a spread of its own, that of all probes is known.
-    assert replace(made, spreads={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
+    assert replace(made, layer_ci={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
 
 
 def test_the_state_of_a_host_is_a_doubt_that_all_layers_share(bundle, by_hand):
@@ -595,11 +600,12 @@ def test_a_bundle_is_adapted_once(bundle, by_hand):
     assert bundle.adapted_to(by_hand({"node": 2.0}, {"node": 0.3})) is there
     assert bundle.without_correction().adapted_to(made) is not there
     other = bundle.adapted_to(by_hand({"node": 3.0}, {"node": 0.3}))
-    assert other.costs["session_ms"] == pytest.approx(1.5 * there.costs["session_ms"])
+    assert other.costs["call_ms"] == pytest.approx(1.5 * there.costs["call_ms"])
 
 
 COSTS = {
-    "session_ms": 0.01, "node_ms": 0.002, "handover_ms_per_mb": 0.1, "weights_64mb_ms_per_mb": 0.02,
+    "call_ms": 0.01, "overhead_ms_per_layer": 0.002, "overhead_ms_per_mb": 0.1,
+    "weights_64mb_ms_per_mb": 0.02,
     "caches_probe_ms": 0.2,
 }  # fmt: skip
 
@@ -607,22 +613,23 @@ COSTS = {
 def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
     made = by_hand({"node": 2.0, "memory": 0.5, "caches": 3.0}, {"node": 0.1})
     scaled = {
-        "session_ms": 0.02, "node_ms": 0.004, "handover_ms_per_mb": 0.3,
+        "call_ms": 0.02, "overhead_ms_per_layer": 0.004, "overhead_ms_per_mb": 0.3,
         "weights_64mb_ms_per_mb": 0.01,
     }  # fmt: skip
     assert made.of_costs(COSTS, is_alike=True) == pytest.approx(scaled)
     # What passing values on costs is of the caches of both, and not scaled elsewhere.
-    elsewhere = {**scaled, "handover_ms_per_mb": 0.1}
+    elsewhere = {**scaled, "overhead_ms_per_mb": 0.1}
     assert made.of_costs(COSTS, is_alike=False) == pytest.approx(elsewhere)
 
 
 def test_costs_that_were_measured_here_replace_scaled_ones(by_hand):
     measured = {
-        "session_ms": 0.05, "node_ms": 0.006, "handover_ms_per_mb": 0.06, "probe_call_us": 3.0,
+        "call_ms": 0.05, "overhead_ms_per_layer": 0.006, "overhead_ms_per_mb": 0.06,
+        "probe_call_us": 3.0,
     }  # fmt: skip
     made = replace(by_hand({"caches": 3.0}, {"node": 0.1}), costs=measured)
     expected = {
-        "session_ms": 0.05, "node_ms": 0.006, "handover_ms_per_mb": 0.3,
+        "call_ms": 0.05, "overhead_ms_per_layer": 0.006, "overhead_ms_per_mb": 0.3,
         "weights_64mb_ms_per_mb": 0.02,
     }  # fmt: skip
     assert made.of_costs(COSTS, is_alike=True) == pytest.approx(expected)
@@ -643,15 +650,15 @@ def test_an_in_network_correction_is_left_out_on_other_hardware(bundle, by_hand)
     count = len(layers_behind_each_other(after.nodes))
     # Passing values on costs the same as on the bundle's machine.
     there = predict_network(network, bundle.without_correction())
-    assert after.handover_ms == pytest.approx(there.handover_ms)
-    assert after.handover_ms > 0.002 * count
-    assert before.handover_ms > 0.001 * count
+    assert after.overhead_ms == pytest.approx(there.overhead_ms)
+    assert after.overhead_ms > 0.002 * count
+    assert before.overhead_ms > 0.001 * count
     assert before.layers[0].execution_ms == pytest.approx(1.5 * after.layers[0].execution_ms)
 
 
 def test_cores_that_were_far_apart_all_the_time_are_said_to_be(bundle, run):
-    far = fitted(bundle, replace(run, costs={**run.costs, "handover_ms_per_mb": 0.17}))
+    far = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.17}))
     assert "cost 0.17 ms, as on a host whose cores are far apart" in far.remarks[-1]
-    near = fitted(bundle, replace(run, costs={**run.costs, "handover_ms_per_mb": 0.04}))
+    near = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.04}))
     assert near.remarks == ()
-    assert run.costs["session_ms"] == pytest.approx(SESSION_MS)
+    assert run.costs["call_ms"] == pytest.approx(SESSION_MS)

@@ -42,7 +42,7 @@ def fake_campaign(campaign, output, bench, **options) -> CampaignResult:
         )  # fmt: skip
     info = DatasetInfo(
         setting, platform, campaign.to_json(), 0, {"resperf": "0"}, "2026-01-01T00:00:00+00:00",
-        {"session_ms": 0.02, "view_ms": 0.0},
+        {"call_ms": 0.02, "reshape_ms": 0.0},
     )  # fmt: skip
     write_dataset(output, Dataset(info, tuple(rows)))
     fake_campaign.calls.append((bench, options))

@@ -49,7 +49,7 @@ def test_phases_layers_and_remainder_follow_the_formulas():
     assert result.phases.preprocess_ms == pytest.approx(CALL_MS + 2 * 784 * 4 / 5e6, rel=1e-3)
     assert result.phases.postprocess_ms == pytest.approx(CALL_MS + 2 * 10 * 4 / 5e6, rel=1e-3)
     assert result.phases.execution_ms == pytest.approx(SESSION_MS + sum(times_ms), rel=1e-3)
-    assert result.session_ms == SESSION_MS
+    assert result.call_ms == SESSION_MS
     assert result.remainder_ms == pytest.approx(0.0, abs=1e-4)
     assert result.percentiles_ms["p50"] == pytest.approx(result.total_ms, rel=1e-3)
     assert (result.network, result.batch, result.device) == ("lenet5", 2, "synthetic")

@@ -22,7 +22,7 @@ def import_dataset(
     """Read CSV files of one source and device and write them as one dataset.
 
     Rows of equal layers become repeats of one key, numbered in the order of the files. A session
-    call that the times contain is subtracted and stored as ``session_ms``; the time with it is
+    call that the times contain is subtracted and stored as ``call_ms``; the time with it is
     ``isolated_ms``. If only the shortest, median and longest time are given, these are the samples.
 
     Parameters
@@ -57,29 +57,29 @@ def import_dataset(
     settings = {each: setting.with_optimizer(each) for each in {row.optimizer for row in rows}}
     for row in rows:
         # If no call was subtracted, its cost is not known.
-        session_ms = costs.get(row.kind, math.nan)
-        if row.median_ms <= session_ms:
+        call_ms = costs.get(row.kind, math.nan)
+        if row.median_ms <= call_ms:
             published.left_out.add(
-                "a time that is not longer than the session call", row.place,
-                f"{row.median_ms:g} ms, the call {session_ms:g} ms",
+                "a time that is not longer than the call", row.place,
+                f"{row.median_ms:g} ms, the call {call_ms:g} ms",
             )  # fmt: skip
             continue
         samples = _samples(row, mapping, costs.get(row.kind, 0.0))
         published.add(
             row.layer, settings[row.optimizer], samples, isolated_ms=row.median_ms,
-            session_ms=session_ms,
+            call_ms=call_ms,
         )  # fmt: skip
     counted = [
         {"name": file.name, "sha256": file.sha256, "rows": len(each)}
         for file, each in zip(files, rows_of, strict=True)
     ]
     source = {"files": counted, "mapping": mapping.text}
-    return published.write(output, files, session_ms=costs, source=source)
+    return published.write(output, files, call_ms=costs, source=source)
 
 
-def _samples(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, Samples]:
+def _samples(row: ForeignRow, mapping: SourceMapping, call_ms: float) -> dict[str, Samples]:
     """Turn the given times into samples: shortest, median and longest are quantiles."""
-    subtracted = {EXECUTION: session_ms, STEP: session_ms}
+    subtracted = {EXECUTION: call_ms, STEP: call_ms}
     return {
         name: Samples(
             # The shortest run may take less than the subtracted call; times are not negative.

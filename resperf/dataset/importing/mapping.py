@@ -88,14 +88,14 @@ class Runs(Limited):
 
 @dataclass(frozen=True)
 class SessionRule(Limited):
-    """How the session call that every time contains is estimated.
+    """How the call that every time contains is estimated.
 
     Attributes
     ----------
     smallest : float
         Share of a kind's forward passes that is used: those that move the fewest bytes.
     share : float
-        Share of the shortest time among these that is the session call; the rest is the layer's.
+        Share of the shortest time among these that is the call; the rest is the layer's.
     known_ms : mapping of str to mapping of str to float
         Device -> kind -> value to use instead of an estimate.
     """
@@ -156,7 +156,7 @@ class SourceMapping(Runs, Source):
     times : mapping of str to TimeColumns
         By quantity: what the times contain. The execution of a training step is its ``step_ms``.
     session : SessionRule or None
-        None if the times contain no session call, or are of whole calls.
+        None if the times contain no per-run overhead, or are of whole calls.
     values : mapping of str to mapping of str to str
         Field or shorthand -> cell -> value of the layer.
     kinds : tuple of KindColumns
@@ -184,7 +184,7 @@ class SourceMapping(Runs, Source):
         if WHOLE_CALL in self.times and len(self.times) > 1:
             raise DatasetError("times of whole_call contain all phases: remove the other phases")
         if self.session is not None and EXECUTION not in self.times:
-            raise DatasetError("a session call is subtracted from execution: add times.execution")
+            raise DatasetError("a call is subtracted from execution: add times.execution")
         if not self.kinds:
             raise DatasetError("no kinds: add a table such as [kinds.conv]")
 

@@ -52,8 +52,8 @@ class Imported:
         Quantities of the rows, in the order of their table.
     repeats : int
         Number of repeated measurements of a layer or a network.
-    session_ms : mapping of str to float
-        Kind to the session call that was subtracted from its times; empty if none was.
+    call_ms : mapping of str to float
+        Kind to the call that was subtracted from its times; empty if none was.
     left_out : tuple of Counted
         Invalid rows, by reason.
     marked : tuple of Counted
@@ -68,7 +68,7 @@ class Imported:
     rows: Mapping[str, int]
     quantities: tuple[str, ...]
     repeats: int
-    session_ms: Mapping[str, float]
+    call_ms: Mapping[str, float]
     left_out: tuple[Counted, ...]
     marked: tuple[Counted, ...] = ()
     networks: int = 0
@@ -240,7 +240,7 @@ class Published:
         files: Sequence[ForeignFile],
         *,
         graphs: Path | None = None,
-        session_ms: Mapping[str, float] | None = None,
+        call_ms: Mapping[str, float] | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> Imported:
         """Write the dataset.
@@ -253,8 +253,8 @@ class Published:
         graphs : Path, optional
             Folder of ONNX files, each with the name of a network. One whose number of parameters
             differs from the published one is not used.
-        session_ms : mapping of str to float, optional
-            Kind to the session call that was subtracted from its times.
+        call_ms : mapping of str to float, optional
+            Kind to the call that was subtracted from its times.
         source : mapping, optional
             What the file says of its source besides.
 
@@ -272,7 +272,7 @@ class Published:
         if graphs is not None:
             self._attach(graphs)
         marked = tuple(each for rows in self._marked.values() for each in rows.all())
-        costs = dict(session_ms or {})
+        costs = dict(call_ms or {})
         settings = [row.setting for row in self._rows]
         frameworks = {each.framework: each.framework_version for each in reversed(settings)}
         setting = settings[0].without_batch()
@@ -284,14 +284,14 @@ class Published:
             campaign={"name": f"import of {self._source.name}"},
             seed=0,
             versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k and v}},
-            machine_costs={"session_ms": min(costs.values())} if costs else {},
+            machine_costs={"call_ms": min(costs.values())} if costs else {},
             quantities=quantities_of(of_layers),
             source={
                 "format": self._source.name,
                 "description": self._source.description,
                 "citation": self._source.citation,
                 "files": [{"name": file.name, "sha256": file.sha256} for file in files],
-                "session_ms": costs,
+                "call_ms": costs,
                 "left_out": {each.reason: each.rows for each in left_out},
                 "marked": {f"{each.what}: {each.reason}": each.rows for each in marked},
                 **(source or {}),
@@ -303,7 +303,7 @@ class Published:
             rows=dict(Counter(map(group_of, self._rows))),
             quantities=quantities_of(self._rows),
             repeats=sum(row.repeat > 0 for row in self._rows),
-            session_ms=costs,
+            call_ms=costs,
             left_out=left_out,
             marked=marked,
             networks=len({row.key for row in self._rows if isinstance(row.subject, NetworkRef)}),

@@ -1,4 +1,4 @@
-"""The session call that published times contain, estimated from the smallest layers."""
+"""The per-run overhead that published times contain, estimated from the smallest layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resperf.measurement import layer_kind
 def session_costs(
     rows: Sequence[ForeignRow], rule: SessionRule, device: str
 ) -> Mapping[str, float]:
-    """Estimate the cost of a session call in the times of each kind, in ms.
+    """Estimate the cost of a call in the times of each kind, in ms.
 
     A call without a layer was not timed, so it is estimated from the smallest layers. A call takes
     no longer than the shortest of those forward passes that move the fewest bytes. A training step

@@ -1,4 +1,4 @@
-"""From CSV files to a dataset: session calls, repeats, provenance."""
+"""From CSV files to a dataset: calls, repeats, provenance."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
     rows[0], rows[1], rows[19] = (8, 64, 0, 0.9), (16, 64, 0, 0.8), (160, 64, 0, 0.75)
     path = justus(tmp_path / "d.csv", *rows, (800, 64, 5, 3.0))
     found = imported(tmp_path / "d.h5", path)
-    session_ms = 0.9 * 0.8
-    assert found.session_ms == pytest.approx({"dense": session_ms, "dense_step": session_ms})
+    call_ms = 0.9 * 0.8
+    assert found.call_ms == pytest.approx({"dense": call_ms, "dense_step": call_ms})
     assert found.rows == {"dense": 20, "dense_step": 1}
-    assert found.info.machine_costs == {"session_ms": pytest.approx(session_ms)}
+    assert found.info.machine_costs == {"call_ms": pytest.approx(call_ms)}
     dataset = read_dataset(tmp_path / "d.h5")
     first = next(row for row in dataset.measurements if row.layer.features_in == 8)
     assert first.isolated_ms == 0.9
-    assert first.session_ms == pytest.approx(session_ms)
+    assert first.call_ms == pytest.approx(call_ms)
     execution = first.samples["execution_ms"]
     assert execution.values == pytest.approx((0.9 * 0.9 - 0.72, 0.18, 1.35 - 0.72), rel=1e-6)
     assert (execution.taken, execution.warmups) == (5, 5)
     step = read_table(tmp_path / "d.h5")["dense_step"]
     assert (step.kind, step.name) == ("dense", "dense_step")
     assert step.columns["optimizer"].tolist() == ["adam"]
-    assert step.times_ms["step_ms"][0] == pytest.approx(3.0 - session_ms)
+    assert step.times_ms["step_ms"][0] == pytest.approx(3.0 - call_ms)
     assert check_dataset(tmp_path / "d.h5") == []
 
 
@@ -76,7 +76,7 @@ def test_a_time_shorter_than_the_session_call_is_named(tmp_path: Path) -> None:
     assert found.rows == {"dense": 19}
     (left_out,) = found.left_out
     assert str(left_out) == (
-        "1 row left out: a time that is not longer than the session call "
+        "1 row left out: a time that is not longer than the call "
         "(first: d.csv line 21: 0.1 ms, the call 1.8 ms)"
     )
     assert found.info.source["left_out"] == {left_out.reason: 1}
@@ -86,7 +86,7 @@ def test_a_known_device_gets_the_same_call_for_any_part_of_its_file(tmp_path: Pa
     path = justus(tmp_path / "d.csv", (8, 8, 1, 0.9))
     found = imported(tmp_path / "d.h5", path, device="Tesla K80")
     assert found.info.platform.device == "k80"
-    assert found.session_ms == {"dense_step": 0.1900251}
+    assert found.call_ms == {"dense_step": 0.1900251}
     with pytest.raises(DatasetError, match="training steps of dense layers, but no forward pass"):
         imported(tmp_path / "e.h5", path)
 
@@ -114,12 +114,12 @@ def test_whole_calls_are_their_own_phase_and_know_no_session(
     found = imported(path, perfnet_csv, source="perfnet", device="gtx1080ti")
     assert found.info.quantities == ("whole_call_ms",)
     assert found.info.machine_costs == {}
-    assert found.session_ms == {}
+    assert found.call_ms == {}
     table = read_table(path)["conv"]
     assert table.quantities == ("whole_call_ms",)
     np.testing.assert_array_equal(table.times_ms["whole_call_ms"], table.isolated_ms)
     row = read_dataset(path).measurements[0]
-    assert math.isnan(row.session_ms)
+    assert math.isnan(row.call_ms)
     assert math.isnan(row.started_at)
     assert math.isnan(row.value("execution_ms"))
     assert row.samples["whole_call_ms"].taken == 10

@@ -419,7 +419,7 @@ def test_typed_convolutions() -> None:
     assert quantized.kind == "quantized_conv"
     assert quantized.fields()["layout"] == "nchwc32"
     with pytest.raises(LayerError, match="no ONNX operator"):
-        quantized.kernel()  # type: ignore[attr-defined]
+        quantized.as_onnx_node()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
