@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,11 +56,6 @@ _ENTRIES: Mapping[str, str] = {
     # Packing weights takes most of a session's start and changes no node.
     "session.disable_prepacking": "1",
 }
-_DOMAINS = frozenset(
-    {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
-     "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
-)  # fmt: skip
-"""Domains whose operators ONNX Runtime has."""
 BLOCKS = "NchwcTransformer"
 """ONNX Runtime's optimiser that chooses blocked layouts."""
 PRECISE = "InsertedPrecisionFreeCast_"
@@ -202,6 +198,8 @@ def _asked(
     network: Network, read: _Reader, block: int, threads: int, without: tuple[str, ...]
 ) -> list[LoweredNode]:
     parts = _without_custom(network)
+    if not parts.nodes:
+        return _with_custom(network, [])
     model = optimised_model(skeleton(parts), threads=threads, without=without)
     return _with_custom(network, read(network, optimised_as(parts, model.graph), block))
 
@@ -210,9 +208,8 @@ def _without_custom(network: Network) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
-    Those whose output shapes are not known stay.
     """
-    custom = [node for node in network.nodes if _is_custom(network, node)]
+    custom = _custom(network)
     if not custom:
         return network
     cut = {node.name for node in custom}
@@ -222,21 +219,39 @@ def _without_custom(network: Network) -> Network:
         name
         for node in custom
         for name in node.inputs
-        if name and name not in fixed and not network.tensors[name].is_weight
+        if name in network.tensors and name not in fixed and not network.tensors[name].is_weight
     )
     return replace(
         network,
         nodes=tuple(node for node in network.nodes if node.name not in cut),
-        inputs=(*network.inputs, *made),
+        inputs=(*network.inputs, *(name for name in made if name in network.tensors)),
         outputs=tuple(
             dict.fromkeys(name for name in (*network.outputs, *read) if name not in made)
         ),
     )
 
 
-def _is_custom(network: Network, node: Node) -> bool:
-    ends = [name for name in (*node.inputs, *node.outputs) if name]
-    return node.domain not in _DOMAINS and all(name in network.tensors for name in ends)
+def _custom(network: Network) -> list[Node]:
+    """Return the operators that ONNX Runtime does not have.
+
+    Also those that read a tensor of unknown shape behind them, which can be no input.
+    """
+    custom: list[Node] = []
+    unsized: set[str] = set()
+    for node in network.nodes:
+        if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
+            custom.append(node)
+            unsized |= {name for name in node.outputs if name and name not in network.tensors}
+    return custom
+
+
+@cache
+def _operators() -> Set[tuple[str, str]]:
+    """Return domain and name of every operator that ONNX Runtime has."""
+    from onnxruntime.capi import onnxruntime_pybind11_state
+
+    schemas = onnxruntime_pybind11_state.get_all_operator_schema()
+    return {(schema.domain, schema.name) for schema in schemas}
 
 
 def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
@@ -244,7 +259,7 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
 
     ONNX Runtime orders the parts around them as it likes.
     """
-    custom = [node for node in network.nodes if _is_custom(network, node)]
+    custom = _custom(network)
     if not custom:
         return [*lowered]
     order = {node.name: place for place, node in enumerate(network.nodes)}

@@ -14,6 +14,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, any_external, names_read
+from resperf.network.protos import data_type_of
 from resperf.units import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def skeleton(network: Network) -> Skeleton:
     Raises
     ------
     UnsupportedError
-        If a tensor that a node needs has no known shape or an element type numpy lacks.
+        If a tensor has an element type that ONNX lacks, or an attribute cannot be written.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -249,14 +250,12 @@ def _reaches(name: str, op: str, following: Mapping[str, list[Node]]) -> bool:
 
 
 def _element_type(tensor: Tensor) -> int:
-    from onnx import helper
-
-    try:
-        return int(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
-    except (TypeError, KeyError, ValueError) as error:
+    number = data_type_of(tensor.dtype)
+    if not number:
         raise UnsupportedError(
             f"tensor {tensor.name!r} has element type {tensor.dtype!r}, which cannot be lowered"
-        ) from error
+        )
+    return number
 
 
 def _value_info(tensor: Tensor) -> Any:
@@ -267,11 +266,14 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
+    from onnx import helper
+
     blocks: dict[str, npt.NDArray[Any]] = {}
     for tensor in absent.values():
         size = math.prod(tensor.shape)
         if tensor.dtype not in blocks or blocks[tensor.dtype].size < size:
-            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(tensor.dtype)
+            of_type = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
+            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(of_type)
     return {
         name: blocks[tensor.dtype][: math.prod(tensor.shape)].reshape(tensor.shape)
         for name, tensor in absent.items()
