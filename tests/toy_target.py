@@ -41,10 +41,8 @@ TARGET = Target(
 )
 
 
-def lower(
-    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
-) -> LoweredNetwork:
-    return synthetic.lower(network, setting, platform, method=method)
+def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    return synthetic.lower(network, setting, platform)
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
