@@ -1701,6 +1701,34 @@ def test_texts_are_passed_on(target: Target, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def residual_network(path: Path, op: str, channels: int) -> Path:
+    """A sum of an image and a convolution with a bias, and a function of it."""
+    bounds = ["low", "high"] if op == "Clip" else []
+    return written(
+        path,
+        [
+            conv_node("c1", "x", "a"),
+            helper.make_node("Conv", ["a", "w", "bias"], ["b"], "c2", pads=[1, 1, 1, 1]),
+            helper.make_node("Add", ["b", "a"], ["s"], "sum"),
+            helper.make_node(op, ["s", *bounds], ["t"], "act"),
+            conv_node("c3", "t", "y"),
+        ],
+        channels,
+    )
+
+
+def scaled_network(path: Path, op: str) -> Path:
+    """A factor per channel behind a function of a convolution, and a function of the product."""
+    nodes = [
+        conv_node("c1", "x", "a"),
+        helper.make_node("Relu", ["a"], ["b"], "first"),
+        helper.make_node("Mul", ["b", "gamma"], ["s"], "scale"),
+        helper.make_node(op, ["s"], ["t"], "second"),
+        conv_node("c2", "t", "y"),
+    ]
+    return written(path, nodes, 16)
+
+
 WRITTEN: dict[str, Callable[[Path], Path]] = {
     **{
         f"{name}, {channels} channels": partial(written, nodes=nodes, channels=channels)
@@ -1708,6 +1736,24 @@ WRITTEN: dict[str, Callable[[Path], Path]] = {
         for name, nodes in ACTIVATED.items()
     },
     **{name: partial(written, nodes=nodes, channels=32) for name, (nodes, _) in GRAPHS.items()},
+    **{
+        f"{op} of a sum, {channels} channels": partial(residual_network, op=op, channels=channels)
+        for channels in (16, 18)
+        for op in ("Relu", "Sigmoid", "HardSigmoid", "LeakyRelu", "Clip", "Elu", "HardSwish")
+    },
+    **{
+        f"{op} of a product": partial(scaled_network, op=op)
+        for op in ("Relu", "HardSigmoid", "HardSwish", "Gelu")
+    },
+    "sum without a bias, 18 channels": partial(
+        written,
+        nodes=[
+            conv_node("c1", "x", "a"),
+            conv_node("c2", "a", "b"),
+            helper.make_node("Add", ["b", "a"], ["y"], "sum"),
+        ],
+        channels=18,
+    ),
     **{name: partial(edge_network, name=name) for name in EDGES},
     **{f"signals of {rank} axes": partial(signal_network, rank=rank) for rank in (1, 3)},
     "transformer block": transformer_block,
