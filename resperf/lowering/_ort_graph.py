@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
@@ -65,12 +65,11 @@ _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token
 
 
 @dataclass(frozen=True)
-class Optimised:
+class _Optimised:
     """What ONNX Runtime makes of a network.
 
     Attributes
     ----------
-    original : Network
     made : Network
         The nodes of the optimised graph. Its tensors are those of both.
     protos : sequence of onnx.NodeProto
@@ -83,7 +82,6 @@ class Optimised:
         Names of the constants of the optimised graph.
     """
 
-    original: Network
     made: Network
     protos: Sequence[onnx.NodeProto]
     blocked: Sequence[bool]
@@ -91,7 +89,7 @@ class Optimised:
     constants: Set[str]
 
 
-_Reader = Callable[[Network, Optimised, int], list[LoweredNode]]
+_Reader = Callable[[Network, _Optimised, int], list[LoweredNode]]
 
 
 def optimised_model(
@@ -170,7 +168,7 @@ def ask(
     UnsupportedError
         If it refuses the network.
     """
-    return _asked(network, read_optimised, block, threads, tuple(without))
+    return _asked(network, _read_optimised, block, threads, tuple(without))
 
 
 def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
@@ -191,7 +189,7 @@ def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
     if not block:
         return ask(network, 0, threads=threads, without=(BLOCKS,))
     # In blocks, it fuses additions itself.
-    return _asked(network, read_plain, block, threads, (BLOCKS, "ConvAddActivationFusion"))
+    return _asked(network, _read_plain, block, threads, (BLOCKS, "ConvAddActivationFusion"))
 
 
 def _asked(
@@ -201,7 +199,7 @@ def _asked(
     if not parts.nodes:
         return _with_custom(network, [])
     model = optimised_model(skeleton(parts), threads=threads, without=without)
-    return _with_custom(network, read(network, optimised_as(parts, model.graph), block))
+    return _with_custom(network, read(network, _optimised_as(parts, model.graph), block))
 
 
 def _without_custom(network: Network) -> Network:
@@ -274,7 +272,7 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
     return [each for _, each in sorted(placed, key=itemgetter(0))]
 
 
-def read_optimised(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
+def _read_optimised(network: Network, optimised: _Optimised, block: int) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
     Every lowered node computes a tensor of the original network, perhaps in another layout and
@@ -310,7 +308,7 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
     ]
 
 
-def _add_in_place(optimised: Optimised) -> list[bool]:
+def _add_in_place(optimised: _Optimised) -> list[bool]:
     """Whether each node adds to its residual in place."""
     residual = _ort_blocks.RESIDUAL
     reads = [proto.input for proto in optimised.protos]
@@ -320,7 +318,7 @@ def _add_in_place(optimised: Optimised) -> list[bool]:
     )
 
 
-def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
+def _read_plain(network: Network, optimised: _Optimised, block: int) -> list[LoweredNode]:
     """Turn an optimised graph without blocked layouts into nodes in blocks of another machine.
 
     `_ort_blocks` gives the layouts.
@@ -357,7 +355,7 @@ def _with_hard_swish(
     return replace(around, nodes=tuple(nodes))
 
 
-def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
+def _optimised_as(network: Network, graph: onnx.GraphProto) -> _Optimised:
     """Read an optimised graph as a network that has the tensors of the original one as well."""
     from onnx import helper
 
@@ -365,7 +363,7 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
     inner = _inner_tensors(graph)
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
-    tensors = {**inner, **in_float32(network, _names(graph)), **network.tensors, **weights}
+    tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
     origin: dict[str, str] = {}
     blocked: set[str] = set()
     nodes: list[Node] = []
@@ -409,7 +407,7 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
             # Convolutions after it read their image under this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
-            tensors[tensor_name] = replace(last, name=tensor_name, shape=channels_first(last))
+            tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
         origin[own] = tensor_name
         if is_blocked:
             blocked.add(own)
@@ -428,14 +426,14 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
         was_blocked.append(is_blocked)
         produced.append(original.removeprefix(PRECISE))
     made = replace(network, nodes=tuple(nodes), tensors=tensors)
-    return Optimised(network, made, protos, was_blocked, produced, weights.keys())
+    return _Optimised(made, protos, was_blocked, produced, weights.keys())
 
 
-def in_float32(network: Network, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return the tensors that ONNX Runtime computes in float32 instead of half precision.
-
-    Those of `names` that it names so.
-    """
+def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
+    """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    # Blocked nodes are named by tensors that the graph no longer has.
+    names |= {match["tensor"] for node in graph.node if (match := _NCHWC_NAME.match(node.name))}
     originals = {
         name: network.tensors.get(name.removeprefix(PRECISE))
         for name in names
@@ -448,17 +446,10 @@ def in_float32(network: Network, names: Iterable[str]) -> dict[str, Tensor]:
     }
 
 
-def channels_first(tensor: Tensor) -> tuple[int, ...]:
+def _channels_first(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of an image with its channels last as one with its channels first."""
     batch, *pixels, channels = tensor.shape
     return (batch, channels, *pixels)
-
-
-def _names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of tensors, and those that blocked nodes are named by instead."""
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    blocked = (_NCHWC_NAME.match(node.name) for node in graph.node)
-    return names | {match["tensor"] for match in blocked if match}
 
 
 def _is_channels_last(proto: onnx.NodeProto) -> bool:
@@ -570,7 +561,7 @@ def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
     if tensor is None or len(tensor.shape) != 4:
         raise UnsupportedError(about_node(node, Message("the shape of its image is not known")))
     to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
-    shape = channels_first(tensor) if last and not to_blocked else tensor.shape
+    shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
     plain = "nhwc" if last else "nchw"
     return reorder(shape, plain, blocked) if to_blocked else reorder(shape, blocked, plain)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
@@ -49,16 +49,12 @@ class Rewriting:
         self.network, self.sources = network, dict(sources or {})
         self.tensors: dict[str, Tensor] = dict(network.tensors)
         self.opset = network.opsets.get("", 1)
-        self.set_nodes(network.nodes)
-
-    def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Go on with these nodes instead."""
         # By identity, since a new node's name may be that of another one.
-        self._slots: list[list[Node]] = [[node] for node in nodes]
+        self._slots: list[list[Node]] = [[node] for node in network.nodes]
         self._places: dict[int, int] = {}
         self.maker: dict[str, Node] = {}
         self._readers: dict[str, dict[int, Node]] = {}
-        for place, node in enumerate(nodes):
+        for place, node in enumerate(network.nodes):
             self._enter(node, place)
 
     def _enter(self, node: Node, place: int) -> None:
