@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FREE_WEIGHT_BYTES = 1 << 20
 """Matrices above this size become inputs where no fusion reads their values."""
 
+_NOT_HELD = "OV"
+"""Kinds of numpy's types that ONNX Runtime takes no weights in: texts, bfloat16, 8-bit floats."""
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 
@@ -72,7 +74,7 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free:
+        elif tensor.name in free or _numpy_type(tensor).kind in _NOT_HELD:
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor
@@ -258,6 +260,13 @@ def _element_type(tensor: Tensor) -> int:
     return number
 
 
+def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
+    from onnx import helper
+
+    made: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
+    return made
+
+
 def _value_info(tensor: Tensor) -> Any:
     from onnx import helper
 
@@ -266,14 +275,11 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
-    from onnx import helper
-
     blocks: dict[str, npt.NDArray[Any]] = {}
     for tensor in absent.values():
         size = math.prod(tensor.shape)
         if tensor.dtype not in blocks or blocks[tensor.dtype].size < size:
-            of_type = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
-            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(of_type)
+            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(_numpy_type(tensor))
     return {
         name: blocks[tensor.dtype][: math.prod(tensor.shape)].reshape(tensor.shape)
         for name, tensor in absent.items()

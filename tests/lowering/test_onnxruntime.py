@@ -1701,6 +1701,26 @@ def test_texts_are_passed_on(target: Target, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_weights_of_types_without_placeholders_are_read(target: Target, tmp_path: Path) -> None:
+    eighth = helper.tensor_dtype_to_np_dtype(onnx.TensorProto.FLOAT8E4M3FN)
+    values = {"w": np.ones((80, 80), np.float32).astype(eighth), "scale": np.float32(1)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["d"], "back"),
+        helper.make_node("MatMul", ["x", "d"], ["y"], "product"),
+    ]
+    path = saved(tmp_path / "n.onnx", nodes, (4, 80), values, opset=19)
+    assert [(node.op, node.role) for node in lower(read_network(path), *target).nodes] == [
+        ("DequantizeLinear", "unknown"), ("MatMul", "execution"),
+    ]  # fmt: skip
+    node = helper.make_node("Gather", ["table", "x"], ["y"], "look up")
+    texts = {"table": np.full(5000, "a", object)}
+    path = saved(tmp_path / "t.onnx", [node], (4,), texts, onnx.TensorProto.INT64)
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
+    onnx.save(model, path)
+    assert [node.op for node in lower(read_network(path), *target).nodes] == ["Gather"]
+
+
 def residual_network(path: Path, op: str, channels: int) -> Path:
     """A sum of an image and a convolution with a bias, and a function of it."""
     bounds = ["low", "high"] if op == "Clip" else []
