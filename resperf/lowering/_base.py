@@ -64,7 +64,7 @@ class LoweredNetwork:
     method : str
         What lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
     notes : tuple of str
-        For the user, such as that stored rules replaced the framework.
+        For the user, such as that another version was asked than the one measured.
     unsized_outputs : tuple of str
         Names of outputs that are copied as well, but whose shape is unknown.
     """

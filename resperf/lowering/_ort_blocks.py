@@ -28,11 +28,13 @@ from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
-BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
+BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "HardSigmoid"})
 """Activations that are fused into a blocked convolution after its residual."""
+PLAIN_ACTIVATIONS = BLOCKED_ACTIVATIONS | {"LeakyRelu", "Clip"}
+"""Activations that are fused into a convolution in NCHW after its residual."""
 RESIDUAL = 3
 """Input of a convolution that is a residual."""
-BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
+BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"Gelu", "QuickGelu"}
 """Activations that run on blocked tensors."""
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations from NCHW to NHWC and back."""
@@ -44,9 +46,9 @@ BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 def lower_layer(layer: Layer, block: int) -> Layer:
     """Give one layer the layout that ONNX Runtime chooses where blocks hold `block` channels."""
     if isinstance(layer, Conv):
-        return layer.replace(layout=_layout(is_blocked_conv(layer, block), block))
+        return layer.replace(layout=_layout(_is_blocked_conv(layer, block), block))
     if isinstance(layer, Pool):
-        return layer.replace(layout=_layout(is_blocked_pool(layer, block), block))
+        return layer.replace(layout=_layout(_is_blocked_pool(layer, block), block))
     if isinstance(layer, Reorder) and block:
         if layer.layout in ("nchw", "nhwc"):
             return layer.replace(layout_out=f"nchwc{block}")
@@ -61,7 +63,7 @@ def _layout(blocked: bool, block: int) -> str:
     return f"nchwc{block}" if blocked else "nchw"
 
 
-def is_blocked_conv(conv: Conv, block: int) -> bool:
+def _is_blocked_conv(conv: Conv, block: int) -> bool:
     """Whether ONNX Runtime runs the convolution in its blocked layout."""
     if not block:
         return False
@@ -71,11 +73,6 @@ def is_blocked_conv(conv: Conv, block: int) -> bool:
     if taps == 1 and conv.channels_out == conv.groups:
         return conv.channels_in % CHANNEL_ALIGNMENT == 0
     return taps % block == 0 and (conv.channels_out // conv.groups) % block == 0
-
-
-def reads_plain(conv: Conv, block: int) -> bool:
-    """Whether a blocked convolution reads its image in NCHW: a network's first layers do."""
-    return conv.groups == 1 and conv.channels_in < block
 
 
 def added_in_place(
@@ -108,7 +105,7 @@ def added_in_place(
     ]
 
 
-def is_blocked_pool(pool: Pool, block: int) -> bool:
+def _is_blocked_pool(pool: Pool, block: int) -> bool:
     """Whether ONNX Runtime pools in blocks; a global pooling keeps the layout of its input."""
     if pool.whole_image and pool.layout == "nchw":
         return False
@@ -263,17 +260,22 @@ class _Placing:
         )
 
     def _fuse_activation(self, node: Node) -> bool:
-        """Fuse an activation into the blocked convolution before it.
+        """Fuse an activation into the convolution before it.
 
-        ONNX Runtime did so already where there is no residual, but for HardSwish.
+        ONNX Runtime did so already where there is no residual, but for HardSwish in blocks.
         """
         step = self._only_reader(node.inputs[0])
-        if step is None or not step.is_blocked or not isinstance(step.layer, Conv):
+        if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
             return False
-        late = step.layer.residual or step.node.op not in Conv.OPERATORS
-        if step.layer.activation != "none" or late != (node.op in BLOCKED_ACTIVATIONS):
-            return False
-        if node.op == "HardSwish" and node.outputs[0] in self.network.outputs:
+        if node.op == "HardSwish":
+            fuses = step.is_blocked and node.outputs[0] not in self.network.outputs
+        elif step.is_blocked:
+            late = step.layer.residual or step.node.op not in Conv.OPERATORS
+            fuses = late and node.op in BLOCKED_ACTIVATIONS
+        else:
+            bounds = [name for name in node.inputs[1:] if name]
+            fuses = step.layer.residual and (not bounds or self._are_fixed(bounds))
+        if not fuses:
             return False
         return self._extend(step, node, step.layer.replace(activation=FUNCTION_OF[node.op]))
 
@@ -288,7 +290,11 @@ class _Placing:
             step = self._only_reader(name)
             if step is None or not isinstance(step.layer, Conv):
                 continue
-            alike = all(blocked) if step.is_blocked else node.op == "Add" and not any(blocked)
+            if step.is_blocked:
+                alike = all(blocked)
+            else:
+                # ONNX Runtime fuses a sum in NCHW only into a convolution that adds a bias.
+                alike = node.op == "Add" and step.layer.bias and not any(blocked)
             if step.layer.residual or step.layer.activation != "none" or not alike:
                 continue
             other = next(n for n in node.inputs if n != name)
@@ -421,7 +427,8 @@ class _Placing:
         return fits and not any(b % a for a, b in zip(*shapes, strict=True))
 
     def _reads_plain(self, layer: Layer) -> bool:
-        return isinstance(layer, Conv) and reads_plain(layer, self.block)
+        """Whether a blocked convolution reads its image in NCHW: a network's first layers do."""
+        return isinstance(layer, Conv) and layer.groups == 1 and layer.channels_in < self.block
 
     def _is_transpose(self, node: Node, order: tuple[int, ...]) -> bool:
         return node.op == "Transpose" and node.attributes.get("perm") == order
@@ -472,7 +479,7 @@ class _Placing:
 
 
 _FUSIONS: tuple[tuple[Set[str], Callable[[_Placing, Node], bool]], ...] = (
-    (BLOCKED_ACTIVATIONS | {"HardSwish"}, _Placing._fuse_activation),
+    (PLAIN_ACTIVATIONS | {"HardSwish"}, _Placing._fuse_activation),
     (BLOCKED_SUMS, _Placing._fuse_residual),
 )
 """Operators that may be fused into earlier steps, and how."""

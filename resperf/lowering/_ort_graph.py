@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,11 +56,6 @@ _ENTRIES: Mapping[str, str] = {
     # Packing weights takes most of a session's start and changes no node.
     "session.disable_prepacking": "1",
 }
-_DOMAINS = frozenset(
-    {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
-     "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "org.pytorch.aten"}
-)  # fmt: skip
-"""Domains whose operators ONNX Runtime has."""
 BLOCKS = "NchwcTransformer"
 """ONNX Runtime's optimiser that chooses blocked layouts."""
 PRECISE = "InsertedPrecisionFreeCast_"
@@ -69,12 +65,11 @@ _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token
 
 
 @dataclass(frozen=True)
-class Optimised:
+class _Optimised:
     """What ONNX Runtime makes of a network.
 
     Attributes
     ----------
-    original : Network
     made : Network
         The nodes of the optimised graph. Its tensors are those of both.
     protos : sequence of onnx.NodeProto
@@ -87,7 +82,6 @@ class Optimised:
         Names of the constants of the optimised graph.
     """
 
-    original: Network
     made: Network
     protos: Sequence[onnx.NodeProto]
     blocked: Sequence[bool]
@@ -95,7 +89,7 @@ class Optimised:
     constants: Set[str]
 
 
-_Reader = Callable[[Network, Optimised, int], list[LoweredNode]]
+_Reader = Callable[[Network, _Optimised, int], list[LoweredNode]]
 
 
 def optimised_model(
@@ -174,7 +168,7 @@ def ask(
     UnsupportedError
         If it refuses the network.
     """
-    return _asked(network, read_optimised, block, threads, tuple(without))
+    return _asked(network, _read_optimised, block, threads, tuple(without))
 
 
 def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
@@ -195,24 +189,25 @@ def ask_for(network: Network, block: int, *, threads: int) -> list[LoweredNode]:
     if not block:
         return ask(network, 0, threads=threads, without=(BLOCKS,))
     # In blocks, it fuses additions itself.
-    return _asked(network, read_plain, block, threads, (BLOCKS, "ConvAddActivationFusion"))
+    return _asked(network, _read_plain, block, threads, (BLOCKS, "ConvAddActivationFusion"))
 
 
 def _asked(
     network: Network, read: _Reader, block: int, threads: int, without: tuple[str, ...]
 ) -> list[LoweredNode]:
     parts = _without_custom(network)
+    if not parts.nodes:
+        return _with_custom(network, [])
     model = optimised_model(skeleton(parts), threads=threads, without=without)
-    return _with_custom(network, read(network, optimised_as(parts, model.graph), block))
+    return _with_custom(network, read(network, _optimised_as(parts, model.graph), block))
 
 
 def _without_custom(network: Network) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
-    Those whose output shapes are not known stay.
     """
-    custom = [node for node in network.nodes if _is_custom(network, node)]
+    custom = _custom(network)
     if not custom:
         return network
     cut = {node.name for node in custom}
@@ -222,21 +217,39 @@ def _without_custom(network: Network) -> Network:
         name
         for node in custom
         for name in node.inputs
-        if name and name not in fixed and not network.tensors[name].is_weight
+        if name in network.tensors and name not in fixed and not network.tensors[name].is_weight
     )
     return replace(
         network,
         nodes=tuple(node for node in network.nodes if node.name not in cut),
-        inputs=(*network.inputs, *made),
+        inputs=(*network.inputs, *(name for name in made if name in network.tensors)),
         outputs=tuple(
             dict.fromkeys(name for name in (*network.outputs, *read) if name not in made)
         ),
     )
 
 
-def _is_custom(network: Network, node: Node) -> bool:
-    ends = [name for name in (*node.inputs, *node.outputs) if name]
-    return node.domain not in _DOMAINS and all(name in network.tensors for name in ends)
+def _custom(network: Network) -> list[Node]:
+    """Return the operators that ONNX Runtime does not have.
+
+    Also those that read a tensor of unknown shape behind them, which can be no input.
+    """
+    custom: list[Node] = []
+    unsized: set[str] = set()
+    for node in network.nodes:
+        if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
+            custom.append(node)
+            unsized |= {name for name in node.outputs if name and name not in network.tensors}
+    return custom
+
+
+@cache
+def _operators() -> Set[tuple[str, str]]:
+    """Return domain and name of every operator that ONNX Runtime has."""
+    from onnxruntime.capi import onnxruntime_pybind11_state
+
+    schemas = onnxruntime_pybind11_state.get_all_operator_schema()
+    return {(schema.domain, schema.name) for schema in schemas}
 
 
 def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
@@ -244,7 +257,7 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
 
     ONNX Runtime orders the parts around them as it likes.
     """
-    custom = [node for node in network.nodes if _is_custom(network, node)]
+    custom = _custom(network)
     if not custom:
         return [*lowered]
     order = {node.name: place for place, node in enumerate(network.nodes)}
@@ -259,7 +272,7 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
     return [each for _, each in sorted(placed, key=itemgetter(0))]
 
 
-def read_optimised(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
+def _read_optimised(network: Network, optimised: _Optimised, block: int) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
     Every lowered node computes a tensor of the original network, perhaps in another layout and
@@ -295,7 +308,7 @@ def read_optimised(network: Network, optimised: Optimised, block: int) -> list[L
     ]
 
 
-def _add_in_place(optimised: Optimised) -> list[bool]:
+def _add_in_place(optimised: _Optimised) -> list[bool]:
     """Whether each node adds to its residual in place."""
     residual = _ort_blocks.RESIDUAL
     reads = [proto.input for proto in optimised.protos]
@@ -305,7 +318,7 @@ def _add_in_place(optimised: Optimised) -> list[bool]:
     )
 
 
-def read_plain(network: Network, optimised: Optimised, block: int) -> list[LoweredNode]:
+def _read_plain(network: Network, optimised: _Optimised, block: int) -> list[LoweredNode]:
     """Turn an optimised graph without blocked layouts into nodes in blocks of another machine.
 
     `_ort_blocks` gives the layouts.
@@ -342,7 +355,7 @@ def _with_hard_swish(
     return replace(around, nodes=tuple(nodes))
 
 
-def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
+def _optimised_as(network: Network, graph: onnx.GraphProto) -> _Optimised:
     """Read an optimised graph as a network that has the tensors of the original one as well."""
     from onnx import helper
 
@@ -350,7 +363,7 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
     inner = _inner_tensors(graph)
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
-    tensors = {**inner, **in_float32(network, _names(graph)), **network.tensors, **weights}
+    tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
     origin: dict[str, str] = {}
     blocked: set[str] = set()
     nodes: list[Node] = []
@@ -394,7 +407,7 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
             # Convolutions after it read their image under this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
-            tensors[tensor_name] = replace(last, name=tensor_name, shape=channels_first(last))
+            tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
         origin[own] = tensor_name
         if is_blocked:
             blocked.add(own)
@@ -413,14 +426,14 @@ def optimised_as(network: Network, graph: onnx.GraphProto) -> Optimised:
         was_blocked.append(is_blocked)
         produced.append(original.removeprefix(PRECISE))
     made = replace(network, nodes=tuple(nodes), tensors=tensors)
-    return Optimised(network, made, protos, was_blocked, produced, weights.keys())
+    return _Optimised(made, protos, was_blocked, produced, weights.keys())
 
 
-def in_float32(network: Network, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return the tensors that ONNX Runtime computes in float32 instead of half precision.
-
-    Those of `names` that it names so.
-    """
+def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
+    """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    # Blocked nodes are named by tensors that the graph no longer has.
+    names |= {match["tensor"] for node in graph.node if (match := _NCHWC_NAME.match(node.name))}
     originals = {
         name: network.tensors.get(name.removeprefix(PRECISE))
         for name in names
@@ -433,17 +446,10 @@ def in_float32(network: Network, names: Iterable[str]) -> dict[str, Tensor]:
     }
 
 
-def channels_first(tensor: Tensor) -> tuple[int, ...]:
+def _channels_first(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of an image with its channels last as one with its channels first."""
     batch, *pixels, channels = tensor.shape
     return (batch, channels, *pixels)
-
-
-def _names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of tensors, and those that blocked nodes are named by instead."""
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    blocked = (_NCHWC_NAME.match(node.name) for node in graph.node)
-    return names | {match["tensor"] for match in blocked if match}
 
 
 def _is_channels_last(proto: onnx.NodeProto) -> bool:
@@ -555,7 +561,7 @@ def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
     if tensor is None or len(tensor.shape) != 4:
         raise UnsupportedError(about_node(node, Message("the shape of its image is not known")))
     to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
-    shape = channels_first(tensor) if last and not to_blocked else tensor.shape
+    shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
     plain = "nhwc" if last else "nchw"
     return reorder(shape, plain, blocked) if to_blocked else reorder(shape, blocked, plain)
 

@@ -14,6 +14,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, any_external, names_read
+from resperf.network.protos import data_type_of
 from resperf.units import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FREE_WEIGHT_BYTES = 1 << 20
 """Matrices above this size become inputs where no fusion reads their values."""
 
+_NOT_HELD = "OV"
+"""Kinds of numpy's types that ONNX Runtime takes no weights in: texts, bfloat16, 8-bit floats."""
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 
@@ -48,7 +51,7 @@ def skeleton(network: Network) -> Skeleton:
     Raises
     ------
     UnsupportedError
-        If a tensor that a node needs has no known shape or an element type numpy lacks.
+        If a tensor has an element type that ONNX lacks, or an attribute cannot be written.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -71,7 +74,7 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free:
+        elif tensor.name in free or _numpy_type(tensor).kind in _NOT_HELD:
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor
@@ -249,14 +252,19 @@ def _reaches(name: str, op: str, following: Mapping[str, list[Node]]) -> bool:
 
 
 def _element_type(tensor: Tensor) -> int:
-    from onnx import helper
-
-    try:
-        return int(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
-    except (TypeError, KeyError, ValueError) as error:
+    number = data_type_of(tensor.dtype)
+    if not number:
         raise UnsupportedError(
             f"tensor {tensor.name!r} has element type {tensor.dtype!r}, which cannot be lowered"
-        ) from error
+        )
+    return number
+
+
+def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
+    from onnx import helper
+
+    made: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
+    return made
 
 
 def _value_info(tensor: Tensor) -> Any:
@@ -271,7 +279,7 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     for tensor in absent.values():
         size = math.prod(tensor.shape)
         if tensor.dtype not in blocks or blocks[tensor.dtype].size < size:
-            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(tensor.dtype)
+            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(_numpy_type(tensor))
     return {
         name: blocks[tensor.dtype][: math.prod(tensor.shape)].reshape(tensor.shape)
         for name, tensor in absent.items()

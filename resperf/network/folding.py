@@ -17,7 +17,7 @@ from resperf.settings import HALF_TYPES
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-RANDOM_OPS = frozenset(
+_RANDOM_OPS = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
      "RandomUniformLike"}
 )  # fmt: skip
@@ -52,7 +52,7 @@ def is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
     if not names:
         return bool(node.op_type == "Constant")
     return (
-        node.op_type not in RANDOM_OPS
+        node.op_type not in _RANDOM_OPS
         and all(name in tensors and tensors[name].is_weight for name in names)
         and not captured(node)
     )

@@ -204,20 +204,30 @@ def test_strict_refuses_what_is_not_in_the_total(bundle, cli):
 
 
 def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, network_file, cli):
-    shape, weights = [1, 3, 8, 8], {"w": np.zeros((3, 3, 1, 1))}
     nodes = [
-        make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu"),
+        make_node("Gemm", ["x", "w"], ["d"], "dense"), make_node("Relu", ["d"], ["y"], "relu"),
     ]  # fmt: skip
-    double = TensorProto.DOUBLE
-    path = network_file("double.onnx", nodes, {"x": shape}, {"y": shape}, weights, double)
+    ends, weights = ({"x": [4, 8]}, {"y": [4, 3]}), {"w": np.zeros((8, 3))}
+    path = network_file("double.onnx", nodes, *ends, weights, TensorProto.DOUBLE)
     document = cli.document("predict", path, "--bundle", bundle)
     assert document["complete"] is False
     assert document["coverage"]["macs"] == 0
-    conv = next(each for each in document["skipped"] if each["op"] == "Conv")
-    # 3 x 64 values of 3 products each; as many read as written, and 9 weights, of 8 bytes.
-    assert (conv["macs"], conv["moved_bytes"]) == (576, (2 * 192 + 9) * 8)
+    dense = next(each for each in document["skipped"] if each["name"] == "dense")
+    # 12 values of 8 products each; 32 values read, 12 written, and 24 weights, of 8 bytes.
+    assert (dense["macs"], dense["moved_bytes"]) == (96, (32 + 12 + 24) * 8)
     second = cli.text("predict", path, "--bundle", bundle).splitlines()[1]
     assert second.startswith("INCOMPLETE: the total covers 0% of the network's multiply-adds")
+
+
+def test_what_onnx_runtime_refuses_is_one_line_with_its_reason(bundle, network_file, cli):
+    node, weights = make_node("Conv", ["x", "w"], ["y"], "conv"), {"w": np.zeros((3, 3, 1, 1))}
+    shape = [1, 3, 8, 8]
+    path = network_file(
+        "double.onnx", [node], {"x": shape}, {"y": shape}, weights, TensorProto.DOUBLE
+    )
+    line = cli.error("predict", path, "--bundle", bundle)
+    assert "ONNX Runtime cannot run this network: " in line
+    assert "Could not find an implementation for Conv(11) node with name 'conv'" in line
 
 
 def test_an_output_that_cannot_be_reached_is_unknown(bundle, network_file, cli):

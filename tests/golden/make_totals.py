@@ -2,8 +2,7 @@
 
     python tests/golden/make_totals.py
 
-Lowered by stored rules, so that no machine's own ONNX Runtime has a say. Run it where totals are
-meant to change, and say in the commit by how much and why.
+Run it where totals are meant to change, and say in the commit by how much and why.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NETWORKS = (
 def total_ms(bundle: Bundle, name: str, batch: int) -> float:
     """Predict a reference network."""
     network = read_network(ROOT / "models" / "networks" / f"{name}.onnx", batch=batch)
-    return predict_network(network, bundle, lowering="rules").total_ms
+    return predict_network(network, bundle).total_ms
 
 
 def main() -> None:

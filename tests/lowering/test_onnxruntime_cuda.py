@@ -1,4 +1,4 @@
-"""The CUDA provider's lowering: rules against ONNX Runtime's own, without what only CPUs fuse."""
+"""The CUDA provider's lowering: ONNX Runtime's graph without what only CPUs fuse."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from resperf.errors import UnsupportedError
 from resperf.lowering import lower
+from resperf.lowering.onnxruntime import installed
 from resperf.lowering.onnxruntime_cuda import CPU_ONLY
 from resperf.network import Network, read_network
 from resperf.platform import Platform
@@ -51,18 +52,17 @@ def block(network_file: NetworkFile) -> Network:
     return read_network(path)
 
 
-def described(network: Network, method: str) -> list[tuple[Any, ...]]:
-    nodes = lower(network, SETTING, PLATFORM, method=method).nodes
-    return [(node.role, node.layer and node.layer.key, sorted(node.sources)) for node in nodes]
-
-
-def test_rules_agree_with_onnx_runtime_without_the_fusions_of_cpus(block: Network) -> None:
-    asked = described(block, "framework")
-    assert described(block, "rules") == asked
-    sources = [part[2] for part in asked]
+def test_what_only_cpus_fuse_is_apart(block: Network) -> None:
+    nodes = lower(block, SETTING, PLATFORM).nodes
     # The normalisation is folded and the bias fused; activations and the residual are not.
-    assert sources == [["c", "n"], ["r"], ["d"], ["a"], ["s"], ["g"], ["f"], ["p", "q"], ["y"]]
-    assert not any("nchwc" in (part[1] or "") for part in asked)
+    assert [sorted(node.sources) for node in nodes] == [
+        ["c", "n"], ["r"], ["d"], ["a"], ["s"], ["g"], ["f"], ["p", "q"], ["y"]
+    ]  # fmt: skip
+    assert [node.layer.kind if node.layer else node.role for node in nodes] == [
+        "conv", "activation", "conv", "elementwise", "activation", "pool", "view", "dense",
+        "activation",
+    ]  # fmt: skip
+    assert not any("nchwc" in node.layer.key for node in nodes if node.layer)
 
 
 def test_the_names_of_optimisers_are_onnx_runtime_s() -> None:
@@ -72,20 +72,49 @@ def test_the_names_of_optimisers_are_onnx_runtime_s() -> None:
     assert [name for name in CPU_ONLY if name.encode() not in code] == []
 
 
-def test_another_version_or_half_precision_is_lowered_by_rules(block: Network) -> None:
-    other = replace(SETTING, framework_version="1.0.0")
-    lowered = lower(block, other, PLATFORM)
-    assert lowered.method == "rules"
-    assert "1.0.0 there" in lowered.notes[0]
-    tensors = {
-        name: replace(each, dtype="float16") if each.dtype == "float32" else each
-        for name, each in block.tensors.items()
-    }
-    half = lower(replace(block, tensors=tensors), SETTING, PLATFORM)
-    assert "half precision" in half.notes[0]
-    layers = [node.layer for node in half.nodes if node.layer is not None]
-    # On a CPU there would be casts to float32.
-    assert {layer.fields()["dtype"] for layer in layers} == {"float16"}
+def test_half_precision_has_the_layers_of_float32_without_casts(block: Network) -> None:
+    half = [
+        {
+            name: replace(each, dtype="float16") if each.dtype == "float32" else each
+            for name, each in tensors.items()
+        }
+        for tensors in (block.tensors, block.weight_tensors)
+    ]
+    lowered = lower(replace(block, tensors=half[0], weight_tensors=half[1]), SETTING, PLATFORM)
+    assert (lowered.method, lowered.notes) == (installed(), ())
+    expected = [
+        node.layer and node.layer.replace(dtype="float16")
+        for node in lower(block, SETTING, PLATFORM).nodes
+    ]
+    assert [node.layer for node in lowered.nodes] == expected
+
+
+def test_a_cast_between_the_precisions_is_no_layer(network_file: NetworkFile) -> None:
+    n = helper.make_node
+    nodes = [
+        n("Conv", ["x", "w"], ["c"], "c"),
+        n("Cast", ["c"], ["f"], "f", to=TensorProto.FLOAT),
+        n("Softmax", ["f"], ["s"], "s"),
+        n("Cast", ["s"], ["h"], "h", to=TensorProto.FLOAT16),
+        n("Sigmoid", ["h"], ["y"], "y"),
+    ]
+    ends = {"x": [1, 8, 4, 4]}, {"y": [1, 8, 4, 4]}
+    weights = {"w": np.ones((8, 8, 1, 1), np.float16)}
+    path = network_file("half.onnx", nodes, *ends, weights, TensorProto.FLOAT16)
+    lowered = lower(read_network(path), SETTING, PLATFORM).nodes
+    assert [(node.layer.kind, node.layer.fields()["dtype"]) for node in lowered if node.layer] == [
+        ("conv", "float16"), ("softmax", "float32"), ("activation", "float16"),
+    ]  # fmt: skip
+
+
+def test_what_is_known_of_cpus_only_is_noted(network_file: NetworkFile) -> None:
+    node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"], "q")
+    weights = {"scale": np.float32(0.1), "zero": np.uint8(0)}
+    path = network_file(
+        "q.onnx", [node], {"x": [2, 3]}, {"y": (TensorProto.UINT8, [2, 3])}, weights
+    )
+    [note] = lower(read_network(path), SETTING, PLATFORM).notes
+    assert note == "what the CUDA provider makes of quantised operators is not known"
 
 
 @pytest.mark.parametrize(
@@ -98,5 +127,3 @@ def test_another_version_or_half_precision_is_lowered_by_rules(block: Network) -
 def test_what_is_not_known_is_refused(block: Network, change: dict[str, str], words: str) -> None:
     with pytest.raises(UnsupportedError, match=words):
         lower(block, replace(SETTING, **change), PLATFORM)
-    with pytest.raises(UnsupportedError, match="use auto, framework or rules"):
-        lower(block, SETTING, PLATFORM, method="ask")

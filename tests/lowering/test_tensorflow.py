@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Pool, Reorder, Transpose
 from resperf.layers.reduce import Reduce
 from resperf.layers.resize import Resize
@@ -180,13 +177,6 @@ def test_every_node_is_a_source_once() -> None:
     nodes = lowered(network)
     assert [source for node in nodes for source in node.sources] == ["n", "c", "l"]
     assert [node.layer.kind for node in nodes if node.layer] == ["norm", "conv", "norm"]
-
-
-def test_only_rules_exist() -> None:
-    network = network_of([], {"x": IMAGE}, "x")
-    assert lower(network, SETTING, PLATFORM).method == "rules"
-    with pytest.raises(UnsupportedError, match="use rules"):
-        lower(network, SETTING, PLATFORM, method="framework")
 
 
 def test_layers_get_the_layout_and_nothing_else_changes() -> None:

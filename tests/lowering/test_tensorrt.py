@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Elementwise, Norm, Pool
 from resperf.layers.cast import Cast
 from resperf.layers.quantize import Quantize
@@ -473,8 +472,6 @@ def test_the_first_pooling_of_an_int8_resnet_is_fused(lowered: Lower) -> None:
 def test_layers_are_lowered_as_they_are() -> None:
     layer = Dense(batch=1, features_in=2, features_out=3)
     assert lower_layers([layer], Setting("tensorrt"), GPU) == [layer]
-    with pytest.raises(UnsupportedError, match="lowering method 'framework' does not exist"):
-        lower(read_network(_reference("lenet5")), Setting("tensorrt"), GPU, method="framework")
 
 
 def _reference(name: str) -> Path:

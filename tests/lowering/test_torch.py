@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.errors import UnsupportedError
 from resperf.layers import Dense
 from resperf.layers.attention import Attention
 from resperf.layers.cast import Cast
@@ -409,12 +408,6 @@ def test_an_unknown_shape_is_listed() -> None:
     (node,) = lowered(network_of([("Relu", "y", ["x"])], {"x": (2, 8)}))
     assert node.role == "unknown"
     assert "not known" in node.reason
-
-
-def test_pytorch_is_not_asked() -> None:
-    network = network_of([("Relu", "y", ["x"])], {"x": (2, 8), "y": (2, 8)})
-    with pytest.raises(UnsupportedError, match="use rules"):
-        lower(network, EAGER, PLATFORM, method="framework")
 
 
 def test_layers_stay_as_they_are() -> None:
