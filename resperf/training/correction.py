@@ -274,8 +274,8 @@ def _log_width(placed: Sequence[TimedNetwork], ratios: Any, known: float) -> flo
 
     It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
     network weigh together as one, without what their measurements are off (`TimedNetwork.noise`).
-    With few networks their spread, and of each the worst run's, is joined to the one `known` before, by
-    Student's distribution.
+    With few networks their spread, and of each the worst run's, is joined to the one `known`
+    before, by Student's distribution.
     """
     ratios = _without_noise(ratios, np.array([each.noise for each in placed]))
     worst: dict[str, float] = {}

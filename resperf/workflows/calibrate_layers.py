@@ -798,8 +798,8 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
         return []
     return [
         f"a MB passed from layer to layer cost {here[OVERHEAD_PER_MB]:.2f} ms, as on a host whose "
-        "cores are far apart for a while, which predictions leave out: if networks take longer than "
-        "predicted for good, use resperf calibrate --networks"
+        "cores are far apart for a while, which predictions leave out: if networks take longer "
+        "than predicted for good, use resperf calibrate --networks"
     ]
 
 
