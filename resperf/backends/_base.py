@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, Self
 
-from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
 from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import Layer
 from resperf.platform import Platform, usable_cores
@@ -137,8 +136,8 @@ class Backend(Protocol):
 
         ``overhead_ms_per_layer`` each, and ``overhead_ms_per_mb`` for what it reads
         (`inter_layer_bytes`). It changes with how far apart the cores happen to be: ask now and
-        then, and take the median. Also what weights cost by how far away they lie (`resperf.copies.weights_cost`), where a
-        backend knows. Empty where it has no such costs.
+        then, and take the median. Also what weights cost by how far away they lie
+        (`resperf.copies.weights_cost`), where a backend knows. Empty where it has no such costs.
         """
         return {}
 
@@ -206,7 +205,7 @@ def usable_threads(threads: int | None) -> int:
 
 
 def copies_for(
-    run_alone: Sampler, call_ms: float, weight_bytes: int, budget_ms: float, most: int = MAX_COPIES
+    run_alone: Sampler, call_ms: float, weight_bytes: int, budget_ms: float, most: int | None = None
 ) -> int:
     """Choose how many copies of a layer one run holds.
 
@@ -220,16 +219,20 @@ def copies_for(
         Of one copy.
     budget_ms : float
         Limit on the time of one run.
-    most : int
-        Copies that the framework can hold.
+    most : int, optional
+        Copies that the framework can hold, where fewer than usual.
     """
+    # It loads NumPy, which a campaign's own process does without.
+    from resperf.copies import SHORTEST_MS, copies_of
+
     best_ms = run_alone()
     for _ in range(ESTIMATES - 1):
         if best_ms > budget_ms:
             break
         best_ms = min(best_ms, run_alone())
     one_ms = max(best_ms - call_ms, SHORTEST_MS)
-    return min(copies_of(one_ms, weight_bytes, budget_ms=budget_ms), most)
+    copies = copies_of(one_ms, weight_bytes, budget_ms=budget_ms)
+    return copies if most is None else min(copies, most)
 
 
 def median_of(sampler: Sampler, seconds: float = 0.2, *, warmups: int = 20) -> float:

@@ -126,7 +126,7 @@ def test_a_whole_call_is_never_given_as_execution(of_calls: Bundle) -> None:
 
 def test_whole_calls_do_not_add_up_to_a_network(of_calls: Bundle) -> None:
     network = read_network(NETWORKS / "lenet5.onnx", batch=1)
-    with pytest.raises(UnsupportedError, match="predicts whole calls: each contains a session"):
+    with pytest.raises(UnsupportedError, match="predicts whole calls: each contains a call"):
         predict_network(network, of_calls)
 
 
