@@ -679,7 +679,7 @@ def test_layers_may_be_of_any_shape() -> None:
 
 
 def other_machine(bundle: Bundle, **facts: Any) -> Adaptation:
-    """Return what `resperf adapt -o` adds to a bundle on a machine with other facts."""
+    """Return what `resperf calibrate -o` adds to a bundle on a machine with other facts."""
     learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=2.0)
     return Adaptation(
         bundle_id(bundle), "2026-01-01T00:00:00+00:00", bundle.setting,

@@ -61,7 +61,7 @@ OPTIONS: tuple[Mapping[str, Any], ...] = (
     {"network": "resnet18", "device": "cpu", "batch": 1, "strict": True},
     {"network": "resnet18", "device": "h100", "batch": 1, "strict": "range"},
     {"network": "resnet18", "device": "a100", "batch": 2, "host_dispatch_us": 9.0},
-    {"network": "googlenet", "device": "cpu", "batch": 2, "block": "pool11:pool169"},
+    {"network": "vgg16", "device": "cpu", "batch": 2, "block": "conv3:conv20"},
     {"network": "yolos_tiny", "device": "cpu", "batch": 1, "strict": "range"},
     {"network": "unet", "device": "rtx5090", "precision": "amp", "batch": 16},
     *(

@@ -250,7 +250,7 @@ class ProbeTimes(Record):
 
     def __post_init__(self) -> None:
         if not all(0 < ms < math.inf for ms in self.times_ms.values()):
-            raise ValueError("the times of the probes are damaged")
+            raise ValueError("the times of the calibration layers are damaged")
 
 
 def counting(runs: Sequence[ProbeTimes]) -> tuple[ProbeTimes, ...]:

@@ -89,7 +89,7 @@ REFERENCE = Path("reference")
 )
 @seconds(
     None,
-    f"Time for the calibration layers, by default {LAYERS_S:.0f}: three turns over them a minute, "
+    f"Time for the calibration layers, by default {LAYERS_S:.0f}: three rounds over them a minute, "
     f"medians count. With --networks: for each network and batch size, by default {NETWORK_S:.0f}.",
 )
 @option(
@@ -366,7 +366,7 @@ def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
     there = (
-        "its own predictions stand in"
+        "its own predictions (fallback)"
         if found.predicted_reference
         else "measured there, as far as it holds them"
     )
@@ -381,7 +381,7 @@ def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
         joined += " (start anew: --forget)"
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
-        f"{found.probes} probes, times on the bundle's machine: {there}; nine of ten probes that "
+        f"{found.probes} calibration layers, times on the bundle's machine: {there}; nine of ten that "
         f"were left out of the fit are within a factor of {single:.2f}; turns over them differ by "
         f"{math.expm1(found.drift):.0%}{joined}"
     )

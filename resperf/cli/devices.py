@@ -16,7 +16,8 @@ from resperf.cli._sections import Command
 def command(bundle: str | None, as_json: bool) -> None:
     """List the devices that `resperf predict` knows, and what answers for them.
 
-    --json also names the bundles' datasets, versions and changes, and whether each can be rebuilt.
+    With --bundle, --json also names its datasets, versions and changes, and whether it can be
+    rebuilt.
     """
     from resperf.bundle import bundle_place, find_bundles
     from resperf.prediction.known import device_rows
@@ -28,6 +29,8 @@ def command(bundle: str | None, as_json: bool) -> None:
         {"bundle": {"name": folder.name, "path": str(folder)}, "damaged": str(error)}
         for folder, error in damaged.items()
     ]
+    if as_json and bundle is None:
+        rows = [{name: row[name] for name in row if name != "provenance"} for row in rows]
     if as_json:
         show_json(rows)
         return

@@ -1,4 +1,4 @@
-"""TensorFlow's lowering as stored rules. Images have the layout NHWC unless the setting says NCHW.
+"""TensorFlow's lowering as rules. Images have the layout NHWC unless the setting says NCHW.
 
 Its graph optimiser fuses a convolution or a matrix product with its bias, an added tensor and an
 activation; BatchNormalization after a convolution is folded into its weights beforehand. Every

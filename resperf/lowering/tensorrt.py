@@ -1,4 +1,4 @@
-"""TensorRT's lowering as stored rules: what its builder fuses (`resperf.lowering._trt_fusions`).
+"""TensorRT's lowering as rules: what its builder fuses (`resperf.lowering._trt_fusions`).
 
 Each lowered node is a layer of an engine. Its ``op`` is written as TensorRT names layers, with
 operators instead of names: ``Conv + Add + Relu``, ``PWN(Sigmoid, Mul)``, ``Conv || Conv``; weights

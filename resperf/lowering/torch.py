@@ -1,4 +1,4 @@
-"""PyTorch's lowering as stored rules: eager, with autocast, or compiled.
+"""PyTorch's lowering as rules: eager, with autocast, or compiled.
 
 Eager PyTorch runs one kernel per operator of the network (`resperf.network.canonical`), with
 ``precision=amp`` also the casts of autocast. Compiled, chains of element-wise operators and

@@ -1,4 +1,4 @@
-"""`resperf adapt` on the simulated device, whose times follow from its formulas."""
+"""`resperf calibrate` on the simulated device, whose times follow from its formulas."""
 
 from __future__ import annotations
 
