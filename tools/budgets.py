@@ -33,8 +33,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "code lines in resperf/": Budget(44_000, 42_000),
-    "code lines in the largest file": Budget(600, 500),
+    "code lines in resperf/": Budget(44_100, 42_000),
+    "code lines in the largest file": Budget(500, 500),
     "options of all commands": Budget(120, 120),
     "code lines in tools/": Budget(3_995, 3_500),
     "words in docs/": Budget(15_000, 15_000),

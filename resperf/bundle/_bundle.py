@@ -15,16 +15,17 @@ import numpy.typing as npt
 
 from resperf.bundle._adaptation import Adaptation, TransferredCalibration
 from resperf.bundle._correction import Calibration, Correction
+from resperf.bundle._golden import Golden
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import in_known_blocks, outside
 from resperf.copies import StoredCopies
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
-from resperf.features import Array, Columns, columns_of, columns_of_keys, feature_matrix, quantities
-from resperf.layers import Layer, kind_of_key
+from resperf.features import Array, Columns, columns_of, quantities
+from resperf.layers import Layer
 from resperf.measurement import layer_kind, quantity_of, written_kind
-from resperf.network import Network, structure_digest
+from resperf.network import Network
 from resperf.platform import Platform, distance, instruction_set
 from resperf.predictors import (
     Account,
@@ -37,10 +38,6 @@ from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
 from resperf.settings import HALF_TYPES, SESSION, Setting
-
-_FEATURE_TOLERANCE = 1e-6
-_OUTPUT_TOLERANCE = 1e-4
-_SHORTEST_MS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,6 @@ class Bundle:
         self.adapted: Adaptation | None = None
         self._last_adapted: Bundle | None = None
         self.unseen = False
-        self._outputs_checked: set[tuple[str, str]] = set()
 
     @classmethod
     def load(cls, path: Path) -> Bundle:
@@ -208,8 +204,12 @@ class Bundle:
         with damage_named(self.path):
             check_files(self.path, self.manifest)
             for part in self.parts:
-                part._check_features()
+                part._golden.check_features(part.own_quantity, part._predictors)
         return self
+
+    @cached_property
+    def _golden(self) -> Golden:
+        return Golden(self.path, self.part["golden"], self.settings, self.platforms)
 
     @cached_property
     def _predictors(self) -> dict[tuple[str, str], Predictor]:
@@ -427,9 +427,10 @@ class Bundle:
         return more
 
     def _copy(self) -> Bundle:
-        """Return a copy that shares the predictors, which are loaded once."""
+        """Return a copy that shares the predictors, which are loaded and checked once."""
         if self.part["predictors"]:
             self._predictors  # noqa: B018
+            self._golden  # noqa: B018
         made = copy.copy(self)
         made._last_adapted = None
         if "checked" in vars(self):
@@ -556,7 +557,7 @@ class Bundle:
             predictor = self._predictors[NETWORK, name]
             predicted = predictor.predict(networks, how, where)[name]
             if (how, where) == (self.settings[0], self.platforms[0]):
-                self._check_networks(networks, name, predicted.values)
+                self._golden.check_networks(networks, name, predicted.values)
             inside = np.ones(len(networks), dtype=bool)
             bounded = self._bounded(NETWORK, name, predicted, inside)
             calibration = self.calibration(name, how, where)
@@ -731,7 +732,7 @@ class Bundle:
     ) -> tuple[Estimate, Sequence[str]]:
         predictor = self._predictors.get((kind, quantity))
         if predictor is not None and (predictor.unseen_devices or not self.unseen):
-            self._check_outputs(kind, quantity, predictor)
+            self._golden.check_outputs(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
             if self.adapted is not None or self.transferred is not None:
                 columns = in_known_blocks(columns, ranges)
@@ -748,73 +749,6 @@ class Bundle:
             reason = f"the bundle predicts whole calls, not {quantity.removesuffix('_ms')}"
         rows = len(next(iter(columns.values())))
         return Estimate.without_bounds(np.full(rows, np.nan)), [reason] * rows
-
-    def _golden_layers(self, kind: str) -> list[Mapping[str, Any]]:
-        entries = self.part["golden"].get("layers", ())
-        return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
-
-    def _place_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
-        """Return the setting and the platform under which a golden layer was predicted."""
-        places = entry.get("setting", 0), entry.get("platform", 0)
-        return self.settings[places[0]], self.platforms[places[1]]
-
-    def _check_features(self) -> None:
-        """Compare the golden layers' features with what is computed now."""
-        for kind, quantity in self._predictors:
-            if kind == NETWORK or quantity != self.own_quantity(kind):
-                continue
-            entries = self._golden_layers(kind)
-            if not entries:
-                raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
-            for entry in entries:
-                self._place_of(entry)
-            columns = columns_of_keys(entry["key"] for entry in entries)
-            now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
-            then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
-            if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
-                raise BundleError(
-                    f"{self.path}: features of {kind} are not those it was trained with, but the "
-                    "feature set version is the same; train it again"
-                )
-
-    def _check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
-        """Compare the golden layers' predictions with the stored ones, once."""
-        if (kind, quantity) in self._outputs_checked:
-            return
-        entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
-        if entries:
-            by_place: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
-            for entry in entries:
-                by_place.setdefault(self._place_of(entry), []).append(entry)
-            for place, some in by_place.items():
-                columns = columns_of_keys(entry["key"] for entry in some)
-                predicted = predictor.predict(columns, *place)
-                then = np.array([entry["values"][quantity] for entry in some], dtype=float)
-                self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
-        self._outputs_checked.add((kind, quantity))
-
-    def _check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
-        """Compare predictions of golden networks with the stored ones."""
-        golden = {
-            (entry["digest"], entry["batch"]): entry["values"]
-            for entry in self.part["golden"].get("networks", ())
-        }
-        for network, now in zip(networks, values, strict=True):
-            if not isinstance(network, Network):
-                continue  # what stands for a network at some batch size
-            stored = golden.get((structure_digest(network), network.batch), {}) if golden else {}
-            if quantity in stored:
-                then = np.array([stored[quantity]], dtype=float)
-                self._refuse_other_values(NETWORK, quantity, np.array([now]), then)
-
-    def _refuse_other_values(self, kind: str, quantity: str, now: Array, then: Array) -> None:
-        off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
-        if not np.all(off <= _OUTPUT_TOLERANCE):
-            worst = off.argmax()
-            raise BundleError(
-                f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
-                f"{then[worst]:.6g} when stored; train it again"
-            )
 
 
 def _scaled(
@@ -849,11 +783,6 @@ def _corrected(
         np.where(outside, np.fmin(low, estimate.low * factors), low),
         np.where(outside, np.fmax(high, estimate.high * factors), high),
     )
-
-
-def _nonzero_columns(features: Array) -> Array:
-    """Return the columns that are not all zero: choices added later only add zeros."""
-    return features[:, np.any(features != 0, axis=0)]
 
 
 def _predictor(values: Mapping[str, Any], folder: Path) -> Predictor:

@@ -381,7 +381,7 @@ def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
         joined += " (start anew: --forget)"
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
-        f"{found.probes} calibration layers, times on the bundle's machine: {there}; nine of ten that "
-        f"were left out of the fit are within a factor of {single:.2f}; turns over them differ by "
+        f"{found.probes} calibration layers, times on the bundle's machine: {there}; nine of ten "
+        f"left out of the fit are within a factor of {single:.2f}; rounds over them differ by "
         f"{math.expm1(found.drift):.0%}{joined}"
     )

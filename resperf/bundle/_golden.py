@@ -1,0 +1,142 @@
+"""Golden samples: what a bundle predicted when it was written, and what it predicts now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resperf.bundle._manifest import NETWORK
+from resperf.errors import BundleError
+from resperf.features import Array, columns_of_keys, feature_matrix
+from resperf.layers import kind_of_key
+from resperf.measurement import layer_kind
+from resperf.network import Network, structure_digest
+from resperf.platform import Platform
+from resperf.predictors import Predictor
+from resperf.settings import Setting
+
+_FEATURE_TOLERANCE = 1e-6
+_OUTPUT_TOLERANCE = 1e-4
+"""Relative: versions of ONNX Runtime add up in another order."""
+_SHORTEST_MS = 1e-3
+"""Shorter times are compared as if they took as long."""
+
+
+class Golden:
+    """Samples of one part of a bundle.
+
+    Parameters
+    ----------
+    path : Path
+        Folder of the bundle, for errors.
+    samples : mapping
+        ``layers`` and ``networks`` of the manifest.
+    settings : sequence of Setting
+    platforms : sequence of Platform
+        Of the part, in its order.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        samples: Mapping[str, Any],
+        settings: Sequence[Setting],
+        platforms: Sequence[Platform],
+    ) -> None:
+        self._path, self._samples = path, samples
+        self._settings, self._platforms = settings, platforms
+        self._checked: set[tuple[str, str]] = set()
+
+    def _layers(self, kind: str) -> list[Mapping[str, Any]]:
+        entries = self._samples.get("layers", ())
+        return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
+
+    def _place_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
+        """Return the setting and the platform under which a layer was predicted."""
+        places = entry.get("setting", 0), entry.get("platform", 0)
+        return self._settings[places[0]], self._platforms[places[1]]
+
+    def check_features(
+        self, own_quantity: Callable[[str], str], predictors: Collection[tuple[str, str]]
+    ) -> None:
+        """Compare the layers' features with what is computed now.
+
+        Raises
+        ------
+        BundleError
+            If a kind has no sample, or its features are others.
+        """
+        for kind, quantity in predictors:
+            if kind == NETWORK or quantity != own_quantity(kind):
+                continue
+            entries = self._layers(kind)
+            if not entries:
+                raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
+            for entry in entries:
+                self._place_of(entry)
+            columns = columns_of_keys(entry["key"] for entry in entries)
+            now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
+            then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
+            if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
+                raise BundleError(
+                    f"{self._path}: features of {kind} are not those it was trained with, but the "
+                    "feature set version is the same; train it again"
+                )
+
+    def check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
+        """Compare the layers' predictions with the stored ones, once.
+
+        Raises
+        ------
+        BundleError
+            If they are others.
+        """
+        if (kind, quantity) in self._checked:
+            return
+        by_place: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
+        for entry in self._layers(kind):
+            if quantity in entry["values"]:
+                by_place.setdefault(self._place_of(entry), []).append(entry)
+        for place, some in by_place.items():
+            columns = columns_of_keys(entry["key"] for entry in some)
+            predicted = predictor.predict(columns, *place)
+            then = np.array([entry["values"][quantity] for entry in some], dtype=float)
+            self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
+        self._checked.add((kind, quantity))
+
+    def check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
+        """Compare predictions of networks that are samples with the stored ones.
+
+        Raises
+        ------
+        BundleError
+            If they are others.
+        """
+        golden = {
+            (entry["digest"], entry["batch"]): entry["values"]
+            for entry in self._samples.get("networks", ())
+        }
+        for network, now in zip(networks, values, strict=True):
+            if not isinstance(network, Network):
+                continue  # what stands for a network at some batch size
+            stored = golden.get((structure_digest(network), network.batch), {}) if golden else {}
+            if quantity in stored:
+                then = np.array([stored[quantity]], dtype=float)
+                self._refuse_other_values(NETWORK, quantity, np.array([now]), then)
+
+    def _refuse_other_values(self, kind: str, quantity: str, now: Array, then: Array) -> None:
+        off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
+        if not np.all(off <= _OUTPUT_TOLERANCE):
+            worst = off.argmax()
+            raise BundleError(
+                f"{self._path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
+                f"{then[worst]:.6g} when stored; train it again"
+            )
+
+
+def _nonzero_columns(features: Array) -> Array:
+    """Return the columns that are not all zero: choices added later only add zeros."""
+    return features[:, np.any(features != 0, axis=0)]
