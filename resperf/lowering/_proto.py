@@ -275,12 +275,16 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
-    blocks: dict[str, npt.NDArray[Any]] = {}
-    for tensor in absent.values():
-        size = math.prod(tensor.shape)
-        if tensor.dtype not in blocks or blocks[tensor.dtype].size < size:
-            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(_numpy_type(tensor))
+    largest = {each.dtype: each for each in sorted(absent.values(), key=_size)}
+    blocks = {
+        dtype: np.full(_size(each), _ANY_VALUE, _numpy_type(each))
+        for dtype, each in largest.items()
+    }
     return {
-        name: blocks[tensor.dtype][: math.prod(tensor.shape)].reshape(tensor.shape)
+        name: blocks[tensor.dtype][: _size(tensor)].reshape(tensor.shape)
         for name, tensor in absent.items()
     }
+
+
+def _size(tensor: Tensor) -> int:
+    return math.prod(tensor.shape)
