@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
+_GRAPHS = (5, 10)
+"""Types of attributes that hold graphs."""
+_CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
+"""Inferred nodes in the cache, and the most bytes of attributes of one."""
+_cache: dict[Hashable, tuple[Known | None, ...]] = {}
 
 
 class ShapeFinder:
@@ -141,15 +146,57 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
-    from onnx import defs, numpy_helper, shape_inference
-
     version = opsets.get(node.domain)
     if version is None:
         return {}
+    key = _cache_key(node, known, version, ir_version)
+    found = None if key is None else _cache.get(key)
+    if found is None:
+        found = _inferred(node, known, version, ir_version)
+        if key is not None:
+            if len(_cache) >= _CACHED_NODES:
+                _cache.clear()
+            _cache[key] = found
+    return {name: full for name, full in zip(node.output, found, strict=True) if full and name}
+
+
+def _cache_key(
+    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
+) -> Hashable | None:
+    """Return everything that determines a node's output shapes; tensor names do not.
+
+    Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
+    """
+    attributes = tuple(each.SerializeToString() for each in node.attribute)
+    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
+        each.type in _GRAPHS for each in node.attribute
+    ):
+        return None
+    inputs = tuple(
+        (tensor.dtype, tensor.shape, _small_value(tensor)) if (tensor := known.get(name)) else None
+        for name in node.input
+    )
+    outputs = tuple(map(bool, node.output))
+    return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
+
+
+def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
+    """Return the values of a constant that may determine a shape."""
+    value = tensor.value
+    return None if value is None or value.size > _DATA_ELEMENTS else tuple(value.ravel().tolist())
+
+
+def _inferred(
+    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
+) -> tuple[Known | None, ...]:
+    """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
+    from onnx import defs, numpy_helper, shape_inference
+
+    nothing = (None,) * len(node.output)
     try:
         schema = defs.get_schema(node.op_type, version, node.domain)
     except defs.SchemaError:
-        return {}
+        return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in known.items()
@@ -161,12 +208,9 @@ def infer_node(
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
-        return {}
-    return {
-        name: full
-        for name in node.output
-        if name in found and (full := type_and_shape(found[name]))
-    }
+        return nothing
+    protos = (found.get(name) for name in node.output)
+    return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
 
 
 def _infer_model(model: ModelProto) -> dict[str, Known]:
