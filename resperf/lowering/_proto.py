@@ -15,7 +15,7 @@ from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, any_external, names_read
 from resperf.network.protos import data_type_of
-from resperf.units import DTYPE_BYTES
+from resperf.units import DTYPE_BYTES, format_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +25,10 @@ FREE_WEIGHT_BYTES = 1 << 20
 
 _NOT_HELD = "OV"
 """Kinds of numpy's types that ONNX Runtime takes no weights in: texts, bfloat16, 8-bit floats."""
+MAX_WEIGHT_BYTES = 1 << 30
+"""Largest weight that is given placeholder values. Tables and matrices of language models may be
+larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
+
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 
@@ -276,6 +280,14 @@ def _value_info(tensor: Tensor) -> Any:
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
     largest = {each.dtype: each for each in sorted(absent.values(), key=_size)}
+    for each in largest.values():
+        weight_bytes = _size(each) * DTYPE_BYTES.get(each.dtype, 1)
+        if weight_bytes > MAX_WEIGHT_BYTES:
+            raise UnsupportedError(
+                f"weight {each.name!r} of shape {'x'.join(map(str, each.shape))} has "
+                f"{format_bytes(weight_bytes)}, more than ONNX Runtime can be asked about; check "
+                "the file"
+            )
     blocks = {
         dtype: np.full(_size(each), _ANY_VALUE, _numpy_type(each))
         for dtype, each in largest.items()

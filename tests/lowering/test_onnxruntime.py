@@ -898,6 +898,21 @@ def test_a_network_that_ort_refuses_is_an_error_with_its_reason(target: Target) 
         lower(strange, *target)
 
 
+def test_a_filter_that_no_memory_holds_is_named(target: Target) -> None:
+    shapes = {"x": (1, 2, 9, 9), "w": (1 << 38, 2, 1, 1), "y": (1, 1 << 38, 9, 9)}
+    network = Network(
+        name="huge",
+        nodes=(Node("conv", "Conv", "", ("x", "w"), ("y",), {"kernel_shape": (1, 1)}),),
+        tensors={n: Tensor(n, shape, "float32", None, n == "w") for n, shape in shapes.items()},
+        inputs=("x",),
+        outputs=("y",),
+        opsets={"": 17},
+        batch=1,
+    )
+    with pytest.raises(UnsupportedError, match=r"weight 'w' of shape 274877906944x2x1x1 has 2"):
+        lower(network, *target)
+
+
 def test_large_weights_are_not_copied_and_the_layers_are_the_same(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
