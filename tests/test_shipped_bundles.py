@@ -170,7 +170,9 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
 
 def test_the_version_that_was_asked_is_noted_beside_the_one_measured() -> None:
     shipped = Bundle.load(ROOT / "models" / "bundles" / "cpu-onnxruntime")
-    bundle = shipped.with_setting(replace(shipped.setting, framework_version="1.0.0"))
+    bundle = shipped.for_device(
+        shipped.platform, replace(shipped.setting, framework_version="1.0.0")
+    )
     network = read_network(ROOT / "models" / "networks" / "lenet5.onnx", batch=1)
     prediction = predict_network(network, bundle)
     assert not any("framework_version" in each for each in prediction.warnings)

@@ -125,7 +125,7 @@ class Backend(Protocol):
     def costs(self) -> Mapping[str, float]:
         """Return what a call costs, in milliseconds; measured once, then kept.
 
-        ``call_ms``: a call without layers. ``reshape_ms``: one shape-only node.
+        ``call_ms``: a call without layers. ``reshape_ms``: one reshape.
         ``dispatch_ms``: what the host needs to start one kernel, where layers' times do not
         contain it.
         """

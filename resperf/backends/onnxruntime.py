@@ -112,7 +112,7 @@ class OnnxRuntimeBackend(Backend):
         return max((many_ms - self._session_ms) / MAX_COPIES, 0.0)
 
     def costs(self) -> Mapping[str, float]:
-        """Measure what a call and a shape-only node cost; once, then kept."""
+        """Measure what a call and a reshape cost; once, then kept."""
         return {"call_ms": self._session_ms, "reshape_ms": self._view_ms}
 
     def handover(self) -> Mapping[str, float]:

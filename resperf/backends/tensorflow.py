@@ -139,7 +139,7 @@ class TensorFlowBackend(Backend):
         return call_costs_ms(self._device)
 
     def costs(self) -> Mapping[str, float]:
-        """Measure what a call and a shape-only node cost; cached."""
+        """Measure what a call and a reshape cost; cached."""
         return {name: self._call_costs_ms[name] for name in ("call_ms", "reshape_ms")}
 
     def handover(self) -> Mapping[str, float]:

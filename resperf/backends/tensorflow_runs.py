@@ -216,7 +216,7 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     -------
     dict
         ``call_ms``, ``link_ms``, ``reshape_ms``: an empty call, one separator of copies, one
-        shape-only node. XLA has neither of the latter: they are 0.
+        reshape. XLA has neither of the latter: they are 0.
     """
     (x,) = resident([np.ones((1, 4), np.float32)], device)
     copies = 1 if device.compiled == XLA else 64

@@ -356,10 +356,6 @@ class Bundle:
         there.unseen = all(platform.device != each.device for each in self.platforms)
         return there
 
-    def with_setting(self, setting: Setting) -> Bundle:
-        """Return the bundle as it answers under another setting."""
-        return self.for_device(self.platform, setting)
-
     def adapted_to(self, adaptation: Adaptation) -> Bundle:
         """Return the bundle as it answers on the machine that probes were measured on.
 

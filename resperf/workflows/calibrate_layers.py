@@ -493,9 +493,9 @@ class _Turns:
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
-    """Return the layers' times on a bundle's machine, and whether its predictions stand in for all.
+    """Return the layers' times on a bundle's machine, and whether all are its own predictions.
 
-    They stand in for those that it does not hold, unless they are outside the trained range.
+    These are the fallback for times that it does not hold, unless outside the trained range.
     """
     stored: Mapping[str, float] = bundle.part.get("probes", {})
     times = bundle.without_correction().predict(layers)

@@ -216,7 +216,7 @@ def test_bad_questions_are_one_line(bundle, new, cli):
 def test_a_network_is_read_once_for_all_batch_sizes_and_devices(bundle):
     """What a scheduler asks: read and counted once, then only multiplied."""
     part = Bundle.load(bundle)
-    steps = part.with_setting(STEPS)
+    steps = part.for_device(part.platform, STEPS)
     asked: list[int] = []
 
     def read(size: int) -> Network:

@@ -378,7 +378,7 @@ def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
 def test_bundles_of_other_layers_are_refused(bundle):
     with pytest.raises(MeasurementError, match=r"gflops: .* there\); name a bundle of a similar"):
         measure_layers(bundle, how=THERE)
-    many = bundle.with_setting(replace(bundle.setting, threads=10_000))
+    many = bundle.for_device(bundle.platform, replace(bundle.setting, threads=10_000))
     with pytest.raises(MeasurementError, match="is of 10000 threads"):
         measure_layers(many)
 
