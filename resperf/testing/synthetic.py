@@ -1,6 +1,6 @@
 """The target of a simulated device: closed-form times, a clock of its own, failures on demand.
 
-It takes the place of hardware in tests and in dry runs of the whole chain. It runs every kind of layer
+It replaces hardware in tests and in dry runs of the whole chain. It runs every kind of layer
 that an ONNX operator does the work of. At the default speeds `GFLOPS` and `GB_PER_S`:
 
     execution_ms   = 0.005 + 2 macs / (gflops 1e6) + moved_bytes / (gb_per_s 1e6)
