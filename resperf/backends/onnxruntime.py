@@ -70,7 +70,7 @@ class OnnxRuntimeBackend(Backend):
 
     def __init__(self, threads: int | None = None) -> None:
         self._set_threads(threads)
-        self._block = block_size(threads=self.threads)
+        self._block = block_size()
 
     def _set_threads(self, threads: int | None) -> None:
         self.threads = usable_threads(threads or None)

@@ -1,8 +1,8 @@
-"""Blocked layouts, placed on ONNX Runtime's optimised graph where ONNX Runtime did not place them.
+"""Blocked layouts, placed on ONNX Runtime's optimised graph.
 
-It places blocks of this machine's size only, and copies the weights of convolutions for that. For a
-machine with blocks of another size, and for networks with large weights, it is asked for its graph
-without blocks, and the layouts are placed here as its NchwcTransformer does; tests compare both.
+ONNX Runtime itself places blocks of this machine's size only, and copies the weights of
+convolutions for that. So it is asked for its graph without blocks, and the layouts of any machine
+are placed here as its NchwcTransformer does; tests compare both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._ort_attention import attention_parts
 from resperf.lowering._read import (
     NCHWC,
+    REMOVED_OPS,
     VIEW_OPS,
     as_binary_nodes,
     is_empty,
@@ -112,10 +113,34 @@ def _is_blocked_pool(pool: Pool, block: int) -> bool:
     return bool(block) and pool.channels_in % block == 0
 
 
+def lowered_alone(
+    network: Network, node: Node, read: Callable[[Network, Node], Layer]
+) -> LoweredNode:
+    """Lower a node that is fused with no other; `read` makes its layer."""
+    layer = output_view_copy(network, node) if node.op in VIEW_OPS else None
+    reason = "" if layer is not None else _why_view(network, node)
+    if reason:
+        return LoweredNode(node.name, node.op, None, "view", reason)
+    try:
+        layer = layer or read(network, node)
+    except UnsupportedError as error:
+        return LoweredNode(node.name, node.op, None, "unknown", Message.of(error))
+    return LoweredNode(node.name, node.op, layer, "execution")
+
+
+def _why_view(network: Network, node: Node) -> str:
+    """Say why a node runs nothing; empty if it does."""
+    if node.op in VIEW_OPS | REMOVED_OPS:
+        return "changes only the shape"
+    if node.op in ("Shape", "Size") and not node.domain:
+        return "returns a shape"
+    return "has no output values" if is_empty(network, node) else ""
+
+
 def in_blocks(
     network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
 ) -> list[LoweredNode]:
-    """Give the nodes of ONNX Runtime's optimised graph the layouts that blocks bring.
+    """Lower the nodes of ONNX Runtime's optimised graph, in blocks if `block` is not 0.
 
     Parameters
     ----------
@@ -146,6 +171,11 @@ class _Step:
     residual: str = ""
     """Tensor that a convolution adds."""
 
+    @property
+    def op(self) -> str:
+        """What ONNX Runtime calls it: in blocks, all convolutions have one name."""
+        return "Conv" if self.is_blocked and isinstance(self.layer, Conv) else self.node.op
+
 
 class _Placing:
     """One pass over the nodes in order."""
@@ -175,7 +205,7 @@ class _Placing:
             self._to_plain(name, "postprocess")
         self._add_in_place()
         return [
-            LoweredNode(s.node.name, s.node.op, s.layer, s.role, s.reason, tuple(s.sources))
+            LoweredNode(s.node.name, s.op, s.layer, s.role, s.reason, tuple(s.sources))
             for s in self.steps
         ]
 
@@ -204,15 +234,16 @@ class _Placing:
 
     def _take(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
-        if any(node.op in ops and fuse(self, node) for ops, fuse in _FUSIONS):
+        if self.block and any(node.op in ops and fuse(self, node) for ops, fuse in _FUSIONS):
             return
         first, *others = self._decomposed(node)
+        # Further parts take the name of the first, which has the sources.
+        name = next(iter(self._sources(node)), node.name)
         # All parts of a sum are blocked, or none.
         blocked = self._is_blocked(node, None) if node.op == first.op and others else None
         self._make(first, blocked)
         for part in others:
-            self._make(part, blocked)
-            # Only the first part has the node as its source.
+            self._make(replace(part, name=name), blocked)
             self.steps[-1].sources = []
 
     def _decomposed(self, node: Node) -> tuple[Node, ...]:
@@ -328,21 +359,9 @@ class _Placing:
             if maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
                 self._to_channels_last(node)
                 return
-        role: Role = "execution"
-        layer: Layer | None = None
-        reason = ""
-        if node.op in VIEW_OPS:
-            layer = output_view_copy(self.network, node)
-            if layer is None:
-                role, reason = "view", "changes only the shape"
-        elif is_empty(self.network, node):
-            role, reason = "view", "has no output values"
-        else:
-            try:
-                layer = self._layer(node)
-            except UnsupportedError as error:
-                role, reason = "unknown", Message.of(error)
-        step = _Step(node, layer, role, reason, self._sources(node), node.outputs[0])
+        alone = lowered_alone(self.network, node, self._layer)
+        layer = alone.layer
+        step = _Step(node, layer, alone.role, alone.reason, self._sources(node), node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         if step.is_blocked and layer is not None and not self._reads_plain(layer):
             self._to_blocked(node.inputs[0])
@@ -356,25 +375,23 @@ class _Placing:
         self.steps.append(step)
         self.maker.update({name: step for name in node.outputs if name})
 
-    def _layer(self, node: Node) -> Layer:
+    def _layer(self, network: Network, node: Node) -> Layer:
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
         if node.op in Conv.OPERATORS:
             block = self.block if self._has_fixed_weights(node) else 0
-            return lower_layer(layer_from_node(self.network, node), block)
+            return lower_layer(layer_from_node(network, node), block)
         if node.op in Pool.OPERATORS:
             block = self.block if maker is None or maker.is_blocked else 1
-            return lower_layer(layer_from_node(self.network, node, block), self.block)
+            return lower_layer(layer_from_node(network, node, block), self.block)
         scales = node.op != "Add" and self._is_per_channel(node)
         if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
-            batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
+            batch, channels, height, width = network.tensors[node.inputs[0]].shape
             return Conv(
                 batch=batch, channels_in=channels, height=height, width=width,
                 kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
                 bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
             )  # fmt: skip
-        return layer_from_node(
-            self.network, node, self.block if self._is_blocked(node, None) else 1
-        )
+        return layer_from_node(network, node, self.block if self._is_blocked(node, None) else 1)
 
     def _has_fixed_weights(self, node: Node) -> bool:
         """Whether a convolution's weights and bias are constant, so that they are blocked before.

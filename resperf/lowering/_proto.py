@@ -205,16 +205,6 @@ def _refuse_unknown_conditions(network: Network) -> None:
             raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")
 
 
-def embedded_weight_bytes(network: Network) -> int:
-    """Bytes of the weights that a framework needs as initializers: all but large matrices."""
-    left_out = _free_matrices(network) | _made(network)
-    return sum(
-        DTYPE_BYTES.get(tensor.dtype, 4) * math.prod(tensor.shape)
-        for tensor in network.tensors.values()
-        if tensor.is_weight and tensor.name not in left_out
-    )
-
-
 def _made(network: Network) -> set[str]:
     """Names of tensors that nodes compute, such as dequantised weights."""
     return {name for node in network.nodes for name in node.outputs}

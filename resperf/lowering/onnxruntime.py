@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from resperf import disk_cache
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_blocks, _ort_graph
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering._proto import embedded_weight_bytes, shared_weights
-from resperf.network import Network
+from resperf.lowering._proto import shared_weights, skeleton
+from resperf.lowering._read import NCHWC
+from resperf.network import Network, Node, Tensor
 from resperf.platform import Platform, instruction_set
 from resperf.settings import NCHWC_BLOCK, Setting
 
 X86 = frozenset({"avx512f", "avx2", "avx", "sse4_2"})
 """Base instruction sets of one architecture."""
-MAX_COPIED_WEIGHT_BYTES = 100_000_000
-"""With more weights than that, ONNX Runtime is asked for its graph without blocked layouts, for
-which it would copy them: two seconds and 1.6 GB for a VGG-19."""
 
 
 def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
@@ -58,21 +55,13 @@ def installed() -> str:
     return f"onnxruntime {onnxruntime.__version__}"
 
 
-def _machine() -> tuple[str, str]:
-    """Return the facts of this machine that ONNX Runtime's lowering depends on."""
-    return installed(), instruction_set()
-
-
 def _ask(network: Network, setting: Setting) -> list[LoweredNode]:
     """Return ONNX Runtime's own lowering in blocks of a setting's size, through the cache."""
     block = int(setting.options.get(NCHWC_BLOCK, "0"))
     shared = sorted(shared_weights(network).items())
     also = (str(shared),) if shared else ()
-    own = block == block_size(threads=max(setting.threads, 1))
-    copies = embedded_weight_bytes(network) <= MAX_COPIED_WEIGHT_BYTES
-    ask = _ort_graph.ask if own and copies else _ort_graph.ask_for
-    identity = (*_machine(), setting.provider, str(setting.threads), str(block), *also)
-    return _cache.once(network, identity, lambda: ask(network, block, threads=setting.threads))
+    identity = (installed(), instruction_set(), setting.provider, str(block), *also)
+    return _cache.once(network, identity, lambda: _ort_graph.ask(network, block))
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
@@ -82,11 +71,18 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 
 @cache
-def block_size(*, threads: int) -> int:
-    """Channels per block of this machine's NCHWc layout; 0 if ONNX Runtime has none."""
-    name = disk_cache.name_of("block", disk_cache.code_state("lowering"), *_machine(), threads)
-    found = disk_cache.load("lowering", name)
-    if not isinstance(found, int):
-        found = _ort_graph.block_size(threads=threads)
-        disk_cache.store("lowering", name, found)
-    return found
+def block_size() -> int:
+    """Channels per block of ONNX Runtime's own layout on this machine; 0 where it has none."""
+    shapes = {"x": (1, 4, 8, 8), "w": (1, 4, 1, 1), "y": (1, 1, 8, 8)}
+    network = Network(
+        name="probe",
+        nodes=(Node("conv", "Conv", "", ("x", "w"), ("y",), {}),),
+        tensors={name: Tensor(name, shapes[name], "float32", None, name == "w") for name in shapes},
+        inputs=("x",),
+        outputs=("y",),
+        opsets={"": 17},
+        batch=1,
+    )
+    graph = _ort_graph.optimised_model(skeleton(network)).graph
+    dims = {each.name: each.dims for each in graph.initializer}
+    return next((dims[node.input[1]][0] for node in graph.node if node.domain == NCHWC), 0)

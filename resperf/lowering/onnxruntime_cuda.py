@@ -94,7 +94,7 @@ def _ask(network: Network) -> list[LoweredNode]:
         (installed(), PROVIDER),
         lambda: [
             _in_precision(network, node)
-            for node in _ort_graph.ask(_in_float32(network), 0, threads=1, without=CPU_ONLY)
+            for node in _ort_graph.ask(_in_float32(network), 0, CPU_ONLY)
         ],
     )
 

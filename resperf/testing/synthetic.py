@@ -52,9 +52,7 @@ FUSION_RULES = (FusionRule("conv", "relu"), FusionRule("dense", "relu"))
 def lower(network: Network, _setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network as ONNX Runtime does where it has no blocked layouts."""
     network = network.with_unfolded_nodes()
-    nodes = _cache.once(
-        network, (installed(), "synthetic"), lambda: _ort_graph.ask_for(network, 0, threads=1)
-    )
+    nodes = _cache.once(network, (installed(), "synthetic"), lambda: _ort_graph.ask(network, 0))
     return answer(network, nodes, installed())
 
 

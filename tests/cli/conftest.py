@@ -42,7 +42,7 @@ def layers() -> list[Layer]:
         choices = [
             Conv(batch=batch, channels_in=channels, height=size, width=size, kernel_height=5,
                  kernel_width=5, channels_out=draw.choice([6, 16, 32]), activation="relu",
-                 layout=f"nchwc{block_size(threads=1) or 16}"),
+                 layout=f"nchwc{block_size() or 16}"),
             Pool(batch=batch, channels_in=channels, height=size, width=size, kernel_height=2,
                  kernel_width=2, stride_height=2, stride_width=2),
             Dense(batch=batch, features_in=draw.randint(50, 500),

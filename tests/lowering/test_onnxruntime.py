@@ -19,6 +19,7 @@ from onnx import helper
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import Message, UnsupportedError
 from resperf.layers import (
+    FUNCTION_OF,
     Activation,
     Conv,
     Layer,
@@ -37,9 +38,9 @@ from resperf.lowering import (
     skeleton,
     work_of,
 )
-from resperf.lowering import onnxruntime as lowering_onnxruntime
-from resperf.lowering._ort_graph import RELAYOUTS, ask, ask_for, optimised_model
-from resperf.lowering._proto import embedded_weight_bytes
+from resperf.lowering._ort_blocks import RESIDUAL, added_in_place
+from resperf.lowering._ort_graph import ask, optimised_model
+from resperf.lowering._read import NCHWC
 from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Node, Tensor, read_network
 from resperf.platform import Platform, instruction_set
@@ -47,6 +48,7 @@ from resperf.settings import Setting
 
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 CONVS = ("Conv", "FusedConv")
+RELAYOUTS = ("ReorderInput", "ReorderOutput")
 EXPORTED = sorted((Path(__file__).parent / "exported").glob("*.onnx"))
 REFERENCE = sorted((Path(__file__).parents[2] / "models" / "networks").glob("*.onnx"))
 
@@ -74,11 +76,6 @@ def block(target: Target) -> int:
 
 def contents(nodes: Sequence[LoweredNode]) -> Counter[tuple[str, str]]:
     return Counter((n.role, n.layer.key if n.layer else n.op) for n in nodes)
-
-
-def both_ways(network: Network, block: int) -> list[list[LoweredNode]]:
-    """Lower in ONNX Runtime's own blocks, and in the same blocks placed on its graph without."""
-    return [ask(network, block, threads=1), ask_for(network, block, threads=1)]
 
 
 def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
@@ -371,9 +368,8 @@ def test_a_residual_that_nothing_reads_later_is_added_in_place(block: int, tmp_p
         conv_node("c4", "u", "y"),
     ]
     network = read_network(written(tmp_path / "g.onnx", nodes, 32))
-    for found in both_ways(network, block):
-        # The first sum needs a copy of `a`, which the last one reads too.
-        assert residuals(found) == [False, True, False, False]
+    # The first sum needs a copy of `a`, which the last one reads too.
+    assert residuals(ask(network, block)) == [False, True, False, False]
 
 
 def test_what_a_network_is_given_or_returns_and_the_image_itself_are_not_written_over(
@@ -399,8 +395,8 @@ def test_what_a_network_is_given_or_returns_and_the_image_itself_are_not_written
     model = onnx.load(path)
     model.graph.output.append(helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, None))
     onnx.save(model, path)
-    for found in both_ways(read_network(path), block):
-        assert residuals(found) == [False, True, True, True, False, False]
+    found = ask(read_network(path), block)
+    assert residuals(found) == [False, True, True, True, False, False]
 
 
 def saved(
@@ -609,8 +605,8 @@ def test_a_blocked_activation_includes_padding_channels(block: int, tmp_path: Pa
     if block != 16:
         pytest.skip("counted by hand for blocks of 16 channels")
     network = read_network(written(tmp_path / "n.onnx", ACTIVATED["silu"], 20))
-    for nodes in both_ways(network, block):
-        assert Activation(batch=2, values=32 * 64, activation="silu") in [n.layer for n in nodes]
+    layers = [node.layer for node in ask(network, block)]
+    assert Activation(batch=2, values=32 * 64, activation="silu") in layers
 
 
 def test_there_are_networks_to_compare() -> None:
@@ -743,7 +739,7 @@ def test_hard_swish_is_fused_in_blocks_of_another_machine(target: Target, tmp_pa
         conv_node("c2", "b", "y"),
     ]
     network = read_network(written(tmp_path / "g.onnx", nodes, 32))
-    first, second = (n for n in ask_for(network, 8, threads=1) if n.op in CONVS)
+    first, second = (n for n in ask(network, 8) if n.op in CONVS)
     assert first.layer is not None
     assert first.layer.fields()["activation"] == "hard_swish"
     assert (first.sources, second.sources) == (("c1", "act"), ("c2",))
@@ -911,19 +907,6 @@ def test_a_filter_that_no_memory_holds_is_named(target: Target) -> None:
     )
     with pytest.raises(UnsupportedError, match=r"weight 'w' of shape 274877906944x2x1x1 has 2"):
         lower(network, *target)
-
-
-def test_large_weights_are_not_copied_and_the_layers_are_the_same(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = read_network(next(p for p in REFERENCE if p.stem == "googlenet"), batch=1)
-    own = lower(network, *target)
-    monkeypatch.setattr(lowering_onnxruntime, "MAX_COPIED_WEIGHT_BYTES", 0)
-    monkeypatch.setattr("resperf.lowering._cache.once", lambda _network, _identity, make: make())
-    monkeypatch.setattr("resperf.lowering._ort_graph.ask", None)
-    again = lower(replace(network), *target)
-    assert contents(again.nodes) == contents(own.nodes)
-    assert (again.method, again.notes) == (installed(), ())
 
 
 def conv(**fields: object) -> Conv:
@@ -1406,9 +1389,8 @@ def test_shared_biases_in_half_precision_are_cast_in_every_run(
     path = half_network_with_shared_bias(tmp_path / "half.onnx")
     network = read_network(path)
     # Without a constant bias, there is no blocked layout.
-    for nodes in both_ways(network, block):
-        layouts = [node.layer.layout for node in nodes if isinstance(node.layer, Conv)]
-        assert layouts == ["nchw", "nchw"]
+    found = ask(network, block)
+    assert [n.layer.layout for n in found if isinstance(n.layer, Conv)] == ["nchw", "nchw"]
     # Biases of their own are cast beforehand. The structure is the same, not the lowering.
     lower(network, *target)
     apart = lower(replace(network, weight_nodes=()), *target).nodes
@@ -1450,7 +1432,7 @@ def test_biases_of_unknown_scale_are_fused_as_in_the_file(target: Target, tmp_pa
     path = saved(tmp_path / "q.onnx", nodes, (1, 8, 6, 6), values)
     network = read_network(path)
     assert network.tensors["of b"].value is None
-    graph = optimised_model(skeleton(network), threads=1).graph
+    graph = optimised_model(skeleton(network)).graph
     assert operators(graph) == own_operators(path, tmp_path)
     assert operators(graph)["QLinearConv"] == 1
 
@@ -1500,12 +1482,6 @@ def test_an_unfused_int8_convolution_dequantises_its_bias(target: Target, tmp_pa
     assert [each.fields()["function"] for each in layers if each.kind == "quantized_dense"] == [
         "to_float"
     ]
-
-
-def test_int8_weights_are_counted_once_and_by_their_bytes(tmp_path: Path) -> None:
-    network = read_network(quantised_network(tmp_path / "q.onnx", np.uint8(128)))
-    # Filters and matrix, two biases, five scales, and zero points of one byte, but one of four.
-    assert embedded_weight_bytes(network) == 16 * 16 * 9 + 16 * 10 + 4 * (16 + 10) + 4 * 4 + 3 + 4
 
 
 def test_what_transformers_are_fused_to_has_layers(target: Target, tmp_path: Path) -> None:
@@ -1571,18 +1547,18 @@ def test_a_custom_operator_with_declared_shapes_cuts_off_nothing(
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
     network = read_network(tmp_path / "n.onnx", batch=4)
     assert network.tensors["b"].shape == network.tensors["y"].shape == (4, 32, 8, 8)
-    for lowered in both_ways(network, block):
-        [custom] = [node for node in lowered if node.role == "unknown"]
-        assert (custom.op, custom.sources) == ("com.example.Sparkle", ("sparkle",))
-        assert "no layer kind for operator com.example.Sparkle" in custom.reason
-        names = [name for node in lowered for name in node.sources]
-        assert sorted({*names}) == ["act", "first", "second", "sparkle"]
-        assert names.index("first") < names.index("sparkle") < names.index("second")
-        # Nothing is fused across it, and its ends are in plain layout.
-        layers = [node.layer for node in lowered if isinstance(node.layer, Conv)]
-        assert [each.activation for each in layers] == ["none", "relu"]
-        relayouts = Counter(node.op for node in lowered if node.op in RELAYOUTS)
-        assert relayouts == (dict.fromkeys(RELAYOUTS, 2) if block else {})
+    lowered = ask(network, block)
+    [custom] = [node for node in lowered if node.role == "unknown"]
+    assert (custom.op, custom.sources) == ("com.example.Sparkle", ("sparkle",))
+    assert "no layer kind for operator com.example.Sparkle" in custom.reason
+    names = [name for node in lowered for name in node.sources]
+    assert sorted({*names}) == ["act", "first", "second", "sparkle"]
+    assert names.index("first") < names.index("sparkle") < names.index("second")
+    # Nothing is fused across it, and its ends are in plain layout.
+    layers = [node.layer for node in lowered if isinstance(node.layer, Conv)]
+    assert [each.activation for each in layers] == ["none", "relu"]
+    relayouts = Counter(node.op for node in lowered if node.op in RELAYOUTS)
+    assert relayouts == (dict.fromkeys(RELAYOUTS, 2) if block else {})
 
 
 def test_a_cached_reason_has_its_parts(
@@ -1806,8 +1782,41 @@ def test_ort_makes_the_same_of_what_it_is_asked_about_as_of_the_file(
 ) -> None:
     path = make(tmp_path / "n.onnx")
     network = read_network(path).with_unfolded_nodes()
-    graph = optimised_model(skeleton(network), threads=1).graph
+    graph = optimised_model(skeleton(network)).graph
     assert operators(graph) == own_operators(path, tmp_path)
+
+
+def own_blocks(graph: onnx.GraphProto) -> Counter[tuple[object, ...]]:
+    """Count convolutions, re-layouts, and what else is blocked in ONNX Runtime's own graph."""
+    residuals = [
+        node.input[RESIDUAL] if len(node.input) > RESIDUAL else None for node in graph.node
+    ]
+    lasting = {each.name for each in (*graph.input, *graph.output, *graph.initializer)}
+    in_place = added_in_place([node.input for node in graph.node], residuals, lasting)
+    counts: Counter[tuple[object, ...]] = Counter()
+    for node, added in zip(graph.node, in_place, strict=True):
+        is_blocked = node.domain == NCHWC
+        if node.op_type in CONVS:
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            function = FUNCTION_OF.get(attributes.get("activation", b"").decode(), "none")
+            adds = len(node.input) > RESIDUAL and not added
+            counts["Conv", is_blocked, function, adds] += 1
+        elif is_blocked:
+            counts[(node.op_type,)] += 1
+    return counts
+
+
+def placed_blocks(nodes: Sequence[LoweredNode]) -> Counter[tuple[object, ...]]:
+    """Count the same of lowered nodes."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    for node in nodes:
+        fields = node.layer.fields() if node.layer else {}
+        is_blocked = str(fields.get("layout")).startswith("nchwc")
+        if node.op in CONVS:
+            counts["Conv", is_blocked, fields.get("activation"), fields.get("residual", False)] += 1
+        elif is_blocked or node.op in RELAYOUTS:
+            counts[("Upsample" if node.op == "Resize" else node.op,)] += 1
+    return counts
 
 
 @pytest.mark.parametrize("make", (COMPARED | WRITTEN).values(), ids=COMPARED | WRITTEN)
@@ -1816,5 +1825,6 @@ def test_blocks_are_placed_as_ort_places_them(
 ) -> None:
     if not block:
         pytest.skip("ONNX Runtime has no blocked layouts on this machine")
-    own, placed = both_ways(read_network(make(tmp_path / "n.onnx")), block)
-    assert contents(placed) == contents(own)
+    network = read_network(make(tmp_path / "n.onnx")).with_unfolded_nodes()
+    own = own_blocks(optimised_model(skeleton(network)).graph)
+    assert placed_blocks(ask(network, block)) == own
