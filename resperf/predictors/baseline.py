@@ -99,8 +99,8 @@ class Baseline(LayerPredictor):
     coefficients_ : array (terms,)
         In ms per unit of the term.
     factors_ : mapping of str to float
-        Choice of the kind's factored field (`resperf.predictors.terms.FACTORED`) -> factor of all
-        terms that are not constant; 1 if absent.
+        Choice of the kind's `Layer.function_field` -> factor of all terms that are not constant; 1
+        if absent.
     floor_ms_ : float
         Smallest prediction: a fifth of the shortest training time.
     """

@@ -21,17 +21,12 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.layers import ACTIVATIONS, KINDS
-from resperf.measurement import written_kind
+from resperf.layers import ACTIVATIONS, kind_of
+from resperf.measurement import layer_kind, written_kind
 from resperf.predictors.terms._blocks import Term
 from resperf.predictors.terms.work import TermTable
 from resperf.settings import OPTIMIZER, OPTIMIZERS
 from resperf.targets import UNKNOWN, Target, with_terms
-
-FACTORED: Mapping[str, str] = {
-    kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
-}
-"""Kind -> the field whose value scales the time of otherwise equal work."""
 
 _GROWING = frozenset({"constant scattered"})
 """Terms that are no constants despite their names, which stored bundles use."""
@@ -72,12 +67,9 @@ def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 
 def choices_of(kind: str, columns: Columns) -> Array | None:
-    """Return the value of each layer's field in `FACTORED`, such as its function.
-
-    None for kinds without such a field.
-    """
-    field = FACTORED.get(kind)
-    return None if field is None else np.asarray(columns[field]).astype(str)
+    """Return the value of each layer's `Layer.function_field`; None for kinds without one."""
+    field = kind_of(layer_kind(kind)).function_field()
+    return None if not field else np.asarray(columns[field]).astype(str)
 
 
 def term_quantities(kind: str, columns: Columns) -> dict[str, Array]:
