@@ -136,7 +136,7 @@ class Baseline(LayerPredictor):
     ) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms).
 
-        `known` is the result of `term_quantities`, where it was already computed.
+        `known` is the result of `resperf.features.quantities`, where it was already computed.
         """
         terms = physical_terms(self.kind, columns, self.terms_, known, self.device_class_)
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_
