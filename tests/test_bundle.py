@@ -459,6 +459,29 @@ def test_damage_is_one_clear_line(bundle_copy: Path, damage: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_changed_features_hinder_their_own_kind_alone(bundle_copy: Path) -> None:
+    place, conv = next(
+        (place, layer)
+        for place, layer in enumerate(golden_layers(Bundle.load(bundle_copy)))
+        if layer.kind == "conv"
+    )
+    edit_part(
+        bundle_copy,
+        lambda p: p["golden"]["layers"][place]["features"].__setitem__(0, 7.5),
+    )
+    bundle = find_bundle(None, None, bundle_copy)
+    assert bundle.predict([DENSE]).ms[0] > 0
+    for number in (
+        lambda: bundle.predict([conv]),
+        lambda: bundle.gpu_busy_fraction([DENSE, conv]),
+        bundle.check,
+    ):
+        with pytest.raises(BundleError, match="features of conv are not those it was trained with"):
+            number()
+    _, damaged = find_bundles(bundle_copy, alone=True, checked=True)
+    assert list(damaged) == [bundle_copy]
+
+
 def test_a_network_that_computes_something_else_is_noticed(bundle_copy: Path) -> None:
     source, target = (bundle_copy / f"0-{kind}-execution.onnx" for kind in ("dense", "conv"))
     shutil.copy(source, target)

@@ -163,10 +163,9 @@ class Bundle:
 
     @classmethod
     def load(cls, path: Path) -> Bundle:
-        """Read a bundle and check that it is complete, safe, and still predicts what it did.
+        """Read a bundle and check all of it: that it is complete, safe, and has the same features.
 
-        The features of its golden layers are compared now, and their predictions when a predictor
-        is first used.
+        The predictions of its golden layers are compared when a predictor is first used.
 
         Returns
         -------
@@ -178,7 +177,7 @@ class Bundle:
         BundleError
             If it is missing, damaged or unsafe, or if features have changed since.
         """
-        return cls.read_only_manifest(Path(path)).checked
+        return cls.read_only_manifest(Path(path)).check()
 
     @classmethod
     def read_only_manifest(cls, path: Path) -> Bundle:
@@ -194,7 +193,10 @@ class Bundle:
 
     @cached_property
     def checked(self) -> Bundle:
-        """The bundle itself, once it is complete, safe and has the features it was trained with.
+        """The bundle itself, once it is complete and safe.
+
+        Features and predictions of a kind's golden layers are compared when its predictor is first
+        used; `check` compares the features of all.
 
         Raises
         ------
@@ -204,12 +206,25 @@ class Bundle:
         with damage_named(self.path):
             check_files(self.path, self.manifest)
             for part in self.parts:
-                part._golden.check_features(part.own_quantity, part._predictors)
+                part._predictors  # noqa: B018
+        return self
+
+    def check(self) -> Bundle:
+        """Return the bundle itself, once all kinds have the features they were trained with.
+
+        Raises
+        ------
+        BundleError
+            If one has not, or the bundle is incomplete or unsafe.
+        """
+        for part in self.checked.parts:
+            for kind in part.kinds:
+                part._golden.check_features(kind)
         return self
 
     @cached_property
     def _golden(self) -> Golden:
-        return Golden(self.path, self.part["golden"], self.settings, self.platforms)
+        return Golden(self.path, self.part["golden"], self.settings, self.platforms, self.kinds)
 
     @cached_property
     def _predictors(self) -> dict[tuple[str, str], Predictor]:
@@ -608,7 +623,7 @@ class Bundle:
         Raises
         ------
         BundleError
-            If a predictor no longer gives the stored values.
+            If features or a predictor no longer give the values of a kind's golden layers.
         """
         given = optimizers if len(optimizers) else [""] * len(layers)
         ms, low_ms, high_ms = (np.full(len(layers), np.nan) for _ in range(3))
@@ -652,6 +667,7 @@ class Bundle:
         for kind in {layer.kind for layer in layers}:
             predictor = self._predictors.get((kind, EXECUTION))
             if isinstance(predictor, LayerPredictor):
+                self._golden.check(kind, EXECUTION, predictor)
                 rows = [row for row, layer in enumerate(layers) if layer.kind == kind]
                 columns = columns_of([layers[row] for row in rows])
                 shares[rows] = predictor.gpu_busy_fraction(columns, self.setting, self.platform)
@@ -728,7 +744,7 @@ class Bundle:
     ) -> tuple[Estimate, Sequence[str]]:
         predictor = self._predictors.get((kind, quantity))
         if predictor is not None and (predictor.unseen_devices or not self.unseen):
-            self._golden.check_outputs(kind, quantity, predictor)
+            self._golden.check(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
             if self.adapted is not None or self.transferred is not None:
                 columns = in_known_blocks(columns, ranges)

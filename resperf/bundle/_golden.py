@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from resperf.bundle._manifest import NETWORK
+from resperf.bundle._manifest import NETWORK, damage_named
 from resperf.errors import BundleError
 from resperf.features import Array, columns_of_keys, feature_matrix
 from resperf.layers import kind_of_key
@@ -37,6 +37,8 @@ class Golden:
     settings : sequence of Setting
     platforms : sequence of Platform
         Of the part, in its order.
+    kinds : collection of str
+        Kinds whose own time the part predicts: each must have a sample.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Golden:
         samples: Mapping[str, Any],
         settings: Sequence[Setting],
         platforms: Sequence[Platform],
+        kinds: Collection[str],
     ) -> None:
         self._path, self._samples = path, samples
-        self._settings, self._platforms = settings, platforms
-        self._checked: set[tuple[str, str]] = set()
+        self._settings, self._platforms, self._kinds = settings, platforms, kinds
+        self._same_features: set[str] = set()
+        self._same_outputs: set[tuple[str, str]] = set()
 
     def _layers(self, kind: str) -> list[Mapping[str, Any]]:
         entries = self._samples.get("layers", ())
@@ -59,19 +63,17 @@ class Golden:
         places = entry.get("setting", 0), entry.get("platform", 0)
         return self._settings[places[0]], self._platforms[places[1]]
 
-    def check_features(
-        self, own_quantity: Callable[[str], str], predictors: Collection[tuple[str, str]]
-    ) -> None:
-        """Compare the layers' features with what is computed now.
+    def check_features(self, kind: str) -> None:
+        """Compare the features of a kind's layers with what is computed now, once.
 
         Raises
         ------
         BundleError
-            If a kind has no sample, or its features are others.
+            If the kind has no sample, or its features are others.
         """
-        for kind, quantity in predictors:
-            if kind == NETWORK or quantity != own_quantity(kind):
-                continue
+        if kind in self._same_features or kind not in self._kinds:
+            return
+        with damage_named(self._path):
             entries = self._layers(kind)
             if not entries:
                 raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
@@ -85,16 +87,18 @@ class Golden:
                     f"{self._path}: features of {kind} are not those it was trained with, but the "
                     "feature set version is the same; train it again"
                 )
+        self._same_features.add(kind)
 
-    def check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
-        """Compare the layers' predictions with the stored ones, once.
+    def check(self, kind: str, quantity: str, predictor: Predictor) -> None:
+        """Compare features and predictions of a kind's layers with the stored ones, once.
 
         Raises
         ------
         BundleError
             If they are others.
         """
-        if (kind, quantity) in self._checked:
+        self.check_features(kind)
+        if (kind, quantity) in self._same_outputs:
             return
         by_place: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
         for entry in self._layers(kind):
@@ -105,7 +109,7 @@ class Golden:
             predicted = predictor.predict(columns, *place)
             then = np.array([entry["values"][quantity] for entry in some], dtype=float)
             self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
-        self._checked.add((kind, quantity))
+        self._same_outputs.add((kind, quantity))
 
     def check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
         """Compare predictions of networks that are samples with the stored ones.

@@ -123,7 +123,7 @@ def find_bundles(
     alone : bool
         Whether `path` is all that is read, if it is a bundle.
     checked : bool
-        Whether all files are read and checked, not the manifests alone (`Bundle.checked`).
+        Whether all files are read and checked, not the manifests alone (`Bundle.check`).
 
     Returns
     -------
@@ -340,7 +340,7 @@ def _parts_of(
     for folder in folders:
         try:
             bundle = _read(folder)
-            parts += (bundle.checked if checked else bundle).parts
+            parts += (bundle.check() if checked else bundle).parts
         except BundleError as error:
             damaged[folder] = error
     return parts, damaged

@@ -377,7 +377,7 @@ def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the kind's default distributions; none if `words` cover all fields without default."""
     made = kind_of(kind)
     drawn = {field for word in words for field in made.aliases.get(word, (word,))}
-    needed = {name for name, default in made.defaults().items() if default is MISSING}
+    needed = {name for name, field in made.specs().items() if field.default is MISSING}
     return {} if needed <= drawn else made.RANGES
 
 

@@ -170,8 +170,8 @@ def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bu
     if device is None and framework is None and place and (place / MANIFEST).exists():
         parts = Bundle.read_only_manifest(place).parts
         if any(part.many_settings or part.network_quantities for part in parts):
-            return parts[0].checked
-    return find_bundle(device, framework, bundle)
+            return parts[0].check()
+    return find_bundle(device, framework, bundle).check()
 
 
 def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:

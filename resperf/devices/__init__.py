@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from resperf import targets
 from resperf.devices.estimate import DataSheetTime, estimated_layer_ms, estimated_ms
@@ -23,6 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+_FILE = Path(__file__).with_name("devices.toml")
 _added: dict[str, DeviceFacts] = {}
 _NEAR, _MOST_NEAR = 0.5, 4
 
@@ -56,12 +58,15 @@ def names_like(word: str) -> list[str]:
 
 
 @cache
+def _tables() -> Mapping[str, Any]:
+    """Read ``devices.toml``, whose facts are checked device by device, when they are asked for."""
+    return read_toml(_FILE, ResperfError)
+
+
+@cache
 def devices() -> Mapping[str, DeviceFacts]:
     """Return the table ``devices.toml``, and what was added: device -> its facts."""
-    path = Path(__file__).with_name("devices.toml")
-    tables = read_toml(path, ResperfError)
-    table = {device: facts_of(device, values, path.name) for device, values in tables.items()}
-    return {**table, **_added}
+    return {name: facts for name in {**_tables(), **_added} if (facts := device_facts(name))}
 
 
 def canonical_device(name: str) -> str:
@@ -75,7 +80,12 @@ def canonical_device(name: str) -> str:
 @cache
 def device_facts(name: str) -> DeviceFacts | None:
     """Return the facts of a device by any of its names; None if it is not in the table."""
-    return devices().get(canonical_device(name))
+    device = canonical_device(name)
+    if device != name:
+        return device_facts(device)
+    if device in _added or device not in _tables():
+        return _added.get(device)
+    return facts_of(device, _tables()[device], _FILE.name)
 
 
 def device_class(name: str, framework: str | None = None) -> str:
@@ -114,11 +124,12 @@ def is_at_hand(name: str) -> bool:
 
 @cache
 def _names() -> Mapping[str, str]:
-    return {
-        _plain(name): device
-        for device, facts in devices().items()
-        for name in (device, facts.name, *facts.aliases)
+    names = {
+        device: (values.get("name", device), *values.get("aliases", ()))
+        for device, values in _tables().items()
     }
+    names |= {device: (facts.name, *facts.aliases) for device, facts in _added.items()}
+    return {_plain(name): device for device, own in names.items() for name in (device, *own)}
 
 
 def _plain(name: str) -> str:

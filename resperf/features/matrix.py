@@ -19,7 +19,8 @@ needs no increase: it adds a column of zeros, and inputs are matched by name."""
 def quantities(kind: str, columns: Columns) -> dict[str, Array]:
     """Return the physical quantities of layers: sizes, bytes, FLOPs; arrays of shape (rows,).
 
-    Those of training steps include ``kept_numbers``, the optimizer's values of state per weight.
+    Those of training steps include 1 or 0 for each optimizer, and ``kept_numbers``, its values of
+    state per weight.
 
     Raises
     ------
@@ -28,8 +29,10 @@ def quantities(kind: str, columns: Columns) -> dict[str, Array]:
     """
     found = kind_of(kind).quantities(columns)
     if OPTIMIZER in columns:
-        states = [OPTIMIZERS.get(str(each), 0) for each in columns[OPTIMIZER]]
+        values = np.asarray(columns[OPTIMIZER])
+        states = [OPTIMIZERS.get(str(each), 0) for each in values]
         found["kept_numbers"] = np.array(states, dtype=float)
+        found |= {f"{OPTIMIZER}={each}": (values == each).astype(float) for each in OPTIMIZERS}
     return found
 
 
@@ -70,6 +73,5 @@ def feature_matrix(
         if field_name in (*cls.ENCODED, "dtype"):
             named |= {(each := f"{field_name}={choice}"): q[each] for choice in spec.choices}
     if OPTIMIZER in columns:
-        values = np.asarray(columns[OPTIMIZER])
-        named |= {f"{OPTIMIZER}={each}": (values == each).astype(float) for each in OPTIMIZERS}
+        named |= {(each := f"{OPTIMIZER}={optimizer}"): q[each] for optimizer in OPTIMIZERS}
     return tuple(named), np.stack(list(named.values()), axis=1)

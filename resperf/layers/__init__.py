@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from resperf.errors import LayerError, Message, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
 from resperf.layers._layouts import BLOCKED_LAYOUTS
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
-from resperf.layers.attention import Attention
-from resperf.layers.cast import Cast
-from resperf.layers.concat import Concat
-from resperf.layers.conv import Conv
-from resperf.layers.conv_nd import ConvNd
-from resperf.layers.conv_transpose import ConvTranspose
-from resperf.layers.conv_transpose_nd import ConvTransposeNd
-from resperf.layers.cumulate import Cumulate
-from resperf.layers.dense import Dense
-from resperf.layers.depth_to_space import DepthToSpace
-from resperf.layers.einsum import Einsum
-from resperf.layers.elementwise import Elementwise
-from resperf.layers.grid_sample import GridSample
-from resperf.layers.indexed import Indexed
-from resperf.layers.matmul import MatMul
-from resperf.layers.move import Move
-from resperf.layers.norm import Norm
-from resperf.layers.pool import Pool
-from resperf.layers.pool_nd import PoolNd
-from resperf.layers.quantize import Quantize
-from resperf.layers.quantized_concat import QuantizedConcat
-from resperf.layers.quantized_conv import QuantizedConv
-from resperf.layers.quantized_dense import QuantizedDense
-from resperf.layers.quantized_elementwise import QuantizedElementwise
-from resperf.layers.quantized_matmul import QuantizedMatMul
-from resperf.layers.quantized_pool import QuantizedPool
-from resperf.layers.quantized_softmax import QuantizedSoftmax
-from resperf.layers.recurrent import Recurrent
-from resperf.layers.reduce import Reduce
-from resperf.layers.reorder import Reorder
-from resperf.layers.resize import Resize
-from resperf.layers.resize_nd import ResizeNd
-from resperf.layers.select import Select
-from resperf.layers.softmax import Softmax
-from resperf.layers.top_k import TopK
-from resperf.layers.transpose import Transpose
+
+if TYPE_CHECKING:
+    from resperf.layers.concat import Concat
+    from resperf.layers.conv import Conv
+    from resperf.layers.conv_nd import ConvNd
+    from resperf.layers.dense import Dense
+    from resperf.layers.elementwise import Elementwise
+    from resperf.layers.move import Move
+    from resperf.layers.norm import Norm
+    from resperf.layers.pool import Pool
+    from resperf.layers.pool_nd import PoolNd
+    from resperf.layers.quantized_concat import QuantizedConcat
+    from resperf.layers.quantized_dense import QuantizedDense
+    from resperf.layers.reorder import Reorder
+    from resperf.layers.resize import Resize
+    from resperf.layers.softmax import Softmax
+    from resperf.layers.transpose import Transpose
 
 __all__ = [
     "ACTIVATIONS",
@@ -85,23 +69,83 @@ __all__ = [
     "spread_indices",
 ]  # fmt: skip
 
-KINDS: Mapping[str, type[Layer]] = {
-    cls.kind: cls
-    for cls in (
-        Conv, Pool, Dense, Activation, Reorder, ConvTranspose, Elementwise,
-        MatMul, Softmax, Norm, Reduce, Concat, Transpose, Move, Resize, Select, Cast, DepthToSpace,
-        ConvNd, ConvTransposeNd, PoolNd, ResizeNd, Attention, Recurrent, Quantize, QuantizedConv,
-        QuantizedDense, QuantizedElementwise, QuantizedMatMul, QuantizedPool, QuantizedConcat,
-        QuantizedSoftmax, Einsum, TopK, Cumulate, Indexed, GridSample,
-    )
-}  # fmt: skip
+_CLASSES: Mapping[str, str] = {
+    "conv": "Conv",
+    "pool": "Pool",
+    "dense": "Dense",
+    "activation": "Activation",
+    "reorder": "Reorder",
+    "conv_transpose": "ConvTranspose",
+    "elementwise": "Elementwise",
+    "matmul": "MatMul",
+    "softmax": "Softmax",
+    "norm": "Norm",
+    "reduce": "Reduce",
+    "concat": "Concat",
+    "transpose": "Transpose",
+    "move": "Move",
+    "resize": "Resize",
+    "select": "Select",
+    "cast": "Cast",
+    "depth_to_space": "DepthToSpace",
+    "conv_nd": "ConvNd",
+    "conv_transpose_nd": "ConvTransposeNd",
+    "pool_nd": "PoolNd",
+    "resize_nd": "ResizeNd",
+    "attention": "Attention",
+    "recurrent": "Recurrent",
+    "quantize": "Quantize",
+    "quantized_conv": "QuantizedConv",
+    "quantized_dense": "QuantizedDense",
+    "quantized_elementwise": "QuantizedElementwise",
+    "quantized_matmul": "QuantizedMatMul",
+    "quantized_pool": "QuantizedPool",
+    "quantized_concat": "QuantizedConcat",
+    "quantized_softmax": "QuantizedSoftmax",
+    "einsum": "Einsum",
+    "top_k": "TopK",
+    "cumulate": "Cumulate",
+    "indexed": "Indexed",
+    "grid_sample": "GridSample",
+}
+"""Kind -> its class, in the module of the kind's name."""
+
+
+class _Kinds(Mapping[str, type[Layer]]):
+    """Layer kinds by name; a kind is imported when its class is asked for."""
+
+    def __getitem__(self, kind: str) -> type[Layer]:
+        class_name = _CLASSES[kind]
+        found: type[Layer] = getattr(import_module(f"{__name__}.{kind}"), class_name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+KINDS: Mapping[str, type[Layer]] = _Kinds()
 """All layer kinds, by name. The class of a kind holds everything that resperf knows about it."""
 
 OPERATOR_DOMAINS = frozenset({"", "com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX's operators and of the operators that ONNX Runtime replaces them with."""
 
 _BATCH = re.compile(r"\bbatch=\d+,?")
-_KIND_OF_OPERATOR = {op: cls for cls in KINDS.values() for op in cls.OPERATORS}
+
+
+def __getattr__(name: str) -> type[Layer]:
+    for kind, class_name in _CLASSES.items():
+        if class_name == name:
+            return KINDS[kind]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _kind_of_operator(op: str) -> type[Layer] | None:
+    """Return the kind that reads an operator; kinds are imported in their order up to that one."""
+    return next((cls for cls in KINDS.values() if op in cls.OPERATORS), None)
 
 
 def layer_of_operator(operator: Operator) -> Layer:
@@ -112,10 +156,11 @@ def layer_of_operator(operator: Operator) -> Layer:
     LayerError
         If no kind reads the operator, or its kind does not support it.
     """
-    if operator.op not in _KIND_OF_OPERATOR or operator.domain not in OPERATOR_DOMAINS:
+    cls = _kind_of_operator(operator.op)
+    if cls is None or operator.domain not in OPERATOR_DOMAINS:
         name = ".".join(filter(None, (operator.domain, operator.op)))
         raise LayerError(Message(f"no layer kind for operator {name}", unread=name))
-    return _KIND_OF_OPERATOR[operator.op].read(operator)
+    return cls.read(operator)
 
 
 def kind_of(kind: str) -> type[Layer]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, FrozenInstanceError, dataclass
-from typing import Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
+from dataclasses import MISSING, FrozenInstanceError
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar, dataclass_transform
 
 from resperf.errors import LayerError, did_you_mean
 
@@ -14,8 +13,7 @@ FieldValue = int | bool | str
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class FieldSpec:
+class FieldSpec(NamedTuple):
     """Description of a field: enough to describe a column, check a value and draw one.
 
     Attributes
@@ -28,19 +26,20 @@ class FieldSpec:
         Smallest allowed value of a number.
     choices : tuple of str
         Allowed values of a name; empty for numbers.
+    default : int, bool, str or dataclasses.MISSING
+        MISSING if a value must be given.
     """
 
     unit: str
     description: str
     minimum: int = 1
     choices: tuple[str, ...] = ()
+    default: Any = MISSING
 
 
 def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any = MISSING) -> Any:
     """Declare an integer field."""
-    return dataclasses.field(
-        default=default, metadata={"spec": FieldSpec(unit, description, minimum)}
-    )
+    return FieldSpec(unit, description, minimum, default=default)
 
 
 def pixels(description: str, *, minimum: int = 1, default: Any = MISSING) -> Any:
@@ -50,14 +49,12 @@ def pixels(description: str, *, minimum: int = 1, default: Any = MISSING) -> Any
 
 def flag(description: str, *, default: Any = MISSING) -> Any:
     """Declare a yes/no field."""
-    return dataclasses.field(default=default, metadata={"spec": FieldSpec("bool", description, 0)})
+    return FieldSpec("bool", description, 0, default=default)
 
 
 def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) -> Any:
     """Declare a field that holds one of a few names."""
-    return dataclasses.field(
-        default=default, metadata={"spec": FieldSpec("name", description, 0, choices)}
-    )
+    return FieldSpec("name", description, 0, choices, default)
 
 
 @dataclass_transform(
@@ -66,8 +63,8 @@ def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) 
 class Fields(ABC):
     """A frozen value with named fields, made from keywords only.
 
-    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`,
-    `pixels`, `flag` or `name`.
+    Subclasses declare their fields as those of a dataclass, each by `number`, `pixels`, `flag` or
+    `name`; no method is made for them, so that many kinds are imported fast.
     """
 
     # The cache is a slot, so that vars() holds the fields only.
@@ -75,33 +72,31 @@ class Fields(ABC):
     _known: dict[str, Any]
 
     kind: ClassVar[str]
+    _specs: ClassVar[Mapping[str, FieldSpec]] = {}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Shorthands for several fields: ``{"kernel": ("kernel_height", "kernel_width")}``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        described = vars(cls)
-        named = described.get("__annotations__", {})
-        # A base class may annotate fields without declaring them; its subclasses then do.
-        if all(each in described or "ClassVar" in str(kind) for each, kind in named.items()):
-            # Compiling the methods of each dataclass takes most of the time of importing all
-            # kinds, so all kinds share the methods below.
-            dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+        # As in a dataclass, a field that a subclass declares anew stays in its place.
+        cls._specs = {
+            name: spec
+            for base in reversed(cls.__mro__)
+            for name, spec in vars(base).items()
+            if isinstance(spec, FieldSpec)
+        }
 
     def __init__(self, **values: Any) -> None:
-        own, (specs, defaults) = vars(self), self._described()
-        given = {**defaults, **values}
-        if len(given) > len(specs):
+        own, specs = vars(self), self._specs
+        if unknown := sorted(values.keys() - specs.keys()):
             words = (*specs, *self.aliases)
-            unknown = ", ".join(
-                f"{each}{did_you_mean(each, words)}" for each in sorted(given.keys() - specs.keys())
-            )
-            raise LayerError(f"{self.kind} has no field {unknown}; it has {', '.join(specs)}")
-        for field_name, spec in specs.items():
-            if given[field_name] is MISSING:
-                missing = (each for each, value in given.items() if value is MISSING)
-                raise LayerError(f"{self.kind} needs a value for {', '.join(missing)}")
-            own[field_name] = self._checked(field_name, spec, given[field_name])
+            named = ", ".join(f"{each}{did_you_mean(each, words)}" for each in unknown)
+            raise LayerError(f"{self.kind} has no field {named}; it has {', '.join(specs)}")
+        given = {name: values.get(name, spec.default) for name, spec in specs.items()}
+        if missing := [name for name, value in given.items() if value is MISSING]:
+            raise LayerError(f"{self.kind} needs a value for {', '.join(missing)}")
+        for name, spec in specs.items():
+            own[name] = self._checked(name, spec, given[name])
         self._check()
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -145,24 +140,7 @@ class Fields(ABC):
     @classmethod
     def specs(cls) -> Mapping[str, FieldSpec]:
         """Map each field's name to its description, in canonical order."""
-        return cls._described()[0]
-
-    @classmethod
-    def defaults(cls) -> Mapping[str, Any]:
-        """Map each field's name to its default, `dataclasses.MISSING` where there is none."""
-        return cls._described()[1]
-
-    @classmethod
-    def _described(cls) -> tuple[Mapping[str, FieldSpec], Mapping[str, Any]]:
-        cached = cls.__dict__.get("_description")
-        if cached is None:
-            fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every kind is a dataclass
-            cached = (
-                {f.name: f.metadata["spec"] for f in fields},
-                {f.name: f.default for f in fields},
-            )
-            cls._description = cached  # type: ignore[attr-defined]
-        return cached
+        return cls._specs
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
@@ -210,11 +188,8 @@ class Fields(ABC):
     @property
     def key(self) -> str:
         """Canonical name: equal for equal layers, the same in every version of resperf."""
-        return self._once("key", self._make_key)
-
-    def _make_key(self) -> str:
         words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
-        return f"{self.kind}:{','.join(words)}"
+        return self._once("key", lambda: f"{self.kind}:{','.join(words)}")
 
     def _once(self, word: str, make: Callable[[], T]) -> T:
         """Return the cached result of `make`, called the first time only."""

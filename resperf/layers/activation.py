@@ -77,10 +77,8 @@ class Activation(FlatLayer):
             bounded = Operator("Max" if lower else "Min", {}, operands, operator.outputs[:1])
             return Elementwise.read(bounded)
         batch, *rest = operator.shape() or (1,)
-        return cls.from_fields({
-            "batch": batch, "values": math.prod(rest), "dtype": operand.dtype,
-            "activation": function_of(operator.op, operator.attributes),
-        })  # fmt: skip
+        function = function_of(operator.op, operator.attributes)
+        return cls(batch=batch, values=math.prod(rest), activation=function, dtype=operand.dtype)
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator."""

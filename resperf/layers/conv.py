@@ -164,12 +164,11 @@ class Conv(GroupedLayer, WindowLayer):
         if len(weight) != 4:
             raise LayerError(f"weights of shape {weight} are not 4-D")
         kernel = tuple(operator.attributes.get("kernel_shape", weight[2:]))
-        return cls.from_fields({
-            **cls._read_image(operator, kernel), "channels_out": weight[0],
-            "groups": int(operator.attributes.get("group", 1)),
-            "bias": operator.has_input(2), "residual": operator.has_input(3),
-            "activation": fused_activation(operator),
-        })  # fmt: skip
+        return cls(
+            **cls._read_image(operator, kernel), channels_out=weight[0],
+            groups=int(operator.attributes.get("group", 1)), bias=operator.has_input(2),
+            residual=operator.has_input(3), activation=fused_activation(operator),
+        )  # fmt: skip
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Conv`` with its residual and activation."""

@@ -94,11 +94,11 @@ class Dense(WeightedProduct):
         first, (features_in, features_out) = product_shapes(rows, weight.shape, operator.attributes)
         if first[-1] != features_in:
             raise LayerError(f"shapes {rows} and {weight.shape} cannot be multiplied")
-        return cls.from_fields({
-            "batch": math.prod(rows) // max(features_in, 1), "features_in": features_in,
-            "features_out": features_out, "bias": operator.has_input(2),
-            "activation": fused_activation(operator), "dtype": operator.operand(0).dtype,
-        })  # fmt: skip
+        return cls(
+            batch=math.prod(rows) // max(features_in, 1), features_in=features_in,
+            features_out=features_out, bias=operator.has_input(2),
+            activation=fused_activation(operator), dtype=operator.operand(0).dtype,
+        )  # fmt: skip
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Gemm`` with its activation."""

@@ -124,11 +124,11 @@ class Pool(WindowLayer):
         (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes
         kernel = None if whole_image else tuple(attributes.get("kernel_shape", ()))
         counts_pad = mode == "average" and bool(attributes.get("count_include_pad", 0))
-        return cls.from_fields({
-            **cls._read_image(operator, kernel), "mode": mode, "whole_image": whole_image,
-            "count_include_pad": counts_pad,
-            "ceil_mode": not whole_image and bool(attributes.get("ceil_mode", 0)),
-        })  # fmt: skip
+        return cls(
+            **cls._read_image(operator, kernel), mode=mode, whole_image=whole_image,
+            count_include_pad=counts_pad,
+            ceil_mode=not whole_image and bool(attributes.get("ceil_mode", 0)),
+        )  # fmt: skip
 
     def as_onnx_node(self) -> Kernel:
         """Return the pooling operator."""

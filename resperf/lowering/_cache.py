@@ -8,7 +8,7 @@ from typing import Any
 
 from resperf import disk_cache
 from resperf.errors import LayerError, Message
-from resperf.layers import KINDS, Layer, layer_from_key
+from resperf.layers import Layer, layer_from_key
 from resperf.lowering._base import LoweredNode
 from resperf.network import Network, structure_digest
 
@@ -17,8 +17,7 @@ _FOLDER = "lowering"
 
 def _name(network: Network, identity: Sequence[str]) -> str:
     code = disk_cache.code_state("layers", "lowering", "network")
-    known = tuple((kind, *sorted(cls.OPERATORS)) for kind, cls in sorted(KINDS.items()))
-    return disk_cache.name_of(code, known, structure_digest(network), *identity)
+    return disk_cache.name_of(code, structure_digest(network), *identity)
 
 
 def once(

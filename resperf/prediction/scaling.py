@@ -19,7 +19,6 @@ from resperf.bundle import NETWORK, Bundle
 from resperf.devices.collectives import Topology, topology_of
 from resperf.errors import UnsupportedError
 from resperf.network import Network
-from resperf.predictors.network_totals import counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL
 from resperf.records import Record
 from resperf.settings import PASSES, Mode
@@ -189,6 +188,9 @@ def scaling(
             f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
             "leave out the topology"
         )
+    # Loads what reads operators of PyTorch, which other predictions do without.
+    from resperf.predictors.network_totals import counted
+
     series: dict[int, list[Scaled]] = {batch: [] for batch in batches}
     shared = {
         (batch, count): _share(batch, count) if strong else batch

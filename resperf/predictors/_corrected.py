@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from resperf.features import Array, Columns, feature_matrix
+from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import term_quantities
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Described:
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     quantities : mapping of str to array
-        As `resperf.predictors.terms.term_quantities` returns them.
+        As `resperf.features.quantities` returns them.
     names : tuple of str
     features : array (rows, features)
     """
@@ -60,7 +59,7 @@ class Described:
     @classmethod
     def of(cls, kind: str, columns: Columns) -> Described:
         """Compute quantities and features once."""
-        known = term_quantities(kind, columns)
+        known = quantities(kind, columns)
         return cls(columns, known, *feature_matrix(kind, columns, known))
 
 

@@ -99,8 +99,8 @@ class Baseline(LayerPredictor):
     coefficients_ : array (terms,)
         In ms per unit of the term.
     factors_ : mapping of str to float
-        Choice of the kind's factored field (`resperf.predictors.terms.FACTORED`) -> factor of all
-        terms that are not constant; 1 if absent.
+        Choice of the kind's `Layer.function_field` -> factor of all terms that are not constant; 1
+        if absent.
     floor_ms_ : float
         Smallest prediction: a fifth of the shortest training time.
     """
@@ -136,7 +136,7 @@ class Baseline(LayerPredictor):
     ) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms).
 
-        `known` is the result of `term_quantities`, where it was already computed.
+        `known` is the result of `resperf.features.quantities`, where it was already computed.
         """
         terms = physical_terms(self.kind, columns, self.terms_, known, self.device_class_)
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_

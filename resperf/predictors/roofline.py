@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.devices import FP32, canonical_device, device_class
-from resperf.features import Array, Columns, take
+from resperf.features import Array, Columns, quantities, take
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
@@ -41,7 +41,7 @@ from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import choices_of, term_quantities
+from resperf.predictors.terms import choices_of
 from resperf.predictors.terms.card import card_terms, is_aligned, product_of
 from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
 
@@ -184,7 +184,7 @@ class Roofline(Boosted):
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> Part:
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
-        known = term_quantities(self.kind, columns)
+        known = quantities(self.kind, columns)
         return Part(
             session, columns, card_terms(self.kind, known, session.card()), np.ones(len(places)),
             examples.values[places], seed, _has_dispatch(_each(examples.settings, places[0])),
@@ -306,7 +306,7 @@ class Roofline(Boosted):
         found = {
             name: each for name, each in columns.items() if name not in specs or specs[name].choices
         }
-        q = term_quantities(self.kind, columns)
+        q = quantities(self.kind, columns)
         product = product_of(self.kind, q)
         found |= {} if product is None else vars(product)
         return found | {name: q[name] for name in (*_WORK, *_WINDOW) if name in q}

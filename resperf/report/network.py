@@ -505,11 +505,11 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
 
 def _fields(key: str) -> str:
     layer, optimizer = layer_and_optimizer(key)
-    defaults = layer.defaults()
+    specs = layer.specs()
     written = [
         f"{name}={str(value).lower()}"
         for name, value in layer.fields().items()
-        if name == "layout" or value != defaults[name]
+        if name == "layout" or value != specs[name].default
     ]
     written += [f"optimizer={optimizer}"] * bool(optimizer)
     return " ".join([written_kind(layer.kind, optimizer), *written])

@@ -15,12 +15,11 @@ import pytest
 from resperf import devices
 from resperf.devices import DeviceFacts, add_device, device_facts
 from resperf.errors import ResperfError
-from resperf.features import columns_of
+from resperf.features import columns_of, quantities
 from resperf.layers import kind_of
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
-from resperf.predictors.terms import term_quantities
 from resperf.predictors.terms.card import Card, card_terms
 from resperf.settings import Setting
 
@@ -239,7 +238,7 @@ def test_an_unknown_session_is_the_one_with_most_layers_alike(
 
     def rows_of(count: int, session: str, slower: float, *, odd: bool) -> Examples:
         layers = [
-            replace(each, batch=1, inner=each.inner // 16 * 16 + odd)
+            each.replace(batch=1, inner=each.inner // 16 * 16 + odd)
             for each in additions(count, seed=count)
         ]
         times_ms = [time_ms(each, cards["x1"], slower) for each in layers]
@@ -422,7 +421,7 @@ def test_convolutions_of_another_window_are_not_transformed(
 ) -> None:
     """Only 3x3 is computed with 4 multiplications instead of 9 (Winograd, 2x2), or 2.25 (4x4)."""
     layers = [convolution(32, 64, 256, kernel) for kernel in (3, 1, 5)]
-    q = term_quantities("conv", columns_of(layers))
+    q = quantities("conv", columns_of(layers))
     terms = card_terms("conv", q, Card.of("x1", "fp32"))
     plain_ms = 1e3 * q["flops"] / cards["x1"].peaks_flops_per_s["fp32"]
     bytes_ms = 1e3 * q["moved_bytes"] / cards["x1"].bandwidth_bytes_per_s

@@ -21,17 +21,12 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.layers import ACTIVATIONS, KINDS
-from resperf.measurement import written_kind
+from resperf.layers import kind_of
+from resperf.measurement import layer_kind, written_kind
 from resperf.predictors.terms._blocks import Term
 from resperf.predictors.terms.work import TermTable
-from resperf.settings import OPTIMIZER, OPTIMIZERS
+from resperf.settings import OPTIMIZER
 from resperf.targets import UNKNOWN, Target, with_terms
-
-FACTORED: Mapping[str, str] = {
-    kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
-}
-"""Kind -> the field whose value scales the time of otherwise equal work."""
 
 _GROWING = frozenset({"constant scattered"})
 """Terms that are no constants despite their names, which stored bundles use."""
@@ -72,22 +67,9 @@ def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 
 def choices_of(kind: str, columns: Columns) -> Array | None:
-    """Return the value of each layer's field in `FACTORED`, such as its function.
-
-    None for kinds without such a field.
-    """
-    field = FACTORED.get(kind)
-    return None if field is None else np.asarray(columns[field]).astype(str)
-
-
-def term_quantities(kind: str, columns: Columns) -> dict[str, Array]:
-    """Return what terms read: `quantities`, and 1 where a layer has an activation or optimizer."""
-    known = dict(quantities(kind, columns))
-    for field, choices in (("activation", ACTIVATIONS), (OPTIMIZER, OPTIMIZERS)):
-        if field in columns:
-            values = np.asarray(columns[field])
-            known |= {f"{field}={name}": (values == name).astype(float) for name in choices}
-    return known
+    """Return the value of each layer's `Layer.function_field`; None for kinds without one."""
+    field = kind_of(layer_kind(kind)).function_field()
+    return None if not field else np.asarray(columns[field]).astype(str)
 
 
 def physical_terms(
@@ -108,7 +90,7 @@ def physical_terms(
     names : tuple of str, optional
         All of the kind by default.
     known : mapping of str to array, optional
-        The result of `term_quantities`, where it was already computed.
+        The result of `resperf.features.quantities`, where it was already computed.
     device_class : str, optional
         Its table is read beside those of all other classes.
 
@@ -123,5 +105,5 @@ def physical_terms(
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:
         raise TrainingError(f"no physical terms {', '.join(unknown)} for kind {kind!r}")
-    q = term_quantities(kind, columns) if known is None else known
+    q = quantities(kind, columns) if known is None else known
     return np.stack([np.asarray(table[name](q), dtype=float) for name in chosen], axis=1)

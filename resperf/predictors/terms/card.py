@@ -153,7 +153,7 @@ def card_terms(kind: str, q: Quantities, card: Card) -> dict[str, Array]:
     ----------
     kind : str
     q : mapping of str to array (rows,)
-        As `resperf.predictors.terms.term_quantities` returns them.
+        As `resperf.features.quantities` returns them.
     card : Card
     """
     moved = q["moved_bytes"] / card.bytes_per_ms

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.features import Array
-from resperf.layers import kind_of
 from resperf.predictors.terms._blocks import (
     GFLOP,
     MB,
@@ -29,11 +28,6 @@ from resperf.predictors.terms._blocks import (
     split,
 )
 from resperf.settings import OPTIMIZERS
-
-
-def _choices(kind: str, field: str) -> list[str]:
-    """Return a flag for each choice of a field."""
-    return [f"{field}={choice}" for choice in kind_of(kind).specs()[field].choices]
 
 
 def _activated(*functions: str) -> Term:
@@ -143,6 +137,7 @@ _TRANSPOSED: Mapping[str, Term] = {
     **counts("products"),
 }
 
+_SAMPLED = ("mode=linear", "mode=nearest", "mode=cubic")
 _CONCAT: Mapping[str, Term] = {**_TRAFFIC, **counts("parts", "pieces")}
 
 WORK: Table = {
@@ -208,7 +203,9 @@ WORK: Table = {
     "norm": {
         **_TRAFFIC,
         **counts("rows"),
-        **split("in", mb, "in_bytes", *_choices("norm", "function")),
+        **split("in", mb, "in_bytes", "function=layer", "function=rms", "function=skip_layer"),
+        **split("in", mb, "in_bytes", "function=instance", "function=batch"),
+        **split("in", mb, "in_bytes", "function=local_response", "function=skip_rms"),
         "in window": mb("windowed_bytes"),
         "constant local response": flag("function=local_response"),
     },
@@ -233,14 +230,15 @@ WORK: Table = {
     },
     "resize": {
         **_TRAFFIC,
-        **split("out", mb, "out_bytes", *_choices("resize", "mode")),
+        **split("out", mb, "out_bytes", "mode=nearest", "mode=linear", "mode=cubic"),
+        "out nearest_rounded": mb("out_bytes", "mode=nearest_rounded"),
         "out nearest, doubled": mb("out_bytes", "mode=nearest", "doubled"),
         "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
         **counts("planes", pixels="pixels_out"),
     },
     "resize_nd": {
         **_TRAFFIC,
-        **split("out", mb, "out_bytes", *_choices("resize_nd", "mode")),
+        **split("out", mb, "out_bytes", "mode=nearest", "mode=linear"),
         **counts("planes", pixels="pixels_out"),
     },
     "select": {
@@ -350,7 +348,7 @@ WORK: Table = {
     },
     "grid_sample": {
         **_TRAFFIC,
-        **split("values", millions, "value_count", *_choices("grid_sample", "mode")),
+        **split("values", millions, "value_count", *_SAMPLED),
         **counts("planes"),
     },
 }
