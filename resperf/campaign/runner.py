@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from resperf.backends.monitors import Reading
 from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
-from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
@@ -36,7 +35,6 @@ from resperf.measurement import Measurement, NetworkRef, Status
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
-    from resperf.lowering.fusions import FusionRule
 
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
@@ -52,7 +50,6 @@ def run_campaign(
     hours: float | None = None,
     progress: bool = True,
     acquisition: Acquisition | None = None,
-    check_fusion: bool = False,
     anew: bool = False,
     usual_ms: Mapping[str, float] | None = None,
 ) -> CampaignResult:
@@ -76,9 +73,6 @@ def run_campaign(
     acquisition : callable, optional
         Lets the campaign choose layers by what is known so far (see `campaign.adaptive`); all are
         drawn plainly without it.
-    check_fusion : bool
-        First measure whether the framework fuses what resperf's rules say (see `campaign.fusion`),
-        as far as the dataset does not tell already.
     anew : bool
         Measure networks again that an earlier, finished start measured, as repeats. The journal
         stays: as long as it is there, this call goes on or has nothing to do.
@@ -123,7 +117,7 @@ def run_campaign(
                     else Batches(planned, acquisition, first_batch(planned, hours))
                 )
                 run = _Run(campaign, bench, planned, store, stop, hours, batches, show=progress)
-                reason = run.measure_all(fusions=check_fusion)
+                reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
             store.compact()
@@ -288,7 +282,7 @@ class _Run:
         self._chose_all = not items
         self._choosing_s += time.monotonic() - start
 
-    def measure_all(self, *, fusions: bool = False) -> str:
+    def measure_all(self) -> str:
         """Measure until the plan is done, the time is up or the campaign is to stop."""
         start = time.monotonic()
         compact_at = start + self._rules.compact_interval_s
@@ -296,9 +290,6 @@ class _Run:
             stack.callback(self._end_worker)
             stack.callback(self._progress.close)
             try:
-                if fusions:
-                    self._start_limit()
-                    self._check_fusions()
                 while (item := self._next()) is not None:
                     self._start_limit()
                     if reason := self._end_reason():
@@ -318,36 +309,6 @@ class _Run:
         """Count the hours from the first measurement on: planning may take long."""
         if self._hours is not None and math.isinf(self._deadline):
             self._deadline = time.monotonic() + self._hours * 3600
-
-    def _check_fusions(self) -> None:
-        """Measure what the framework fuses; each finding is written as soon as it is known."""
-        rules: Sequence[FusionRule] = getattr(self._target.load("lowering"), "FUSION_RULES", ())
-        if not rules:
-            self._notes += (
-                f"{self._target.framework} says itself what it fuses: there is no rule to check",
-            )
-        found = [CheckedFusion.from_json(each) for each in self._store.fusions]
-        known = {each.rule for each in found}
-        for rule in rules:
-            if rule.name in known or self._end_reason():
-                continue
-            try:
-                found.append(check_fusion(rule, self._lower, self._measured))
-            except WorkerDied as death:
-                self._end_worker()
-                self._notes += (f"{rule.name} could not be checked: {death.detail}",)
-                continue
-            self._store.add_fusions([each.to_json() for each in found])
-
-    def _lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        return self._ready_worker().lower(layers)
-
-    def _measured(self, layer: Layer, repeat: int) -> Measurement:
-        """Measure a layer that is no part of the plan."""
-        if self._end_reason():
-            raise Interrupted("the check of what is fused was not finished")
-        taken = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
-        return taken.row
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
@@ -543,7 +504,6 @@ class _Run:
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
             notes=self._notes + self._states(),
-            fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
             failure=_usual_failure(rows),
         )

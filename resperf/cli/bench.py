@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,13 @@ from resperf.cli._options import (
     show_json,
     show_notes,
 )
-from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, Command, option
+from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Acquisition
-    from resperf.campaign.fusion import CheckedFusion
     from resperf.platform import Platform
     from resperf.settings import Setting
     from resperf.targets import Target
@@ -87,13 +86,6 @@ INTERRUPTED = 130
     help="After a first batch, choose the layers whose predictions are least certain.",
 )
 @option(
-    "--check-fusion",
-    section=OUTPUT,
-    is_flag=True,
-    help="First measure whether the framework fuses operators as resperf's rules for it assume "
-    "(tensorflow only; onnxruntime reports what it fuses).",
-)
-@option(
     "--dry-run",
     section=COMMON,
     is_flag=True,
@@ -110,7 +102,6 @@ def command(
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
-    check_fusion: bool,
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -127,10 +118,6 @@ def command(
     from resperf.campaign.adaptive import first_batch
     from resperf.network.files import network_files
 
-    if dry_run and check_fusion:
-        raise click.UsageError(
-            "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
-        )
     target = named_target(device, framework)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
@@ -154,7 +141,6 @@ def command(
         bench,
         hours=hours,
         acquisition=_acquisition() if adaptive else None,
-        check_fusion=check_fusion,
     )
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
@@ -270,8 +256,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
-    warnings = [found.warning for found in result.fusions if found.warning]
-    show_notes((*result.notes, *warnings))
+    show_notes(result.notes)
     if as_json:
         values = {
             "dataset": str(result.path),
@@ -287,12 +272,10 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "median_overhead_s": result.overhead_s,
             "choosing_s": result.choosing_s,
             "notes": list(result.notes),
-            "fusions": [found.to_json() for found in result.fusions],
             "failure": result.failure or None,
         }
         show_json(values)
         return
-    show_fusions(result.fusions)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
     click.echo(
@@ -316,11 +299,3 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     else:
         cause = "time limit reached" if result.reason == "hours" else "interrupted"
         click.echo(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
-
-
-def show_fusions(found: Sequence[CheckedFusion]) -> None:
-    """Print what was found for each pair of operators, one per line."""
-    for each in found:
-        shares = ", ".join(f"{s.saved:.0%} ({s.low:.0%} to {s.high:.0%})" for s in each.savings)
-        saves = f"; saves {shares} of the second" if shares else ""
-        click.echo(f"{each.rule}: {each.finding}{saves}")

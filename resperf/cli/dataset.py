@@ -17,7 +17,7 @@ from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
-    from resperf.dataset import DatasetInfo, Imported, Summary
+    from resperf.dataset import Imported, Summary
     from resperf.dataset.importing.published import Untyped
 
 FILE = click.argument("file", type=PATH)
@@ -68,15 +68,8 @@ def _identity(summary: Summary) -> str:
         + (f" ({options})" if options else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
-        **({"fusions": _fusions(info)} if info.fusions else {}),
     }
     return "\n".join(printable(f"{name:11}{line or 'none'}") for name, line in lines.items())
-
-
-def _fusions(info: DatasetInfo) -> str:
-    from resperf.campaign.fusion import FINDINGS
-
-    return ", ".join(f"{found['rule']}: {FINDINGS[found['fused']]}" for found in info.fusions)
 
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:

@@ -48,7 +48,7 @@ from resperf.quantities import QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
 
 FORMAT = "resperf dataset"
-_INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source", "fusions")
+_INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
 _TABLE_COLUMNS = ROW_COLUMNS.keys() & {each.name for each in dataclasses.fields(KindTable)}
 """Columns of rows that a table has."""

@@ -50,7 +50,6 @@ from resperf.lowering._read import (
     layer_of,
     tensor_of,
 )
-from resperf.lowering.fusions import FusionRule
 from resperf.network import MALFORMED, Network, Node
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
@@ -85,12 +84,6 @@ EITHER_OPS = frozenset({
     *(op for op in Reduce.OPERATORS if op.startswith("Reduce")),
 })  # fmt: skip
 """Operators that run in the layout of what they read; all others in the file's order of axes."""
-FUSION_RULES = (
-    *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-    *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
-    *(FusionRule("dense", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-    FusionRule("dense", "softplus", fused=False),
-)
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:

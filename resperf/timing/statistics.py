@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from statistics import StatisticsError, correlation, median, quantiles
+from statistics import NormalDist, StatisticsError, correlation, median, quantiles
 
 SIGNIFICANT_Z = 2.576
 """Two-sided 1% point of the normal distribution."""
@@ -33,7 +33,7 @@ def interval_rank(count: int, confidence: float) -> int | None:
     """
     if count > 100:
         # The normal approximation of the binomial is accurate to well within one rank.
-        z = _normal_quantile(0.5 + confidence / 2)
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
         return max(1, math.floor((count - z * math.sqrt(count)) / 2))
     outside, rank = 0.0, None
     for k in range(1, count // 2 + 1):
@@ -42,13 +42,6 @@ def interval_rank(count: int, confidence: float) -> int | None:
             break
         rank = k
     return rank
-
-
-@cache
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:

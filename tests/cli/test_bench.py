@@ -114,7 +114,6 @@ def test_a_dry_run_says_what_fits_the_time(campaign: Path, cli) -> None:
     assert "about the first 1 layers" in printed
     assert cli.json(*words[:-1])["time_limit_hours"] == 1e-5
     assert "each run stops after 9 hours" in cli.text(*words, "9")
-    assert "--check-fusion runs measurements" in cli.error(*words, "9", "--check-fusion")
 
 
 def test_layers_that_are_excluded_too_late_are_told(campaign: Path, cli) -> None:
