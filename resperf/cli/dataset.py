@@ -212,11 +212,11 @@ def check(file: Path, as_json: bool) -> None:
     epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
 @FILE
-@output("OUT", "Ends in .csv or .parquet.", required=True)
+@output("OUT.csv", "The file to write.", required=True)
 @FORCE
 @JSON
 def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
-    """Write FILE's rows as CSV or Parquet: one file per kind of layer."""
+    """Write FILE's rows as CSV: one file per kind of layer."""
     from resperf.dataset import export_dataset
 
     written = export_dataset(file, output, replace=force)
