@@ -286,12 +286,6 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         type=click.Choice(tuple(OPTIMIZERS)),
         help="Measure training steps with this optimizer instead of inference.",
     ),
-    option(
-        "--provider",
-        section=HOW,
-        metavar="P",
-        help="Execution provider of ONNX Runtime on a GPU: cuda or tensorrt.",
-    ),
 )
 
 
