@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +94,8 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with only_campaign_on(bench.monitor()), TemporaryDirectory() as folder:
-        planned, setting, platform = plan_campaign(campaign, bench, folder=Path(folder))
+    with only_campaign_on(bench.monitor()):
+        planned, setting, platform = plan_campaign(campaign, bench)
         store = Store(
             output,
             campaign,
