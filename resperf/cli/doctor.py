@@ -41,7 +41,6 @@ def command(device: str | None, conformance: str | None, as_json: bool) -> None:
 
     Nothing is changed.
     """
-    from resperf.cli.bench import campaign_folders
     from resperf.report.doctor import conformance_text, doctor_text
     from resperf.workflows.doctor import examine
 
@@ -52,8 +51,7 @@ def command(device: str | None, conformance: str | None, as_json: bool) -> None:
         else:
             print(conformance_text(checked))
         return
-    campaigns = [path for folder in campaign_folders() for path in sorted(folder.glob("*.toml"))]
-    found = examine(device, campaigns=campaigns)
+    found = examine(device)
     if as_json:
         show_json(found.to_json())
     else:
