@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
+from resperf.layers._sliding import same_pads
 
 
 def _window(operator: Operator, kernel: Sequence[int]) -> tuple[Any, Any, list[tuple[int, int]]]:
@@ -23,14 +24,10 @@ def _window(operator: Operator, kernel: Sequence[int]) -> tuple[Any, Any, list[t
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
     auto = attribute(operator, "auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = []
-        for size, k, s, d in zip(
-            operator.operand(0).shape[2:], kernel, strides, dilations, strict=True
-        ):
-            total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
-            low = total // 2 if auto == "SAME_UPPER" else total - total // 2
-            pads.append((low, total - low))
-        return strides, dilations, pads
+        axes = zip(operator.operand(0).shape[2:], kernel, strides, dilations, strict=True)
+        pads = [same_pads(*axis) for axis in axes]
+        upper = auto == "SAME_UPPER"
+        return strides, dilations, pads if upper else [(last, first) for first, last in pads]
     given = tuple(attributes.get("pads") or (0,) * 2 * rank)
     return strides, dilations, list(zip(given[:rank], given[rank:], strict=True))
 

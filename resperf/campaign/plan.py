@@ -176,17 +176,6 @@ class Plan:
         return sum(self.predicted_s) / 3600
 
     @property
-    def published_hours(self) -> float | None:
-        """Duration at the pace of ResPerfNet's authors; None if they did not have this target."""
-        seconds = self.target.published_s
-        return None if seconds is None else len(self.items) * seconds / 3600
-
-    @property
-    def weight_bytes(self) -> int:
-        """Weights of all distinct layers together: at least what their engine files would take."""
-        return sum(layer.weight_bytes for layer in self.layers)
-
-    @property
     def too_large(self) -> int:
         """Number of layers that do not fit into the memory of the card of `facts`."""
         memory_bytes = math.inf if self.facts is None else self.facts.memory_bytes

@@ -26,6 +26,7 @@ from resperf.cli._options import (
 )
 from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
+from resperf.files import shipped_files
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
@@ -156,12 +157,6 @@ def _acquisition() -> Acquisition:
     return acquisition_scores
 
 
-def campaign_folders() -> list[Path]:
-    """Folders that hold the shipped campaigns: of the repository, of the wheel."""
-    package = Path(__file__).resolve().parent.parent
-    return [package.parent / "microbench", package / "data" / "microbench"]
-
-
 def find_campaign(name: str) -> Path:
     """Find a campaign's file by its path or by the name of a shipped one.
 
@@ -173,7 +168,7 @@ def find_campaign(name: str) -> Path:
     given = Path(name)
     if given.is_file():
         return given
-    shipped = {p.stem: p for folder in campaign_folders() for p in sorted(folder.glob("*.toml"))}
+    shipped = {path.stem: path for path in shipped_files("microbench", "*.toml")}
     if name in shipped:
         return shipped[name]
     known = ", ".join(sorted(shipped)) or "none"
@@ -212,11 +207,9 @@ def show_plan(
             "networks": len(planned.networks),
             "repeats": planned.repeats,
             "hours": planned.hours,
-            "published_hours": planned.published_hours,
             "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
-            "weight_bytes": planned.weight_bytes,
             "too_large": planned.too_large,
             "first_batch": first,
             "notes": list(planned.notes),
@@ -230,12 +223,6 @@ def show_plan(
         click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
-    if planned.published_hours is not None:
-        click.echo(
-            f"at the pace of ResPerfNet's authors ({planned.target.published_s:g} s a "
-            f"configuration) {planned.published_hours:.3g} hours; the layers have "
-            f"{format_bytes(planned.weight_bytes)} of weights, none of which is kept on the disk"
-        )
     if planned.too_large:
         click.echo(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:

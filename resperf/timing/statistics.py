@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from statistics import NormalDist, StatisticsError, correlation, median, quantiles
@@ -113,17 +114,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _mean_ranks(samples: Sequence[float]) -> list[float]:
-    order = sorted(range(len(samples)), key=samples.__getitem__)
-    ranks = [0.0] * len(samples)
-    start = 0
-    while start < len(order):
-        stop = start
-        while stop < len(order) and samples[order[stop]] == samples[order[start]]:
-            stop += 1
-        for position in order[start:stop]:
-            ranks[position] = (start + stop - 1) / 2
-        start = stop
-    return ranks
+    ordered = sorted(samples)
+    return [(bisect_left(ordered, x) + bisect_right(ordered, x) - 1) / 2 for x in samples]
 
 
 def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
