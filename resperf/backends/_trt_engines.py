@@ -13,7 +13,13 @@ from typing import Any
 import numpy.typing as npt
 
 from resperf.backends._trt_cuda import Cuda, Pinned
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError, first_line
+from resperf.errors import (
+    MeasurementError,
+    ResperfError,
+    UnsupportedError,
+    first_line,
+    says_no_memory,
+)
 
 try:
     import tensorrt
@@ -27,7 +33,6 @@ except ImportError as error:
 
 VERSION: str = tensorrt.__version__
 MIB = 1 << 20
-_NO_MEMORY = re.compile(r"out ?of ?memory|could not be allocated|memoryallocation", re.IGNORECASE)
 _COPY = re.compile(r"\bcopy(\d+)\.")
 _SILENT_TYPES = ("NoOp", "Constant")
 """Types of layers that start no kernel."""
@@ -49,7 +54,7 @@ class _Log(tensorrt.ILogger):  # type: ignore[misc]
         """Return the error for what failed, with TensorRT's own words."""
         words = next(iter(self.errors), "TensorRT gives no reason").strip().splitlines()
         text = f"{what}: {words[0][:300] if words else ''}"
-        if any(map(_NO_MEMORY.search, self.errors)):
+        if any(map(says_no_memory, self.errors)):
             return MemoryError(text)
         return UnsupportedError(text)
 
