@@ -25,12 +25,13 @@ from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
-from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, DeviceLostError
+from resperf.heartbeat import Steps
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Status
+from resperf.units import format_duration
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
@@ -217,7 +218,9 @@ class _Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._progress = Progress(self._total, self._done, show=show)
+        self._steps: Steps | None = None
+        if show:
+            self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
 
     def _find_work(self, planned: Plan) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
@@ -287,7 +290,8 @@ class _Run:
         compact_at = start + self._rules.compact_interval_s
         with ExitStack() as stack:
             stack.callback(self._end_worker)
-            stack.callback(self._progress.close)
+            if self._steps is not None:
+                stack.callback(self._steps.close)
             try:
                 while (item := self._next()) is not None:
                     self._start_limit()
@@ -466,19 +470,18 @@ class _Run:
             self._worker = None
 
     def _show(self, start: float) -> None:
-        """Tell the progress bar; the remaining time is the plan's, corrected by how it went."""
+        """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
+        if self._steps is None:
+            return
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         remaining_s = self._remaining_s * pace
         remaining_s = min(remaining_s, self._deadline - time.monotonic())
-        self._progress.advance(
-            done=self._done,
-            total=self._total,
-            rate=self._taken / elapsed_s,
-            remaining_s=remaining_s,
-            failures=self._failed,
-            again=self._again,
-        )
+        words = [f"{self._taken / elapsed_s:.1f} rows/s"]
+        words.append(f"{format_duration(remaining_s)} remaining")
+        words += [f"{self._failed} failed"] if self._failed else []
+        words += [f"{self._again} measured again"] if self._again else []
+        self._steps.show(self._done, self._total, *words)
 
     def _states(self) -> tuple[str, ...]:
         """Say which slow states are this machine's usual ones."""

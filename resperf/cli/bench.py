@@ -238,8 +238,8 @@ def show_plan(
 
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
     """Print how a campaign ended, and what to type next."""
-    from resperf.campaign import format_duration
     from resperf.measurement import Status
+    from resperf.units import format_duration
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0

@@ -43,11 +43,7 @@ Examples:
 """
 
 
-def _names(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: str | None,
-) -> tuple[str, ...]:
+def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (words or "").split(",") if word.strip())
 
 
