@@ -69,7 +69,7 @@ def test_a_terminal_shows_bars(at_once, monkeypatch) -> None:
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    steps = Steps("rows", total=9)
+    steps = Steps("rows", total=9, leave=True)
     steps.show(3, 9, "0.5 rows/s")
     steps.close()
     assert "3/9 |" in terminal.getvalue()

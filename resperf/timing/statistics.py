@@ -1,4 +1,4 @@
-"""Robust statistics of repeated timings: the median's interval, drift, and a bounded summary."""
+"""Robust statistics of repeated timings: the median's interval, and drift."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
-from statistics import NormalDist, StatisticsError, correlation, median, quantiles
+from statistics import NormalDist, StatisticsError, correlation, median
 
 SIGNIFICANT_Z = 2.576
 """Two-sided 1% point of the normal distribution."""
@@ -116,24 +116,3 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 def _mean_ranks(samples: Sequence[float]) -> list[float]:
     ordered = sorted(samples)
     return [(bisect_left(ordered, x) + bisect_right(ordered, x) - 1) / 2 for x in samples]
-
-
-def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
-    """Return at most `limit` values: all samples, or their evenly spaced quantiles.
-
-    Parameters
-    ----------
-    samples : sequence of float
-    limit : int
-        At least 2.
-
-    Returns
-    -------
-    tuple of float
-        The samples in their order where they fit; else quantiles 0, 1/(limit-1), ..., 1,
-        ascending and linearly interpolated.
-    """
-    if len(samples) <= limit:
-        return tuple(samples)
-    between = quantiles(samples, n=limit - 1, method="inclusive") if limit > 2 else []
-    return (min(samples), *between, max(samples))
