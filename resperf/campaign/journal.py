@@ -36,6 +36,7 @@ from resperf.timing import ReferenceHistory
 VERSION = 1
 USUAL_SHARE = 0.6
 """A state that more of the rows than this were measured in is how the machine usually is."""
+# Of so many rows, a share of `USUAL_SHARE` has a standard error of 5%.
 _FEWEST_FLAGGED = 100
 
 

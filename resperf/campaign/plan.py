@@ -26,6 +26,7 @@ from resperf.targets import DEFAULT, Target
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
+# A kind is left out if the framework refuses each of so many: one may be refused for its shape.
 PROBES = 3
 FRUITLESS = 10_000
 """Consecutive draws without a new layer after which the ranges count as exhausted."""

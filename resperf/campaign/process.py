@@ -29,6 +29,7 @@ from resperf.measurement import Measurement, Status
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
+# Limit of every answer but a measurement: several times what a framework takes to load.
 START_TIMEOUT_S = 300.0
 WORKER = "resperf.campaign.worker"
 LISTEN_S = 0.2

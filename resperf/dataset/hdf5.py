@@ -54,6 +54,7 @@ _TABLE_COLUMNS = ROW_COLUMNS.keys() & {each.name for each in dataclasses.fields(
 """Columns of rows that a table has."""
 FILES = (GRAPHS, DESCRIPTIONS)
 """Groups that hold files by digest."""
+# Smaller columns save less than the index of their chunks takes.
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # Raised by h5py for damaged files, depending on the place of the damage.
