@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import (
-    COUNT,
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    POSITIVE,
-    output,
-    paths,
-    run_options,
-    run_settings,
-    settings_name,
-    show_json,
-    show_notes,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
 from resperf.files import shipped_files
@@ -49,18 +36,18 @@ INTERRUPTED = 130
 
 @click.command("bench", cls=Command, epilog=EPILOG)
 @click.argument("campaign", metavar="CAMPAIGN")
-@output(
+@options.output(
     "FILE.h5",
     "Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-SETTING...].h5, "
     "in datasets/ if that folder exists]",
 )
-@DEVICE
-@FRAMEWORK
-@run_options
+@options.DEVICE
+@options.FRAMEWORK
+@options.run_options
 @option(
     "--processes",
     section=HOW,
-    type=COUNT,
+    type=options.COUNT,
     metavar="N",
     help="Processes of this host that share each training step of a network, of one thread each "
     "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
@@ -68,18 +55,23 @@ INTERRUPTED = 130
 @option(
     "--hours",
     section=COMMON,
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
     "if any]",
 )
-@option("--samples", section=WHAT, type=COUNT, help="Total number of distinct layers to measure.")
-@paths(
+@option(
+    "--samples",
+    section=WHAT,
+    type=options.COUNT,
+    help="Total number of distinct layers to measure.",
+)
+@options.paths(
     "--networks",
     "--network",
     "networks",
     text="Network file or folder: variations of its layers are measured as well",
 )
-@paths("--exclude", text="Network file or folder: none of its layers is measured")
+@options.paths("--exclude", text="Network file or folder: none of its layers is measured")
 @option(
     "--adaptive",
     section=WHAT,
@@ -92,7 +84,7 @@ INTERRUPTED = 130
     is_flag=True,
     help="Print what would be measured and how long it takes, then stop.",
 )
-@JSON
+@options.JSON
 def command(
     campaign: str,
     output: Path | None,
@@ -121,7 +113,7 @@ def command(
 
     target = named_target(device, framework)
     defined = Campaign.from_toml(find_campaign(campaign))
-    settings = run_settings(device, **how)
+    settings = options.run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
     if defined.kinds and settings.get("processes", 1) > 1:
         raise CampaignError(
@@ -181,7 +173,7 @@ def default_output(campaign: str, target: Target, settings: Mapping[str, Any]) -
     """Name the dataset of a campaign and of how it is run, in ``datasets/`` if that exists."""
     number = device_number(settings.get("device", ""))
     device = target.device_class + (str(number) if number else "")
-    name = f"{campaign}-{device}-{target.framework}{settings_name(settings)}"
+    name = f"{campaign}-{device}-{target.framework}{options.settings_name(settings)}"
     folder = Path("datasets")
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"
 
@@ -214,7 +206,7 @@ def show_plan(
             "first_batch": first,
             "notes": list(planned.notes),
         }
-        show_json(values)
+        options.show_json(values)
         return
     click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
@@ -233,7 +225,7 @@ def show_plan(
         )
     if first is not None:
         click.echo(f"after the first {first} layers, the campaign chooses those it predicts worst")
-    show_notes(planned.notes)
+    options.show_notes(planned.notes)
 
 
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
@@ -243,7 +235,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
-    show_notes(result.notes)
+    options.show_notes(result.notes)
     if as_json:
         values = {
             "dataset": str(result.path),
@@ -261,7 +253,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "notes": list(result.notes),
             "failure": result.failure or None,
         }
-        show_json(values)
+        options.show_json(values)
         return
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
