@@ -19,7 +19,6 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Built
 from resperf.backends._ort_runs import Place
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
@@ -49,10 +48,6 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
     precision : {"", "fp32", "tf32", "fp16"}
         In what float32 values are computed: ``fp32`` by default, ``tf32`` rounds the inputs of
         products. With ``fp16``, layers are float16; a network's file must be.
-    layout : {"", "nchw", "nhwc"}
-        Of images; ``nhwc`` is the provider's ``prefer_nhwc``, for whole networks.
-    cuda_graph : bool
-        Whether the launches of a run are recorded once and replayed.
 
     Raises
     ------
@@ -68,22 +63,21 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
         threads: int | None = None,
         device: str = "cuda:0",
         precision: str = "",
-        layout: str = "",
-        cuda_graph: bool = False,
     ) -> None:
         self._set_threads(threads)
         self._word, self._block = device, 0
         if device.casefold().partition(":")[0] != "cuda":
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")
         self.place = Place("cuda", device_number(device))
-        self._precision = _one_of("precision", precision or PRECISIONS[0], PRECISIONS)
-        self._layout = _one_of("layout", layout or "nchw", ("nchw", "nhwc"))
-        self._cuda_graph = cuda_graph
+        self._precision = precision or PRECISIONS[0]
+        if self._precision not in PRECISIONS:
+            raise ResperfError(
+                f"precision={precision} does not exist for ONNX Runtime on CUDA; use "
+                f"{', '.join(PRECISIONS)}"
+            )
         self._options = {
             "use_tf32": str(int(self._precision == "tf32")),
-            "enable_cuda_graph": str(int(cuda_graph)),
             "cudnn_conv_algo_search": CONV_SEARCH,
-            "prefer_nhwc": str(int(self._layout == "nhwc")),
         }
         _check_installed()
 
@@ -99,8 +93,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             provider=CUDA,
             threads=self.threads,
             precision=self._precision,
-            layout=self._layout,
-            cuda_graph=self._cuda_graph,
+            layout="nchw",
             options={"execution_mode": "sequential", "inter_op_threads": "1", **self._options},
         )
 
@@ -113,22 +106,6 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
         from resperf.lowering.onnxruntime_cuda import lower_layers
 
         return lower_layers(layers, self.setting())
-
-    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
-        """Build one lowered layer, as on the CPU.
-
-        Raises
-        ------
-        UnsupportedError
-            If no kernel of the provider runs it.
-        MemoryError
-            If it does not fit.
-        """
-        if self._layout == "nhwc":
-            raise UnsupportedError(
-                "ONNX Runtime runs no single operator in NHWC: layout=nhwc measures whole networks"
-            )
-        return super().layer(layer, budget_ms=budget_ms)
 
     def _started(self, model: bytes, options: Any) -> Any:
         """Start a session and check that the provider runs all of its nodes."""
@@ -146,14 +123,6 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             raise ResperfError(_not_started("it would run on the CPU"))
         _check_nodes(session)
         return session
-
-
-def _one_of(what: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ResperfError(
-            f"{what}={value} does not exist for ONNX Runtime on CUDA; use {', '.join(known)}"
-        )
-    return value
 
 
 def _check_installed() -> None:

@@ -109,7 +109,6 @@ def test_without_the_gpu_build_one_line_says_how_to_get_it() -> None:
     [
         ({"device": "cpu"}, "device=cpu is no CUDA device"),
         ({"precision": "int8"}, "precision=int8 .* fp32, tf32, fp16"),
-        ({"layout": "chwn"}, "layout=chwn .* nchw, nhwc"),
         ({"threads": -1}, "threads=-1"),
     ],
 )
@@ -135,8 +134,7 @@ def test_a_layer_has_three_phases_on_the_device(gpu: Gpu) -> None:
     provider, options = gpu.providers[0]
     assert provider == CUDA
     assert options == {
-        "device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0", "prefer_nhwc": "0",
-        "cudnn_conv_algo_search": "EXHAUSTIVE",
+        "device_id": "1", "use_tf32": "0", "cudnn_conv_algo_search": "EXHAUSTIVE",
     }  # fmt: skip
 
 
@@ -146,7 +144,7 @@ def test_a_network_has_three_phases_on_the_device(gpu: Gpu, network_file: Networ
     path = network_file(
         "relu.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 3]}, {"y": [2, 3]}
     )
-    backend = OnnxRuntimeCudaBackend(threads=1, precision="tf32", cuda_graph=True)
+    backend = OnnxRuntimeCudaBackend(threads=1, precision="tf32")
     with backend.network(path, batch=None) as built:
         for phase in built.phases.values():
             assert phase.sampler() > 0
@@ -154,9 +152,8 @@ def test_a_network_has_three_phases_on_the_device(gpu: Gpu, network_file: Networ
         (y,) = built.phases["postprocess_ms"].sampler.run()
         assert (y >= 0).all()
     assert gpu.providers[0][1]["use_tf32"] == "1"
-    assert gpu.providers[0][1]["enable_cuda_graph"] == "1"
     setting = backend.setting()
-    assert (setting.provider, setting.precision, setting.cuda_graph) == (CUDA, "tf32", True)
+    assert (setting.provider, setting.precision) == (CUDA, "tf32")
     assert setting.options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
 
 
@@ -196,12 +193,6 @@ def test_too_little_memory_is_a_memory_error(gpu: Gpu, monkeypatch: pytest.Monke
     monkeypatch.setattr(onnxruntime_cuda, "_check_nodes", exhausted)
     backend = OnnxRuntimeCudaBackend(threads=1)
     with pytest.raises(MemoryError, match="out of memory"):
-        backend.layer(DENSE, budget_ms=1.0)
-
-
-def test_what_is_measured_as_whole_networks_only(gpu: Gpu) -> None:
-    backend = OnnxRuntimeCudaBackend(threads=1, layout="nhwc")
-    with pytest.raises(UnsupportedError, match="whole networks"):
         backend.layer(DENSE, budget_ms=1.0)
 
 
