@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,18 @@ class Message(str):
     def about(self, name: str) -> Message:
         """Return the message with a name before it, which is not part of the general text."""
         return Message(f"{name}{self}", self.general, self.unread)
+
+
+_NO_MEMORY = re.compile(
+    r"bad_alloc|memoryerror|out ?of ?memory|not enough memory|(failed to|can't|cannot) allocate"
+    r"|could not be allocated|memoryallocation",
+    re.IGNORECASE,
+)
+
+
+def says_no_memory(message: str) -> bool:
+    """Whether a message of a framework, of CUDA or of Python reports a lack of memory."""
+    return _NO_MEMORY.search(message) is not None
 
 
 def first_line(error: BaseException) -> str:

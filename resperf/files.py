@@ -1,4 +1,4 @@
-"""Atomic writing: a file is written beside the old one, which it then replaces."""
+"""Files that resperf ships, and atomic writing: beside the old file, which is then replaced."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import os
 from pathlib import Path
 
 from resperf.errors import OutputError
+
+
+def shipped_files(folder: str, pattern: str) -> list[Path]:
+    """Return what resperf ships in a folder such as ``models/networks``, sorted by name."""
+    package = Path(__file__).resolve().parent
+    # A checkout has its files beside the package, an installed wheel inside it.
+    places = (package.parent / folder, package / "data" / folder)
+    return [path for place in places for path in sorted(place.glob(pattern))]
 
 
 def refuse_to_replace(*paths: Path, unless: bool) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 from typing import Any, Self
 
 from resperf.errors import LayerError
@@ -54,6 +54,27 @@ _ESTIMATES: Mapping[Estimator, Callable[[Sequence[float]], float]] = {
     Estimator.MAXIMUM: max,
     Estimator.UNKNOWN: median,
 }
+
+
+def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
+    """Return at most `limit` values: all samples, or their evenly spaced quantiles.
+
+    Parameters
+    ----------
+    samples : sequence of float
+    limit : int
+        At least 2.
+
+    Returns
+    -------
+    tuple of float
+        The samples in their order where they fit; else quantiles 0, 1/(limit-1), ..., 1,
+        ascending and linearly interpolated.
+    """
+    if len(samples) <= limit:
+        return tuple(samples)
+    between = quantiles(samples, n=limit - 1, method="inclusive") if limit > 2 else []
+    return (min(samples), *between, max(samples))
 
 
 @dataclass(frozen=True)

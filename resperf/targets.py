@@ -67,11 +67,8 @@ class Target:
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     build_s : float
-        Seconds to build one layer to measure, beside copying its weights: what plans assume.
-    published_s : float or None
-        Seconds that ResPerfNet's authors took per configuration, built and measured (section 5.2);
-        None if they did not measure on this target. Two weeks for 100,000 layers on a CPU are 12 s
-        each; build logs of TensorRT 10 give the 4 s of `build_s`.
+        Seconds to build one layer to measure, beside copying its weights: what plans assume. Those
+        of TensorRT are from build logs of version 10.
     """
 
     framework: str
@@ -87,7 +84,6 @@ class Target:
     default_for_class: bool = False
     recycle_layers: int = 2500
     build_s: float = 0.06
-    published_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -191,7 +187,6 @@ _ROWS = (
         precisions=("fp32", "tf32", "fp16", "bf16"),
         recycle_layers=1000,
         build_s=0.5,
-        published_s=12.1,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
@@ -253,7 +248,6 @@ _ROWS = (
         no_such_costs=_TORCH_FREE,
         precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
         build_s=4.0,
-        published_s=48.4,
     ),
     Target(
         framework="synthetic",

@@ -52,6 +52,15 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
+def format_duration(seconds: float) -> str:
+    """Write a duration in its two largest units: ``"1 h 05 min"``, ``"3 min 20 s"``, ``"8 s"``."""
+    total_s = max(0, round(seconds))
+    hours, minutes, rest = total_s // 3600, total_s % 3600 // 60, total_s % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 def format_ms(time_ms: float) -> str:
     """Write a time with about four significant digits, in milliseconds: ``"12.35"``."""
     if time_ms == 0:

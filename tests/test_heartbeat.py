@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from resperf import heartbeat
-from resperf.campaign.progress import Progress
 from resperf.cli._options import bar_of_steps
-from resperf.heartbeat import Heartbeat
+from resperf.heartbeat import Heartbeat, Steps
 from resperf.training import progress_bar
+from resperf.units import format_duration
 
 
 class Clock:
@@ -35,6 +35,11 @@ def test_a_state_is_written_once_a_minute_at_most(capsys) -> None:
     assert shown.out == ""
 
 
+def test_durations_are_written_in_two_units() -> None:
+    written = [format_duration(seconds) for seconds in (3900.0, 80.0, 8.2)]
+    assert written == ["1 h 05 min", "1 min 20 s", "8 s"]
+
+
 @pytest.fixture
 def at_once(monkeypatch) -> None:
     monkeypatch.setattr(heartbeat.Heartbeat.__init__, "__kwdefaults__", {
@@ -43,35 +48,29 @@ def at_once(monkeypatch) -> None:
 
 
 def test_campaigns_training_and_measuring_say_how_far_they_are(at_once, capsys) -> None:
-    progress = Progress(9, 0, show=True)
-    progress.advance(done=3, total=9, rate=0.5, remaining_s=80.0, failures=1, again=0)
-    progress.close()
+    steps = Steps("rows", total=9)
+    steps.show(3, 9, "0.5 rows/s", "1 failed")
+    steps.close()
     with progress_bar() as report:
         report("conv", "execution", 5, 20, 0.125)
     with bar_of_steps("layers") as update:
         update(2, 7, "dense")
     assert capsys.readouterr().err.splitlines() == [
-        "measuring: 3 of 9 rows, 0.5 rows/s, 1 min 20 s remaining, 1 failed",
+        "measuring: 3 of 9 rows, 0.5 rows/s, 1 failed",
         "training: conv execution, epoch 5 of 20, validation 12.5%",
         "measuring: 2 of 7 layers, dense",
     ]
 
 
-def test_a_terminal_shows_bars_and_who_asks_for_nothing_gets_nothing(
-    at_once, capsys, monkeypatch
-) -> None:
-    words = {"done": 3, "total": 9, "rate": 0.5, "remaining_s": 80.0, "failures": 0, "again": 0}
-    Progress(9, 0, show=False).advance(**words)
-    assert capsys.readouterr().err == ""
-
+def test_a_terminal_shows_bars(at_once, monkeypatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    progress = Progress(9, 0, show=True)
-    progress.advance(**words)
-    progress.close()
+    steps = Steps("rows", total=9, leave=True)
+    steps.show(3, 9, "0.5 rows/s")
+    steps.close()
     assert "3/9 |" in terminal.getvalue()
     assert "measuring:" not in terminal.getvalue()

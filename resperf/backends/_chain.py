@@ -16,7 +16,9 @@ from resperf.layers import OPERATOR_OF, Conv, Dense, Layer, Pool, inter_layer_by
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
+# So far apart that the cost per layer dominates at one, the cost per byte at the other.
 CHAIN_BATCHES = (1, 256)
+# Few and short, since campaigns measure these costs every 100 s and take medians.
 CHAIN_ROUNDS, CHAIN_SECONDS = 3, 0.02
 CHAIN_BUDGET_MS = 1.0
 """Limit on the time of one run of a layer's copies."""

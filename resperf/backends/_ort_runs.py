@@ -11,9 +11,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from resperf.backends._values import network_input
-from resperf.errors import UnsupportedError, first_line
-
-_NO_MEMORY = ("bad_alloc", "Failed to allocate", "out of memory")
+from resperf.errors import UnsupportedError, first_line, says_no_memory
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ HOST = Place()
 def as_resperf_error(error: Exception, name: str) -> BaseException:
     """Turn what ONNX Runtime raised into an error of ours, or a lack of memory into MemoryError."""
     text = first_line(error)
-    if any(words in text for words in _NO_MEMORY):
+    if says_no_memory(text):
         return MemoryError(f"{name} does not fit into memory: {text}")
     return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
 

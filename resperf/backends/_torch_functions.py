@@ -17,36 +17,8 @@ import torch.nn.functional as F
 
 from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.backends._torch_recurrent import GATES, prepare_recurrent, recurrent
-from resperf.backends._torch_shapes import (
-    concat,
-    depth_to_space,
-    expand,
-    gather,
-    gather_elements,
-    gather_nd,
-    pad,
-    permute,
-    reshape,
-    scatter_elements,
-    scatter_nd,
-    sliced,
-    space_to_depth,
-    split,
-    tile,
-    triangle,
-)
-from resperf.backends._torch_windows import (
-    average_pool,
-    col2im,
-    conv,
-    conv_transpose,
-    global_lp,
-    grid_sample,
-    lp_pool,
-    max_pool,
-    resize,
-    whole_image,
-)
+from resperf.backends._torch_shapes import SHAPES
+from resperf.backends._torch_windows import WINDOWS
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 from resperf.layers.cast import DTYPE_OF
@@ -461,9 +433,6 @@ _FUNCTIONS: Mapping[str, Make] = {
     "Clip": _clip, "PRelu": _prelu, "Cast": _cast,
     "CastLike": _always(lambda x, like: x.to(like.dtype)),
     "Gemm": _linear, "FusedMatMul": _fused_product, "Einsum": _einsum,
-    "Conv": conv, "ConvTranspose": conv_transpose, "MaxPool": max_pool,
-    "AveragePool": average_pool, "LpPool": lp_pool, "GlobalLpPool": global_lp,
-    "GlobalAveragePool": whole_image(torch.mean), "GlobalMaxPool": whole_image(torch.amax),
     "InstanceNormalization": _instance_norm, "GroupNormalization": _group_norm,
     "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm,
     "SimplifiedLayerNormalization": _rms_norm, "SkipLayerNormalization": _skip_norm(_layer_norm),
@@ -478,14 +447,10 @@ _FUNCTIONS: Mapping[str, Make] = {
     "ReduceSumSquare": _reduction(lambda x, axes, keep: torch.sum(x * x, axes, keep)),
     "ReduceLogSum": _reduction(lambda x, axes, keep: torch.log(torch.sum(x, axes, keep))),
     "ArgMax": _place(torch.argmax), "ArgMin": _place(torch.argmin), "CumSum": _cumsum,
-    "TopK": _top_k, "Concat": concat, "Split": split, "Slice": sliced, "Pad": pad,
-    "Transpose": permute, "Expand": expand, "Tile": tile,
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
+    "TopK": _top_k,
     **dict.fromkeys(("Identity", "Dropout"), _always(lambda x, *_: x)),
-    "Gather": gather, "GatherElements": gather_elements, "GatherND": gather_nd,
-    "ScatterElements": scatter_elements, "ScatterND": scatter_nd, "Trilu": triangle,
-    "Resize": resize, "Upsample": resize, "GridSample": grid_sample,
-    "DepthToSpace": depth_to_space, "SpaceToDepth": space_to_depth, "Col2Im": col2im,
+    **SHAPES,
+    **WINDOWS,
     **dict.fromkeys(GATES, recurrent),
 }  # fmt: skip
 """ONNX operator -> what makes its function."""

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 
-from resperf.backends._attributes import Function, attribute, constant
+from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.backends._torch_windows import apart
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 
 
-def reshape(operator: Operator) -> Function:
+def _reshape(operator: Operator) -> Function:
     shape = operator.result()
     return lambda x, *_: x.reshape(shape)
 
 
-def permute(operator: Operator) -> Function:
+def _permute(operator: Operator) -> Function:
     rank = len(operator.operand(0).shape)
     order = tuple(operator.attributes.get("perm") or reversed(range(rank)))
     return lambda x: x.permute(order)
 
 
-def expand(operator: Operator) -> Function:
+def _expand(operator: Operator) -> Function:
     shape = operator.result()
     return lambda x, *_: x.expand(shape)
 
 
-def tile(operator: Operator) -> Function:
+def _tile(operator: Operator) -> Function:
     times = operator.numbers("repeats", 1) or ()
     return lambda x, *_: x.repeat(times)
 
 
-def sliced(operator: Operator) -> Function:
+def _sliced(operator: Operator) -> Function:
     shape = operator.operand(0).shape
     starts, ends = operator.numbers("starts", 1) or (), operator.numbers("ends", 2) or ()
     axes = operator.numbers("axes", 3) or tuple(range(len(starts)))
@@ -53,18 +55,18 @@ def sliced(operator: Operator) -> Function:
     return lambda x, *_: x[window]
 
 
-def split(operator: Operator) -> Function:
+def _split(operator: Operator) -> Function:
     axis = operator.axis(0)
     lengths = [shape[axis] for shape in operator.outputs if shape is not None]
     return lambda x, *_: torch.split(x, lengths, axis)
 
 
-def concat(operator: Operator) -> Function:
+def _concat(operator: Operator) -> Function:
     axis = operator.axis(1)
     return lambda *parts: torch.cat(parts, axis)
 
 
-def pad(operator: Operator) -> Function:
+def _pad(operator: Operator) -> Function:
     rank = len(operator.operand(0).shape)
     given = operator.numbers("pads", 1) or ()
     axes = operator.numbers("axes", 3) or tuple(range(rank))
@@ -84,7 +86,7 @@ def pad(operator: Operator) -> Function:
     return lambda x, *_: F.pad(x, margins, mode)
 
 
-def gather(operator: Operator) -> Function:
+def _gather(operator: Operator) -> Function:
     axis, indices = operator.axis(0), operator.operand(1)
     if not indices.shape and indices.value is not None:
         place = int(indices.value)
@@ -95,18 +97,18 @@ def gather(operator: Operator) -> Function:
     return lambda x, rows: x[(*before, rows)]
 
 
-def gather_elements(operator: Operator) -> Function:
+def _gather_elements(operator: Operator) -> Function:
     axis = operator.axis(0)
     return lambda x, places: torch.gather(x, axis, places)
 
 
-def gather_nd(operator: Operator) -> Function:
+def _gather_nd(operator: Operator) -> Function:
     if attribute(operator, "batch_dims", 0):
         raise UnsupportedError("GatherND with batch_dims is no operator of PyTorch")
     return lambda x, places: x[places.unbind(-1)]
 
 
-def scatter_elements(operator: Operator) -> Function:
+def _scatter_elements(operator: Operator) -> Function:
     axis, how = operator.axis(0), str(attribute(operator, "reduction", "none"))
     if how != "none":
         word = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[how]
@@ -114,7 +116,7 @@ def scatter_elements(operator: Operator) -> Function:
     return lambda x, places, new: torch.scatter(x, axis, places, new)
 
 
-def scatter_nd(operator: Operator) -> Function:
+def _scatter_nd(operator: Operator) -> Function:
     how = str(attribute(operator, "reduction", "none"))
     if how not in ("none", "add"):
         raise UnsupportedError(f"ScatterND with reduction {how} is no operator of PyTorch")
@@ -122,13 +124,13 @@ def scatter_nd(operator: Operator) -> Function:
     return lambda x, places, new: torch.index_put(x, places.unbind(-1), new, accumulate=adds)
 
 
-def triangle(operator: Operator) -> Function:
+def _triangle(operator: Operator) -> Function:
     function = torch.triu if attribute(operator, "upper", 1) else torch.tril
     diagonal = int(constant(operator, 1, 0))
     return lambda x, *_: function(x, diagonal)
 
 
-def depth_to_space(operator: Operator) -> Function:
+def _depth_to_space(operator: Operator) -> Function:
     side = int(operator.attributes["blocksize"])
     if attribute(operator, "mode", "DCR") == "CRD":
         return lambda x: F.pixel_shuffle(x, side)
@@ -138,9 +140,19 @@ def depth_to_space(operator: Operator) -> Function:
     return lambda x: x.reshape(blocks).permute(0, 3, 4, 1, 5, 2).reshape(result)
 
 
-def space_to_depth(operator: Operator) -> Function:
+def _space_to_depth(operator: Operator) -> Function:
     side = int(operator.attributes["blocksize"])
     batch, channels, height, width = operator.operand(0).shape
     blocks = (batch, channels, height // side, side, width // side, side)
     result = operator.result()
     return lambda x: x.reshape(blocks).permute(0, 3, 5, 1, 2, 4).reshape(result)
+
+
+SHAPES: Mapping[str, Make] = {
+    "Concat": _concat, "Split": _split, "Slice": _sliced, "Pad": _pad, "Transpose": _permute,
+    "Expand": _expand, "Tile": _tile, "Gather": _gather, "GatherElements": _gather_elements,
+    "GatherND": _gather_nd, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
+    "Trilu": _triangle, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+}  # fmt: skip
+"""ONNX operator -> what makes its function."""

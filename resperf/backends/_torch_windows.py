@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from resperf.backends._attributes import Function, Make, attribute, constant
 from resperf.errors import UnsupportedError
 from resperf.layers import Operator
+from resperf.layers._sliding import same_pads
 
 
 def _window(operator: Operator, kernel: Sequence[int]) -> tuple[Any, Any, list[tuple[int, int]]]:
@@ -23,14 +24,10 @@ def _window(operator: Operator, kernel: Sequence[int]) -> tuple[Any, Any, list[t
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
     auto = attribute(operator, "auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = []
-        for size, k, s, d in zip(
-            operator.operand(0).shape[2:], kernel, strides, dilations, strict=True
-        ):
-            total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
-            low = total // 2 if auto == "SAME_UPPER" else total - total // 2
-            pads.append((low, total - low))
-        return strides, dilations, pads
+        axes = zip(operator.operand(0).shape[2:], kernel, strides, dilations, strict=True)
+        pads = [same_pads(*axis) for axis in axes]
+        upper = auto == "SAME_UPPER"
+        return strides, dilations, pads if upper else [(last, first) for first, last in pads]
     given = tuple(attributes.get("pads") or (0,) * 2 * rank)
     return strides, dilations, list(zip(given[:rank], given[rank:], strict=True))
 
@@ -40,7 +37,7 @@ def apart(pads: Sequence[tuple[int, int]]) -> list[int]:
     return [each for pair in reversed(pads) for each in pair]
 
 
-def conv(operator: Operator) -> Function:
+def _conv(operator: Operator) -> Function:
     kernel = operator.operand(1).shape[2:]
     strides, dilations, pads = _window(operator, kernel)
     groups = int(attribute(operator, "group", 1))
@@ -52,7 +49,7 @@ def conv(operator: Operator) -> Function:
     return lambda x, w, b=None: run(F.pad(x, margins), w, b, strides, 0, dilations, groups)
 
 
-def conv_transpose(operator: Operator) -> Function:
+def _conv_transpose(operator: Operator) -> Function:
     kernel = operator.operand(1).shape[2:]
     rank = len(kernel)
     strides, dilations, pads = _window(operator, kernel)
@@ -83,7 +80,7 @@ def _by_rank(name: str, rank: int) -> Function:
     return found
 
 
-def max_pool(operator: Operator) -> Function:
+def _max_pool(operator: Operator) -> Function:
     kernel = tuple(operator.attributes["kernel_shape"])
     strides, dilations, pads = _window(operator, kernel)
     ceil = bool(attribute(operator, "ceil_mode", 0))
@@ -97,7 +94,7 @@ def max_pool(operator: Operator) -> Function:
     return lambda x: run(F.pad(x, margins, value=-math.inf), kernel, strides, 0, dilations, ceil)
 
 
-def average_pool(operator: Operator) -> Function:
+def _average_pool(operator: Operator) -> Function:
     kernel = tuple(operator.attributes["kernel_shape"])
     strides, dilations, pads = _window(operator, kernel)
     ceil = bool(attribute(operator, "ceil_mode", 0))
@@ -123,7 +120,7 @@ def average_pool(operator: Operator) -> Function:
     return lambda x: run(F.pad(x, margins), kernel, strides, 0, ceil)
 
 
-def lp_pool(operator: Operator) -> Function:
+def _lp_pool(operator: Operator) -> Function:
     kernel = tuple(operator.attributes["kernel_shape"])
     strides, dilations, pads = _window(operator, kernel)
     norm = float(attribute(operator, "p", 2))
@@ -136,7 +133,7 @@ def lp_pool(operator: Operator) -> Function:
     return lambda x: run(x, norm, kernel, strides, ceil)
 
 
-def whole_image(function: Function) -> Make:
+def _whole_image(function: Function) -> Make:
     def make(operator: Operator) -> Function:
         axes = tuple(range(2, len(operator.operand(0).shape)))
         return lambda x: function(x, axes, keepdim=True)
@@ -144,7 +141,7 @@ def whole_image(function: Function) -> Make:
     return make
 
 
-def global_lp(operator: Operator) -> Function:
+def _global_lp(operator: Operator) -> Function:
     axes = tuple(range(2, len(operator.operand(0).shape)))
     norm = float(attribute(operator, "p", 2))
     return lambda x: torch.linalg.vector_norm(x, norm, axes, keepdim=True)
@@ -156,7 +153,7 @@ _INTERPOLATIONS: Mapping[tuple[str, int], str] = {
 }  # fmt: skip
 
 
-def resize(operator: Operator) -> Function:
+def _resize(operator: Operator) -> Function:
     sizes = operator.result()[2:]
     mode = str(attribute(operator, "mode", "nearest"))
     where = str(attribute(operator, "coordinate_transformation_mode", "half_pixel"))
@@ -171,7 +168,7 @@ def resize(operator: Operator) -> Function:
     return lambda x, *_: F.interpolate(x, sizes, mode=word, align_corners=aligned)
 
 
-def grid_sample(operator: Operator) -> Function:
+def _grid_sample(operator: Operator) -> Function:
     mode = str(attribute(operator, "mode", "bilinear"))
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
     padding = str(attribute(operator, "padding_mode", "zeros"))
@@ -179,10 +176,19 @@ def grid_sample(operator: Operator) -> Function:
     return lambda x, grid: F.grid_sample(x, grid, mode, padding, aligned)
 
 
-def col2im(operator: Operator) -> Function:
+def _col2im(operator: Operator) -> Function:
     size, kernel = tuple(constant(operator, 1)), tuple(constant(operator, 2))
     strides, dilations, pads = _window(operator, kernel)
     if any(low != high for low, high in pads):
         raise UnsupportedError("Col2Im with unequal pads is no operator of PyTorch")
     padding = tuple(low for low, _ in pads)
     return lambda x, *_: F.fold(x, size, kernel, dilations, padding, strides)
+
+
+WINDOWS: Mapping[str, Make] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool,
+    "AveragePool": _average_pool, "LpPool": _lp_pool, "GlobalLpPool": _global_lp,
+    "GlobalAveragePool": _whole_image(torch.mean), "GlobalMaxPool": _whole_image(torch.amax),
+    "Resize": _resize, "Upsample": _resize, "GridSample": _grid_sample, "Col2Im": _col2im,
+}  # fmt: skip
+"""ONNX operator -> what makes its function."""

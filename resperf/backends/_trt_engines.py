@@ -13,7 +13,13 @@ from typing import Any
 import numpy.typing as npt
 
 from resperf.backends._trt_cuda import Cuda, Pinned
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError, first_line
+from resperf.errors import (
+    MeasurementError,
+    ResperfError,
+    UnsupportedError,
+    first_line,
+    says_no_memory,
+)
 
 try:
     import tensorrt
@@ -26,8 +32,6 @@ except ImportError as error:
     ) from error
 
 VERSION: str = tensorrt.__version__
-MIB = 1 << 20
-_NO_MEMORY = re.compile(r"out ?of ?memory|could not be allocated|memoryallocation", re.IGNORECASE)
 _COPY = re.compile(r"\bcopy(\d+)\.")
 _SILENT_TYPES = ("NoOp", "Constant")
 """Types of layers that start no kernel."""
@@ -49,28 +53,9 @@ class _Log(tensorrt.ILogger):  # type: ignore[misc]
         """Return the error for what failed, with TensorRT's own words."""
         words = next(iter(self.errors), "TensorRT gives no reason").strip().splitlines()
         text = f"{what}: {words[0][:300] if words else ''}"
-        if any(map(_NO_MEMORY.search, self.errors)):
+        if any(map(says_no_memory, self.errors)):
             return MemoryError(text)
         return UnsupportedError(text)
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How engines are built.
-
-    Attributes
-    ----------
-    tf32 : bool
-        Whether float32 products may be computed in TF32.
-    optimization_level : int
-        From 0 to 5, TensorRT's ``builder_optimization_level``: how many kernels it tries.
-    workspace_mib : int
-        Limit on a kernel's own memory; 0 for the device's memory.
-    """
-
-    tf32: bool = False
-    optimization_level: int = 3
-    workspace_mib: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +101,10 @@ class Builder:
     Parameters
     ----------
     cuda : Cuda
-    options : BuildOptions
+    tf32 : bool
+        Whether float32 products may be computed in TF32.
+    optimization_level : int
+        From 0 to 5, TensorRT's ``builder_optimization_level``: how many kernels it tries.
 
     Raises
     ------
@@ -130,8 +118,8 @@ class Builder:
         the kernel that it got then.
     """
 
-    def __init__(self, cuda: Cuda, options: BuildOptions) -> None:
-        self._cuda, self._options = cuda, options
+    def __init__(self, cuda: Cuda, *, tf32: bool, optimization_level: int) -> None:
+        self._cuda, self._tf32, self._optimization_level = cuda, tf32, optimization_level
         self.timing_cache = b""
         # TensorRT keeps the first logger of a process for messages that belong to no object.
         self._log = _Log()
@@ -193,15 +181,12 @@ class Builder:
         return Engine(engine, log, self._cuda, name)
 
     def _config(self) -> Any:
-        options, config = self._options, self._builder.create_builder_config()
-        change = config.set_flag if options.tf32 else config.clear_flag
+        config = self._builder.create_builder_config()
+        change = config.set_flag if self._tf32 else config.clear_flag
         change(tensorrt.BuilderFlag.TF32)
-        config.builder_optimization_level = options.optimization_level
+        config.builder_optimization_level = self._optimization_level
         config.max_aux_streams = 0
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
-        if options.workspace_mib:
-            pool = tensorrt.MemoryPoolType.WORKSPACE
-            config.set_memory_pool_limit(pool, options.workspace_mib * MIB)
         return config
 
 

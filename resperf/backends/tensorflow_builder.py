@@ -17,13 +17,13 @@ from resperf.lowering.tensorflow import (
     FILE_AXES,
     LAYOUT,
     STORED_AXES,
-    Links,
     Storage,
     foldable_norm,
     moves,
     nhwc,
 )
 from resperf.network import Network, Node, Tensor
+from resperf.network.rewriting import Rewriting
 
 _CONSTANT_VALUE = 0.01
 HELD_VALUES = 16
@@ -80,9 +80,9 @@ class Builder:
         self._places: dict[tuple[Any, ...], int] = {}
         self._folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
-        links = Links.of(network)
+        graph = Rewriting(network)
         for node in network.nodes:
-            if self._hold_product(node) or self._hold_folded(node, links):
+            if self._hold_product(node) or self._hold_folded(node, graph):
                 continue
             if training and node.op == "BatchNormalization":
                 self._statistics[node.name] = tuple(
@@ -318,11 +318,11 @@ class Builder:
         self.products.add(node.name)
         return True
 
-    def _hold_folded(self, node: Node, links: Links) -> bool:
+    def _hold_folded(self, node: Node, graph: Rewriting) -> bool:
         """Capture filter and bias of a convolution with the normalisation behind it, if any."""
         if node.op != "Conv" or self.training or not self._has_fixed_weights(node):
             return False
-        norm = foldable_norm(self.network, links, node) if self.rank(node, 0) == 4 else None
+        norm = foldable_norm(graph, node) if self.rank(node, 0) == 4 else None
         if norm is None:
             return False
         scale, shift = self.scale_and_shift(norm)

@@ -35,7 +35,7 @@ from statistics import median
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
 from resperf.backends._trt_copies import copies_model, kernel_of
 from resperf.backends._trt_cuda import Cuda
-from resperf.backends._trt_engines import VERSION, Builder, BuildOptions, Engine
+from resperf.backends._trt_engines import VERSION, Builder, Engine
 from resperf.backends._trt_network import network_model
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
@@ -64,8 +64,6 @@ class TensorRTBackend(Backend):
         ``"int8"`` (between QuantizeLinear and DequantizeLinear).
     optimization_level : int
         TensorRT's ``builder_optimization_level``, 0 to 5: how many kernels a build tries.
-    workspace_mib : int
-        Limit on a kernel's own memory; 0 for all of the device's.
 
     Raises
     ------
@@ -81,22 +79,20 @@ class TensorRTBackend(Backend):
         device: str = "cuda",
         precision: str = "fp32",
         optimization_level: int = 3,
-        workspace_mib: int = 0,
     ) -> None:
         precision = precision or "fp32"
         if precision not in PRECISIONS:
             raise ResperfError(
                 f"TensorRT has no precision {precision!r}; it has {', '.join(PRECISIONS)}"
             )
-        if not 0 <= optimization_level <= 5 or workspace_mib < 0:
-            raise ResperfError(
-                f"optimization_level={optimization_level} must be from 0 to 5, and "
-                f"workspace_mib={workspace_mib} at least 0"
-            )
+        if not 0 <= optimization_level <= 5:
+            raise ResperfError(f"optimization_level={optimization_level} must be from 0 to 5")
         self._device, self._precision = device, precision
-        self._options = BuildOptions(precision == "tf32", optimization_level, workspace_mib)
+        self._optimization_level = optimization_level
         self._cuda = Cuda(device)
-        self._builder = Builder(self._cuda, self._options)
+        self._builder = Builder(
+            self._cuda, tf32=precision == "tf32", optimization_level=optimization_level
+        )
         self._built_keys: set[str] = set()
 
     def platform(self) -> Platform:
@@ -110,8 +106,7 @@ class TensorRTBackend(Backend):
             framework_version=VERSION,
             precision=self._precision,
             options={
-                "optimization_level": str(self._options.optimization_level),
-                "workspace_mib": str(self._options.workspace_mib or "all"),
+                "optimization_level": str(self._optimization_level),
                 "aux_streams": "0",
             },
         )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.plan import Plan
-from resperf.campaign.progress import format_duration
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.runner import run_campaign
 from resperf.campaign.spec import Campaign
 
 __all__ = [
-    "Bench", "Campaign", "CampaignResult", "Plan", "format_duration", "measure_layer",
+    "Bench", "Campaign", "CampaignResult", "Plan", "measure_layer",
     "plan_campaign", "run_campaign",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from resperf.backends.monitors import Monitor, load_monitor
@@ -73,7 +72,7 @@ class Bench:
 
 
 def plan_campaign(
-    campaign: Campaign, bench: Bench, *, folder: Path | None = None, absent: bool = False
+    campaign: Campaign, bench: Bench, *, absent: bool = False
 ) -> tuple[Plan, Setting, Platform]:
     """Plan a campaign as a start of it would, without measuring.
 
@@ -84,9 +83,6 @@ def plan_campaign(
     ----------
     campaign : Campaign
     bench : Bench
-    folder : Path, optional
-        Where networks that builders return as bytes are written; by default a folder that is
-        removed before this returns.
     absent : bool
         If the framework cannot be started here, plan by the target's rules alone (see
         `campaign.absent`).
@@ -96,9 +92,6 @@ def plan_campaign(
     CampaignError
         If the campaign cannot be planned or the framework not be started.
     """
-    if folder is None:
-        with TemporaryDirectory() as passing:
-            return plan_campaign(campaign, bench, folder=Path(passing), absent=absent)
     with _planner(campaign, bench, absent) as (planner, note):
         planned = _plan_with(planner, campaign, bench)
         setting, platform = planner.setting, planner.platform
@@ -114,7 +107,7 @@ def plan_campaign(
             planned = replace(planned, monitor=bench.monitor())
         if campaign.networks is not None:
             settings = _settings_of_networks(campaign, campaign.networks, bench, planner)
-            planned = planned.with_networks(plan_networks(campaign.networks, settings, folder))
+            planned = planned.with_networks(plan_networks(campaign.networks, settings))
     return planned, setting, platform
 
 

@@ -19,10 +19,10 @@ from resperf.measurement import (
     Samples,
     Status,
     StopReason,
+    capped,
 )
 from resperf.quantities import EXECUTION, PHASES, STEP
 from resperf.timing import TIME_UNIT, Clock, SamplingProtocol, sample
-from resperf.timing.statistics import capped
 from resperf.units import NS_PER_S
 
 ROUNDS = 3

@@ -44,12 +44,6 @@ def harvest(
     return list(layers.values())
 
 
-def network_folders() -> list[Path]:
-    """Folders of the shipped reference networks, in the repository and in the wheel."""
-    package = Path(__file__).resolve().parent.parent
-    return [package.parent / "models" / "networks", package / "data" / "models" / "networks"]
-
-
 def shipped_networks(names: Sequence[str]) -> list[Path]:
     """Find reference networks by name; ``"*"`` stands for all of them.
 
@@ -58,9 +52,9 @@ def shipped_networks(names: Sequence[str]) -> list[Path]:
     CampaignError
         If a name is not among them.
     """
-    shipped = {
-        path.stem: path for folder in network_folders() for path in sorted(folder.glob("*.onnx"))
-    }
+    from resperf.network import files
+
+    shipped = files.shipped_networks()
     found: dict[str, Path] = {}
     for name in names:
         if name != "*" and name not in shipped:

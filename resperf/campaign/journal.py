@@ -3,10 +3,10 @@
 JSON lines. The first is the header (what the rows belong to), then one per measurement
 (``{"row": ...}``), change of setting or platform for the rows that follow (``{"setting": ...,
 "platform": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
-where there are any), set of machine costs (``{"costs": ...}``), check of what is fused
-(``{"fusions": [...]}``) and network's graph before its first row (``{"graph": base64}``). Each is
-one write on an O_APPEND descriptor and one fsync, so that at most the line in flight can be lost; a
-tail without its newline is cut when the file is opened again.
+where there are any), set of machine costs (``{"costs": ...}``) and network's graph before its
+first row (``{"graph": base64}``). Each is one write on an O_APPEND descriptor and one fsync, so
+that at most the line in flight can be lost; a tail without its newline is cut when the file is
+opened again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import mmap
 import os
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from resperf.timing import ReferenceHistory
 VERSION = 1
 USUAL_SHARE = 0.6
 """A state that more of the rows than this were measured in is how the machine usually is."""
+# Of so many rows, a share of `USUAL_SHARE` has a standard error of 5%.
 _FEWEST_FLAGGED = 100
 
 
@@ -68,8 +69,6 @@ class Records:
     readings : ReferenceHistory
     costs : dict of str to list of float
         What was measured of the machine's costs each time, in milliseconds.
-    fusions : sequence of mapping
-        What was found of pairs of operators (see `campaign.fusion`).
     graphs : dict of str to bytes
         Digest of a network -> its graph without weights.
     where : tuple of Setting and Platform, or None
@@ -82,7 +81,6 @@ class Records:
     rows: list[Measurement] = field(default_factory=list)
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
     costs: dict[str, list[float]] = field(default_factory=dict)
-    fusions: Sequence[Mapping[str, Any]] = ()
     graphs: dict[str, bytes] = field(default_factory=dict, repr=False)
     where: tuple[Setting, Platform] | None = None
     known_wheres: dict[tuple[Setting, Platform], tuple[Setting, Platform]] = field(
@@ -142,8 +140,6 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
         records.where = records.known_wheres.setdefault(where, where)
     elif "reading" in values:
         records.add_reading(Reading.from_json(values["reading"]))
-    elif "fusions" in values:
-        records.fusions = values["fusions"]
     elif "graph" in values:
         graph = base64.b64decode(values["graph"])
         records.graphs[hashlib.sha256(graph).hexdigest()] = graph
@@ -204,10 +200,6 @@ class Journal:
     def add_costs(self, costs: Mapping[str, float]) -> None:
         """Append the machine's costs as they were measured this time."""
         self._append({"costs": dict(costs)})
-
-    def add_fusions(self, fusions: Sequence[Mapping[str, Any]]) -> None:
-        """Append what was found of pairs of operators."""
-        self._append({"fusions": list(fusions)})
 
     def add_graph(self, graph: bytes) -> None:
         """Append a network's graph without weights."""

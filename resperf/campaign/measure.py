@@ -16,6 +16,7 @@ from resperf.quantities import layer_quantity
 from resperf.timing import Clock, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_S
 
+# The single run gets little of the protocol's times: no predictor learns it.
 ISOLATED_SHARE = 0.25
 PHASE_SHARES: Mapping[str, float] = {
     "preprocess_ms": 0.15, "execution_ms": 1.0, "postprocess_ms": 0.15,

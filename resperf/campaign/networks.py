@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import glob
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.spec import NetworkSpec
 from resperf.errors import CampaignError, ResperfError
 from resperf.measurement import NetworkRef
 from resperf.settings import PLAIN_PRECISIONS, Setting
-
-BUILDERS: dict[str, str] = {"reference": "resperf.campaign.networks:reference_networks"}
-"""Name -> import string of a callable without arguments that yields (name, path of an ONNX file or
-the bytes of one). A campaign may also give such an import string itself."""
-
-Builder = Callable[[], Iterable[tuple[str, Path | bytes]]]
 
 
 @dataclass(frozen=True)
@@ -68,31 +60,19 @@ class NetworkPlan:
     notes: tuple[str, ...] = ()
 
 
-def reference_networks() -> Iterator[tuple[str, Path]]:
-    """Yield the shipped reference networks."""
-    for path in shipped_networks(["*"]):
-        yield path.stem, path
-
-
-def network_sources(spec: NetworkSpec, folder: Path) -> dict[Path, str]:
-    """Find the files of a campaign's networks, and name them.
-
-    Parameters
-    ----------
-    spec : NetworkSpec
-    folder : Path
-        Where networks that builders return as bytes are written.
+def network_sources(spec: NetworkSpec) -> list[Path]:
+    """Find the files of a campaign's networks, each once.
 
     Raises
     ------
     CampaignError
-        If a pattern fits no file, or there is no such builder or it fails.
+        If a pattern fits no file.
     NetworkError
         If a folder holds no network.
     """
     from resperf.network.files import network_files
 
-    found: dict[Path, str] = {}
+    found: list[Path] = []
     for pattern in spec.files:
         # Path.glob takes no absolute pattern.
         paths = sorted(glob.glob(str(spec.folder / pattern), recursive=True))  # noqa: PTH207
@@ -101,40 +81,12 @@ def network_sources(spec: NetworkSpec, folder: Path) -> dict[Path, str]:
                 f"networks: no file fits {pattern!r}; patterns are relative to "
                 f"{spec.folder.resolve()}"
             )
-        found |= {path.resolve(): path.stem for path in network_files(list(map(Path, paths)))}
-    for place, word in enumerate(spec.builders):
-        for name, source in _built_by(word):
-            if isinstance(source, Path):
-                path = source
-            else:
-                path = folder / str(place) / f"{name}.onnx"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(source)
-            found[path.resolve()] = name
-    return found
-
-
-def _built_by(word: str) -> list[tuple[str, Path | bytes]]:
-    """Call a builder."""
-    module, _, attribute = BUILDERS.get(word, word).partition(":")
-    if not attribute:
-        raise CampaignError(
-            f"networks: no builder {word!r}; known: {', '.join(BUILDERS)}, or an import string "
-            "such as package.module:function"
-        )
-    try:
-        builder: Builder = getattr(importlib.import_module(module), attribute)
-        return list(builder())
-    except ResperfError:
-        raise
-    except Exception as error:
-        raise CampaignError(
-            f"networks: the builder {word!r} failed ({type(error).__name__}: {error})"
-        ) from error
+        found += [path.resolve() for path in network_files(list(map(Path, paths)))]
+    return list(dict.fromkeys(found))
 
 
 def plan_networks(
-    spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]], folder: Path
+    spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]]
 ) -> NetworkPlan:
     """Plan the runs of all networks at all batch sizes under all settings.
 
@@ -143,8 +95,6 @@ def plan_networks(
     spec : NetworkSpec
     settings : sequence of (mapping, Setting)
         Keywords of the backend, and the setting that it has with them.
-    folder : Path
-        See `network_sources`.
 
     Raises
     ------
@@ -156,13 +106,13 @@ def plan_networks(
     graphs: dict[str, bytes] = {}
     described: list[NetworkRun] = []
     notes: list[str] = []
-    for path, name in network_sources(spec, folder).items():
+    for path in network_sources(spec):
         try:
             graph = weightless(path)
         except ResperfError as error:
             notes.append(f"{path} is left out: {error}")
             continue
-        network = NetworkRef(name, graph_digest(graph))
+        network = NetworkRef(path.stem, graph_digest(graph))
         graphs[network.digest] = graph
         described += [_described(network, path, batch, spec) for batch in spec.batches or (None,)]
     if not described:

@@ -26,6 +26,7 @@ from resperf.targets import DEFAULT, Target
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
+# A kind is left out if the framework refuses each of so many: one may be refused for its shape.
 PROBES = 3
 FRUITLESS = 10_000
 """Consecutive draws without a new layer after which the ranges count as exhausted."""
@@ -174,17 +175,6 @@ class Plan:
     def hours(self) -> float:
         """Predicted duration."""
         return sum(self.predicted_s) / 3600
-
-    @property
-    def published_hours(self) -> float | None:
-        """Duration at the pace of ResPerfNet's authors; None if they did not have this target."""
-        seconds = self.target.published_s
-        return None if seconds is None else len(self.items) * seconds / 3600
-
-    @property
-    def weight_bytes(self) -> int:
-        """Weights of all distinct layers together: at least what their engine files would take."""
-        return sum(layer.weight_bytes for layer in self.layers)
 
     @property
     def too_large(self) -> int:

@@ -17,25 +17,23 @@ from typing import Any
 from resperf.backends.monitors import Reading
 from resperf.backends.processes import python_path
 from resperf.campaign.networks import NetworkRun
-from resperf.errors import CampaignError, DeviceLostError, MissingExtraError, ResperfError
+from resperf.errors import (
+    CampaignError,
+    DeviceLostError,
+    MissingExtraError,
+    ResperfError,
+    says_no_memory,
+)
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
+# Limit of every answer but a measurement: several times what a framework takes to load.
 START_TIMEOUT_S = 300.0
 WORKER = "resperf.campaign.worker"
 LISTEN_S = 0.2
 """Interval for checking a request to stop while something is measured."""
-MEMORY_WORDS = (
-    "bad_alloc",
-    "memoryerror",
-    "out of memory",
-    "failed to allocate",
-    "cannot allocate",
-    "can't allocate",
-)
-
 _ERRORS: Mapping[str, type[ResperfError]] = {
     "error": CampaignError,
     "missing": MissingExtraError,
@@ -288,5 +286,4 @@ class WorkerProcess:
 
 def _status_of(message: str) -> Status:
     """Return whether a message reports a lack of memory or another crash."""
-    no_memory = any(word in message.lower() for word in MEMORY_WORDS)
-    return Status.OUT_OF_MEMORY if no_memory else Status.CRASHED
+    return Status.OUT_OF_MEMORY if says_no_memory(message) else Status.CRASHED

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from resperf.campaign.fusion import CheckedFusion
-
 
 @dataclass(frozen=True)
 class CampaignResult:
@@ -39,8 +37,6 @@ class CampaignResult:
         What the plan left out, and why.
     choosing_s : float
         Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
-    fusions : tuple of CheckedFusion
-        What the dataset says of pairs of operators; empty where nobody asked.
     failure : str
         First line of the most frequent message of failed rows; empty if none failed.
     """
@@ -56,6 +52,5 @@ class CampaignResult:
     overhead_s: float
     notes: tuple[str, ...] = ()
     choosing_s: float = 0.0
-    fusions: tuple[CheckedFusion, ...] = ()
     networks: int = 0
     failure: str = ""

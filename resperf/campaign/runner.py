@@ -14,29 +14,27 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from resperf.backends.monitors import Reading
 from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
-from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
-from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, DeviceLostError
+from resperf.heartbeat import Steps
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Status
+from resperf.units import format_duration
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
-    from resperf.lowering.fusions import FusionRule
 
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
@@ -52,7 +50,6 @@ def run_campaign(
     hours: float | None = None,
     progress: bool = True,
     acquisition: Acquisition | None = None,
-    check_fusion: bool = False,
     anew: bool = False,
     usual_ms: Mapping[str, float] | None = None,
 ) -> CampaignResult:
@@ -76,9 +73,6 @@ def run_campaign(
     acquisition : callable, optional
         Lets the campaign choose layers by what is known so far (see `campaign.adaptive`); all are
         drawn plainly without it.
-    check_fusion : bool
-        First measure whether the framework fuses what resperf's rules say (see `campaign.fusion`),
-        as far as the dataset does not tell already.
     anew : bool
         Measure networks again that an earlier, finished start measured, as repeats. The journal
         stays: as long as it is there, this call goes on or has nothing to do.
@@ -101,8 +95,8 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with only_campaign_on(bench.monitor()), TemporaryDirectory() as folder:
-        planned, setting, platform = plan_campaign(campaign, bench, folder=Path(folder))
+    with only_campaign_on(bench.monitor()):
+        planned, setting, platform = plan_campaign(campaign, bench)
         store = Store(
             output,
             campaign,
@@ -123,7 +117,7 @@ def run_campaign(
                     else Batches(planned, acquisition, first_batch(planned, hours))
                 )
                 run = _Run(campaign, bench, planned, store, stop, hours, batches, show=progress)
-                reason = run.measure_all(fusions=check_fusion)
+                reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
             store.compact()
@@ -224,7 +218,9 @@ class _Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._progress = Progress(self._total, self._done, show=show)
+        self._steps: Steps | None = None
+        if show:
+            self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
 
     def _find_work(self, planned: Plan) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
@@ -288,17 +284,15 @@ class _Run:
         self._chose_all = not items
         self._choosing_s += time.monotonic() - start
 
-    def measure_all(self, *, fusions: bool = False) -> str:
+    def measure_all(self) -> str:
         """Measure until the plan is done, the time is up or the campaign is to stop."""
         start = time.monotonic()
         compact_at = start + self._rules.compact_interval_s
         with ExitStack() as stack:
             stack.callback(self._end_worker)
-            stack.callback(self._progress.close)
+            if self._steps is not None:
+                stack.callback(self._steps.close)
             try:
-                if fusions:
-                    self._start_limit()
-                    self._check_fusions()
                 while (item := self._next()) is not None:
                     self._start_limit()
                     if reason := self._end_reason():
@@ -318,36 +312,6 @@ class _Run:
         """Count the hours from the first measurement on: planning may take long."""
         if self._hours is not None and math.isinf(self._deadline):
             self._deadline = time.monotonic() + self._hours * 3600
-
-    def _check_fusions(self) -> None:
-        """Measure what the framework fuses; each finding is written as soon as it is known."""
-        rules: Sequence[FusionRule] = getattr(self._target.load("lowering"), "FUSION_RULES", ())
-        if not rules:
-            self._notes += (
-                f"{self._target.framework} says itself what it fuses: there is no rule to check",
-            )
-        found = [CheckedFusion.from_json(each) for each in self._store.fusions]
-        known = {each.rule for each in found}
-        for rule in rules:
-            if rule.name in known or self._end_reason():
-                continue
-            try:
-                found.append(check_fusion(rule, self._lower, self._measured))
-            except WorkerDied as death:
-                self._end_worker()
-                self._notes += (f"{rule.name} could not be checked: {death.detail}",)
-                continue
-            self._store.add_fusions([each.to_json() for each in found])
-
-    def _lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        return self._ready_worker().lower(layers)
-
-    def _measured(self, layer: Layer, repeat: int) -> Measurement:
-        """Measure a layer that is no part of the plan."""
-        if self._end_reason():
-            raise Interrupted("the check of what is fused was not finished")
-        taken = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
-        return taken.row
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
@@ -506,19 +470,18 @@ class _Run:
             self._worker = None
 
     def _show(self, start: float) -> None:
-        """Tell the progress bar; the remaining time is the plan's, corrected by how it went."""
+        """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
+        if self._steps is None:
+            return
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         remaining_s = self._remaining_s * pace
         remaining_s = min(remaining_s, self._deadline - time.monotonic())
-        self._progress.advance(
-            done=self._done,
-            total=self._total,
-            rate=self._taken / elapsed_s,
-            remaining_s=remaining_s,
-            failures=self._failed,
-            again=self._again,
-        )
+        words = [f"{self._taken / elapsed_s:.1f} rows/s"]
+        words.append(f"{format_duration(remaining_s)} remaining")
+        words += [f"{self._failed} failed"] if self._failed else []
+        words += [f"{self._again} measured again"] if self._again else []
+        self._steps.show(self._done, self._total, *words)
 
     def _states(self) -> tuple[str, ...]:
         """Say which slow states are this machine's usual ones."""
@@ -543,7 +506,6 @@ class _Run:
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
             notes=self._notes + self._states(),
-            fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
             failure=_usual_failure(rows),
         )

@@ -197,9 +197,6 @@ class NetworkSpec(Limited):
     ----------
     files : tuple of str
         Patterns of ONNX files, and folders of them, relative to `folder`.
-    builders : tuple of str
-        Names of `resperf.campaign.networks.BUILDERS`, or import strings (``package.module:name``)
-        of callables like those.
     batches : tuple of int
         Each network is run at each of them; empty for the batch size of its file.
     shapes : mapping of str to tuple of int
@@ -218,7 +215,6 @@ class NetworkSpec(Limited):
     """
 
     files: tuple[str, ...] = ()
-    builders: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seconds: float = limited(3.0, POSITIVE)
@@ -260,8 +256,8 @@ class NetworkSpec(Limited):
                     f"value or a list of values; its own words are {', '.join(sorted(words))}"
                 )
         made = cls.from_table(own, "networks", settings=settings, folder=folder)
-        if not made.files and not made.builders:
-            raise CampaignError("networks: none are named; add files or builders")
+        if not made.files:
+            raise CampaignError("networks: none are named; add files")
         return made
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
 from statistics import median
-from typing import Any
 
 from resperf._version import __version__
 from resperf.backends.monitors import REFERENCE_COST, Monitor, Reading
@@ -74,8 +73,6 @@ class Store:
     rows : list of Measurement
         Rows of the journal, without their samples: every attempt, in the order taken.
     readings : ReferenceHistory
-    fusions : sequence of mapping
-        What was found of pairs of operators (see `campaign.fusion`).
     usual : dict of str to (float, int)
         What `Monitor.usual_times` said, under names that a dataset's machine costs have too.
     """
@@ -115,7 +112,6 @@ class Store:
         self._records = Records(readings=self.readings, costs=self._costs)
         known = set(monitor.usual_costs) & set(self._costs)
         self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in known}
-        self.fusions = written.fusions or compacted.fusions
         self._graphs = written.graphs
         for name in (set(monitor.usual_costs) & set(usual_ms or {})) - known:
             self.usual[name] = (usual_ms or {})[name], KNOWN_READINGS
@@ -160,11 +156,6 @@ class Store:
         for name, cost_ms in costs.items():
             self._costs.setdefault(name, []).append(cost_ms)
 
-    def add_fusions(self, fusions: Sequence[Mapping[str, Any]]) -> None:
-        """Write what was found of pairs of operators, in place of what was found before."""
-        self._journal.add_fusions(fusions)
-        self.fusions = fusions
-
     @property
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
@@ -205,7 +196,6 @@ class Store:
             versions=self._header.versions,
             created=self._header.created,
             machine_costs=costs,
-            fusions=tuple(self.fusions),
             quantities=PHASES if any(_is_layer(row) for row in rows) else (),
         )
         write_dataset(self.output, Dataset(info, tuple(rows), {**there.graphs, **self._graphs}))
@@ -252,7 +242,6 @@ def _from_dataset(output: Path, read: Callable[[Path], Dataset] = read_dataset) 
         header,
         list(dataset.measurements),
         costs=costs,
-        fusions=info.fusions,
         graphs=dict(dataset.graphs),
     )
 

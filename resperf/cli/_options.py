@@ -6,22 +6,22 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, WHERE, Command, option
-from resperf.errors import require
-from resperf.heartbeat import Heartbeat
+from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import is_at_hand
 from resperf.units import MS_PER_S, US_PER_MS
 
+_V = TypeVar("_V")
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 _SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
-_DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
+_DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 _COUNTED = ("threads", "processes")
@@ -92,9 +92,7 @@ class RowsCommand(BatchCommand):
 
 
 def positive_integers(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: tuple[str, ...],
+    _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
 ) -> tuple[int, ...]:
     """Parse values of a repeated option: positive integers, alone or separated by commas."""
     numbers: list[int] = []
@@ -105,59 +103,45 @@ def positive_integers(
     return tuple(numbers)
 
 
-def _shapes(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: tuple[str, ...],
-) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for word in words:
-        name, separator, numbers = word.rpartition("=")
-        if not separator or not name or not _SHAPE.fullmatch(numbers):
-            raise click.BadParameter(f"{word!r} must look like input=1,3,640,640 (or 1x3x640x640)")
-        shapes[name] = tuple(int(number) for number in re.split("[,x]", numbers))
-    return shapes
+def _by_name(read: Callable[[str], tuple[str, _V]]) -> Callable[..., dict[str, _V]]:
+    """Return what parses a repeated option ``NAME=VALUE``, of which `read` reads one."""
+
+    def parse(
+        _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
+    ) -> dict[str, _V]:
+        found: dict[str, _V] = {}
+        for name, value in map(read, words):
+            if name in found:
+                raise click.BadParameter(f"{name} is given twice; leave one out")
+            found[name] = value
+        return found
+
+    return parse
 
 
-def _counts(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: tuple[str, ...],
-) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for word in words:
-        name, _, number = word.partition("=")
-        if not number.isdecimal() or int(number) < 1:
-            raise click.BadParameter(
-                f"{word!r} must look like boxes=100, a whole number of at least 1"
-            )
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice; leave one out")
-        found[name] = int(number)
-    return found
+def _shape(word: str) -> tuple[str, tuple[int, ...]]:
+    name, _, numbers = word.rpartition("=")
+    if not name or not _SHAPE.fullmatch(numbers):
+        raise click.BadParameter(f"{word!r} must look like input=1,3,640,640 (or 1x3x640x640)")
+    return name, tuple(int(number) for number in re.split("[,x]", numbers))
 
 
-def _durations_ms(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: tuple[str, ...],
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for word in words:
-        name, _, duration = word.rpartition("=")
-        match = _DURATION.fullmatch(duration)
-        try:
-            number = float(match["number"]) if match else 0.0
-        except ValueError:
-            number = 0.0
-        if match is None or not name or not 0 < number < math.inf:
-            raise click.BadParameter(
-                f"{word!r} must look like my.domain.MyOp=0.5ms, a time above 0 in us, ms or s"
-            )
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice; leave one out")
-        found[name] = number * _MS[match["unit"]]
-    return found
+def _count(word: str) -> tuple[str, int]:
+    name, _, number = word.partition("=")
+    if not number.isdecimal() or int(number) < 1:
+        raise click.BadParameter(f"{word!r} must look like boxes=100, a whole number of at least 1")
+    return name, int(number)
+
+
+def _duration_ms(word: str) -> tuple[str, float]:
+    name, _, duration = word.rpartition("=")
+    match = _DURATION.fullmatch(duration)
+    number = float(match["number"]) if match else 0.0
+    if match is None or not name or not 0 < number < math.inf:
+        raise click.BadParameter(
+            f"{word!r} must look like my.domain.MyOp=0.5ms, a time above 0 in us, ms or s"
+        )
+    return name, number * _MS[match["unit"]]
 
 
 def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
@@ -183,7 +167,7 @@ SHAPE: Decorator = option(
     "shapes",
     section=COMMON,
     multiple=True,
-    callback=_shapes,
+    callback=_by_name(_shape),
     metavar="NAME=N,N,...",
     help="Shape of an input with free dimensions: --shape input=1,3,640,640. A pattern names "
     "several inputs: --shape 'past_*=1x12x128x64'.",
@@ -192,7 +176,7 @@ ASSUME: Decorator = option(
     "--assume",
     section=WHAT,
     multiple=True,
-    callback=_counts,
+    callback=_by_name(_count),
     metavar="WHAT=N",
     help="How many an operator finds whose output depends on the data: boxes=100 "
     "(NonMaxSuppression), values=100 (NonZero, Compress, Unique). The prediction states it.",
@@ -202,7 +186,7 @@ CUSTOM: Decorator = option(
     "custom_ms",
     section=WHAT,
     multiple=True,
-    callback=_durations_ms,
+    callback=_by_name(_duration_ms),
     metavar="DOMAIN.OP=TIME",
     help="Time of one run of an operator that resperf has no layer for: "
     "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",
@@ -286,12 +270,6 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         type=click.Choice(tuple(OPTIMIZERS)),
         help="Measure training steps with this optimizer instead of inference.",
     ),
-    option(
-        "--provider",
-        section=HOW,
-        metavar="P",
-        help="Execution provider of ONNX Runtime on a GPU: cuda or tensorrt.",
-    ),
 )
 
 
@@ -351,21 +329,6 @@ def show_notes(notes: Sequence[str]) -> None:
 
 @contextmanager
 def bar_of_steps(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Give a callback (done, total, name) that updates a bar on stderr, or writes a line a minute.
-
-    The line if stderr is no terminal.
-    """
-    if not sys.stderr.isatty():
-        heartbeat = Heartbeat("measuring")
-        yield lambda done, count, name: heartbeat.beat(f"{done} of {count} {what}, {name}")
-        return
-    bar = require("tqdm", "bench").tqdm(desc=what, unit=what.removesuffix("s"), leave=False)
-
-    def update(done: int, count: int, name: str) -> None:
-        bar.total, bar.n = count, done
-        bar.set_postfix_str(name)
-
-    try:
-        yield update
-    finally:
-        bar.close()
+    """Give a callback (done, total, name) that shows on stderr how many are done."""
+    with closing(Steps(what)) as steps:
+        yield steps.show

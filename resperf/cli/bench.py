@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import (
-    COUNT,
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    POSITIVE,
-    output,
-    paths,
-    run_options,
-    run_settings,
-    settings_name,
-    show_json,
-    show_notes,
-)
-from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, Command, option
+from resperf.cli import _options as options
+from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
+from resperf.files import shipped_files
 from resperf.targets import device_number
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Acquisition
-    from resperf.campaign.fusion import CheckedFusion
     from resperf.platform import Platform
     from resperf.settings import Setting
     from resperf.targets import Target
@@ -49,18 +36,18 @@ INTERRUPTED = 130
 
 @click.command("bench", cls=Command, epilog=EPILOG)
 @click.argument("campaign", metavar="CAMPAIGN")
-@output(
+@options.output(
     "FILE.h5",
     "Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-SETTING...].h5, "
     "in datasets/ if that folder exists]",
 )
-@DEVICE
-@FRAMEWORK
-@run_options
+@options.DEVICE
+@options.FRAMEWORK
+@options.run_options
 @option(
     "--processes",
     section=HOW,
-    type=COUNT,
+    type=options.COUNT,
     metavar="N",
     help="Processes of this host that share each training step of a network, of one thread each "
     "unless --threads says otherwise, and each with its own batch and GPU (torch only).",
@@ -68,18 +55,23 @@ INTERRUPTED = 130
 @option(
     "--hours",
     section=COMMON,
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
     "if any]",
 )
-@option("--samples", section=WHAT, type=COUNT, help="Total number of distinct layers to measure.")
-@paths(
+@option(
+    "--samples",
+    section=WHAT,
+    type=options.COUNT,
+    help="Total number of distinct layers to measure.",
+)
+@options.paths(
     "--networks",
     "--network",
     "networks",
     text="Network file or folder: variations of its layers are measured as well",
 )
-@paths("--exclude", text="Network file or folder: none of its layers is measured")
+@options.paths("--exclude", text="Network file or folder: none of its layers is measured")
 @option(
     "--adaptive",
     section=WHAT,
@@ -87,19 +79,12 @@ INTERRUPTED = 130
     help="After a first batch, choose the layers whose predictions are least certain.",
 )
 @option(
-    "--check-fusion",
-    section=OUTPUT,
-    is_flag=True,
-    help="First measure whether the framework fuses operators as resperf's rules for it assume "
-    "(tensorflow only; onnxruntime reports what it fuses).",
-)
-@option(
     "--dry-run",
     section=COMMON,
     is_flag=True,
     help="Print what would be measured and how long it takes, then stop.",
 )
-@JSON
+@options.JSON
 def command(
     campaign: str,
     output: Path | None,
@@ -110,7 +95,6 @@ def command(
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
-    check_fusion: bool,
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -127,13 +111,9 @@ def command(
     from resperf.campaign.adaptive import first_batch
     from resperf.network.files import network_files
 
-    if dry_run and check_fusion:
-        raise click.UsageError(
-            "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
-        )
     target = named_target(device, framework)
     defined = Campaign.from_toml(find_campaign(campaign))
-    settings = run_settings(device, **how)
+    settings = options.run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
     if defined.kinds and settings.get("processes", 1) > 1:
         raise CampaignError(
@@ -154,7 +134,6 @@ def command(
         bench,
         hours=hours,
         acquisition=_acquisition() if adaptive else None,
-        check_fusion=check_fusion,
     )
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
@@ -170,12 +149,6 @@ def _acquisition() -> Acquisition:
     return acquisition_scores
 
 
-def campaign_folders() -> list[Path]:
-    """Folders that hold the shipped campaigns: of the repository, of the wheel."""
-    package = Path(__file__).resolve().parent.parent
-    return [package.parent / "microbench", package / "data" / "microbench"]
-
-
 def find_campaign(name: str) -> Path:
     """Find a campaign's file by its path or by the name of a shipped one.
 
@@ -187,7 +160,7 @@ def find_campaign(name: str) -> Path:
     given = Path(name)
     if given.is_file():
         return given
-    shipped = {p.stem: p for folder in campaign_folders() for p in sorted(folder.glob("*.toml"))}
+    shipped = {path.stem: path for path in shipped_files("microbench", "*.toml")}
     if name in shipped:
         return shipped[name]
     known = ", ".join(sorted(shipped)) or "none"
@@ -200,7 +173,7 @@ def default_output(campaign: str, target: Target, settings: Mapping[str, Any]) -
     """Name the dataset of a campaign and of how it is run, in ``datasets/`` if that exists."""
     number = device_number(settings.get("device", ""))
     device = target.device_class + (str(number) if number else "")
-    name = f"{campaign}-{device}-{target.framework}{settings_name(settings)}"
+    name = f"{campaign}-{device}-{target.framework}{options.settings_name(settings)}"
     folder = Path("datasets")
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"
 
@@ -226,16 +199,14 @@ def show_plan(
             "networks": len(planned.networks),
             "repeats": planned.repeats,
             "hours": planned.hours,
-            "published_hours": planned.published_hours,
             "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
-            "weight_bytes": planned.weight_bytes,
             "too_large": planned.too_large,
             "first_batch": first,
             "notes": list(planned.notes),
         }
-        show_json(values)
+        options.show_json(values)
         return
     click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
@@ -244,12 +215,6 @@ def show_plan(
         click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
-    if planned.published_hours is not None:
-        click.echo(
-            f"at the pace of ResPerfNet's authors ({planned.target.published_s:g} s a "
-            f"configuration) {planned.published_hours:.3g} hours; the layers have "
-            f"{format_bytes(planned.weight_bytes)} of weights, none of which is kept on the disk"
-        )
     if planned.too_large:
         click.echo(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:
@@ -260,18 +225,17 @@ def show_plan(
         )
     if first is not None:
         click.echo(f"after the first {first} layers, the campaign chooses those it predicts worst")
-    show_notes(planned.notes)
+    options.show_notes(planned.notes)
 
 
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
     """Print how a campaign ended, and what to type next."""
-    from resperf.campaign import format_duration
     from resperf.measurement import Status
+    from resperf.units import format_duration
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
-    warnings = [found.warning for found in result.fusions if found.warning]
-    show_notes((*result.notes, *warnings))
+    options.show_notes(result.notes)
     if as_json:
         values = {
             "dataset": str(result.path),
@@ -287,12 +251,10 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "median_overhead_s": result.overhead_s,
             "choosing_s": result.choosing_s,
             "notes": list(result.notes),
-            "fusions": [found.to_json() for found in result.fusions],
             "failure": result.failure or None,
         }
-        show_json(values)
+        options.show_json(values)
         return
-    show_fusions(result.fusions)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
     click.echo(
@@ -316,11 +278,3 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     else:
         cause = "time limit reached" if result.reason == "hours" else "interrupted"
         click.echo(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
-
-
-def show_fusions(found: Sequence[CheckedFusion]) -> None:
-    """Print what was found for each pair of operators, one per line."""
-    for each in found:
-        shares = ", ".join(f"{s.saved:.0%} ({s.low:.0%} to {s.high:.0%})" for s in each.savings)
-        saves = f"; saves {shares} of the second" if shares else ""
-        click.echo(f"{each.rule}: {each.finding}{saves}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from resperf.cli import _options as options
 from resperf.cli._groups import Group
-from resperf.cli._options import PATH, output
 
 
 @click.group(cls=Group, epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
@@ -16,8 +16,8 @@ def command() -> None:
 
 
 @command.command(epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
-@click.argument("bundles", type=PATH, nargs=-1, required=True)
-@output("OUT", "The merged bundle.", required=True)
+@click.argument("bundles", type=options.PATH, nargs=-1, required=True)
+@options.output("OUT", "The merged bundle.", required=True)
 def merge(bundles: tuple[Path, ...], output: Path) -> None:
     """Merge BUNDLES into one, which predicts with the part nearest to a setting and machine.
 

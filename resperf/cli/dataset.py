@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from resperf.cli import _options as options
 from resperf.cli._groups import Group
-from resperf.cli._options import JSON, PATH, output, show_json
 from resperf.cli._sections import COMMON, OUTPUT, WHAT, option
 from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
-    from resperf.dataset import DatasetInfo, Imported, Summary
+    from resperf.dataset import Imported, Summary
     from resperf.dataset.importing.published import Untyped
 
-FILE = click.argument("file", type=PATH)
-FILES = click.argument("files", type=PATH, nargs=-1, required=True)
+FILE = click.argument("file", type=options.PATH)
+FILES = click.argument("files", type=options.PATH, nargs=-1, required=True)
 FORCE = option("--force", section=OUTPUT, is_flag=True, help="Replace an output that exists.")
 
 
@@ -32,14 +32,14 @@ def command() -> None:
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
 @FILE
-@JSON
+@options.JSON
 def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""
     from resperf.dataset import summarize
 
     summary = summarize(file)
     if as_json:
-        show_json(summary.to_json())
+        options.show_json(summary.to_json())
         return
     tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
@@ -68,15 +68,8 @@ def _identity(summary: Summary) -> str:
         + (f" ({options})" if options else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
-        **({"fusions": _fusions(info)} if info.fusions else {}),
     }
     return "\n".join(printable(f"{name:11}{line or 'none'}") for name, line in lines.items())
-
-
-def _fusions(info: DatasetInfo) -> str:
-    from resperf.campaign.fusion import FINDINGS
-
-    return ", ".join(f"{found['rule']}: {FINDINGS[found['fused']]}" for found in info.fusions)
 
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:
@@ -188,7 +181,7 @@ def _cell(name: str, value: float) -> str:
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
 @FILE
-@JSON
+@options.JSON
 def check(file: Path, as_json: bool) -> None:
     """Check FILE: layout, units, keys, duplicates, checksum.
 
@@ -202,7 +195,7 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"warning: {noisy}", err=True)
     if as_json:
         warnings = [noisy] if noisy else []
-        show_json({"path": str(file), "problems": problems, "warnings": warnings})
+        options.show_json({"path": str(file), "problems": problems, "warnings": warnings})
     else:
         for problem in problems:
             click.echo(problem)
@@ -219,16 +212,16 @@ def check(file: Path, as_json: bool) -> None:
     epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
 @FILE
-@output("OUT", "Ends in .csv or .parquet.", required=True)
+@options.output("OUT.csv", "The file to write.", required=True)
 @FORCE
-@JSON
+@options.JSON
 def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
-    """Write FILE's rows as CSV or Parquet: one file per kind of layer."""
+    """Write FILE's rows as CSV: one file per kind of layer."""
     from resperf.dataset import export_dataset
 
     written = export_dataset(file, output, replace=force)
     if as_json:
-        show_json({"files": [str(path) for path in written]})
+        options.show_json({"files": [str(path) for path in written]})
     else:
         for path in written:
             click.echo(str(path))
@@ -254,7 +247,7 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
 @option(
     "--mapping",
     section=WHAT,
-    type=PATH,
+    type=options.PATH,
     metavar="MAP.toml",
     help="Mapping that says what the columns of other files mean.",
 )
@@ -268,13 +261,13 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
 @option(
     "--graphs",
     section=WHAT,
-    type=PATH,
+    type=options.PATH,
     metavar="FOLDER",
     help="ONNX files of the networks of neusight, timm or trtexec, each with a network's name.",
 )
-@output("OUT", "The dataset.", required=True)
+@options.output("OUT", "The dataset.", required=True)
 @FORCE
-@JSON
+@options.JSON
 def import_files(
     files: tuple[Path, ...],
     source: str | None,
@@ -330,7 +323,7 @@ def import_files(
         chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
         imported = import_dataset(files, output, mapping=chosen, device=device)
     if as_json:
-        show_json(_import_document(output, imported))
+        options.show_json(_import_document(output, imported))
         return
     click.echo(_import_text(output, imported))
 
@@ -431,9 +424,9 @@ def _import_text(output: Path, imported: Imported) -> str:
 
 @command.command(epilog="Example: resperf dataset merge night1.h5 night2.h5 -o both.h5")
 @FILES
-@output("OUT", "The merged file.", required=True)
+@options.output("OUT", "The merged file.", required=True)
 @FORCE
-@JSON
+@options.JSON
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Merge FILES of one machine, or published ones of several devices.
 
@@ -446,6 +439,6 @@ def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)
     if as_json:
-        show_json({"path": str(output), "rows": len(merged.measurements)})
+        options.show_json({"path": str(output), "rows": len(merged.measurements)})
     else:
         click.echo(f"{output}: {len(merged.measurements)} rows from {len(files)} files")

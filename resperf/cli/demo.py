@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import JSON, POSITIVE, show_json
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @option(
     "--minutes",
     section=COMMON,
-    type=POSITIVE,
+    type=options.POSITIVE,
     default=3.0,
     show_default=True,
     metavar="M",
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Folder for the dataset and the bundle; a later demo resumes there.",
 )
-@JSON
+@options.JSON
 def command(minutes: float, folder: Path, as_json: bool) -> None:
     """Measure layers, train on them, and compare predictions of real networks with measurements.
 
@@ -72,7 +72,7 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
             for prediction, measured in result.rows
         ]
         places = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
-        show_json({**places, "mean_error": error, "networks": networks})
+        options.show_json({**places, "mean_error": error, "networks": networks})
         return
     print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
     print(_next_commands(result.dataset, result.bundle))

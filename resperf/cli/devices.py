@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from resperf.cli._options import BUNDLE, JSON, show_json
+from resperf.cli import _options as options
 from resperf.cli._sections import Command
 
 
 @click.command(cls=Command, epilog="Example: resperf devices --json")
-@BUNDLE
-@JSON
+@options.BUNDLE
+@options.JSON
 def command(bundle: str | None, as_json: bool) -> None:
     """List the devices that `resperf predict` knows, and what answers for them.
 
@@ -32,7 +32,7 @@ def command(bundle: str | None, as_json: bool) -> None:
     if as_json and bundle is None:
         rows = [{name: row[name] for name in row if name != "provenance"} for row in rows]
     if as_json:
-        show_json(rows)
+        options.show_json(rows)
         return
     print(device_table(rows))
     if not parts:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import JSON, run_settings, show_json
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.errors import ResperfError
 
@@ -35,27 +35,25 @@ Examples:
     help="Check instead whether the backend of a target, such as onnxruntime/cpu, keeps its "
     "contract here: a small layer of each kind is built, run and freed.",
 )
-@JSON
+@options.JSON
 def command(device: str | None, conformance: str | None, as_json: bool) -> None:
     """Say what this machine can measure, what is missing, and what you could improve.
 
     Nothing is changed.
     """
-    from resperf.cli.bench import campaign_folders
     from resperf.report.doctor import conformance_text, doctor_text
     from resperf.workflows.doctor import examine
 
     if conformance is not None:
-        checked = _checked(conformance, run_settings(device))
+        checked = _checked(conformance, options.run_settings(device))
         if as_json:
-            show_json({**checked.to_json(), "conforms": checked.conforms})
+            options.show_json({**checked.to_json(), "conforms": checked.conforms})
         else:
             print(conformance_text(checked))
         return
-    campaigns = [path for folder in campaign_folders() for path in sorted(folder.glob("*.toml"))]
-    found = examine(device, campaigns=campaigns)
+    found = examine(device)
     if as_json:
-        show_json(found.to_json())
+        options.show_json(found.to_json())
     else:
         print(doctor_text(found))
 

@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 from click.core import ParameterSource
 
-from resperf.cli._options import (
-    BUNDLE,
-    DATASET,
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    PATH,
-    SEED,
-    RowsCommand,
-    positive_integers,
-    show_json,
-    show_notes,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, WHAT, option
 
 if TYPE_CHECKING:
@@ -43,19 +31,15 @@ Examples:
 """
 
 
-def _names(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    words: str | None,
-) -> tuple[str, ...]:
+def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (words or "").split(",") if word.strip())
 
 
-@click.command(cls=RowsCommand, epilog=_EXAMPLES)
-@DATASET
-@BUNDLE
-@DEVICE
-@FRAMEWORK
+@click.command(cls=options.RowsCommand, epilog=_EXAMPLES)
+@options.DATASET
+@options.BUNDLE
+@options.DEVICE
+@options.FRAMEWORK
 @option(
     "--split",
     section=WHAT,
@@ -74,7 +58,7 @@ def _names(
 @option(
     "--test",
     section=WHAT,
-    type=PATH,
+    type=options.PATH,
     metavar="OTHER.h5",
     help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
@@ -82,7 +66,7 @@ def _names(
     "--rows",
     section=WHAT,
     multiple=True,
-    callback=positive_integers,
+    callback=options.positive_integers,
     metavar="N...",
     help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
 )
@@ -101,8 +85,8 @@ def _names(
     help="Judge --methods for whole networks: each network, or family of them, by a fit without "
     "it. With --folds K, K parts of them are left out.",
 )
-@SEED
-@JSON
+@options.SEED
+@options.JSON
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -180,13 +164,13 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
 
     evaluation = evaluate(file, bundle, split, SumOfLayers(bundle))
     if as_json:
-        show_json([row.to_json() for row in evaluation.rows])
+        options.show_json([row.to_json() for row in evaluation.rows])
     else:
         print(_table(evaluation))
         for row in evaluation.rows:
             if row.networks:
                 print(f"\n{row.phase}, {row.method}:\n{_networks_table(row)}")
-    show_notes(evaluation.notes)
+    options.show_notes(evaluation.notes)
 
 
 def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool) -> None:
@@ -200,7 +184,7 @@ def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_jso
         # Finished results may have taken hours: show them even after Ctrl-C.
         if found:
             _show(found, as_json)
-    show_notes(comparison.notes)
+    options.show_notes(comparison.notes)
 
 
 def _leave_out(
@@ -220,15 +204,15 @@ def _leave_out(
     notes: list[str] = []
     found = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
     if as_json:
-        show_json([each.to_json() for each in found])
+        options.show_json([each.to_json() for each in found])
     else:
         print(left_out_text(found))
-    show_notes(list(dict.fromkeys(notes)))
+    options.show_notes(list(dict.fromkeys(notes)))
 
 
 def _show(found: Sequence[Compared], as_json: bool) -> None:
     if as_json:
-        show_json([row.to_json() for row in found])
+        options.show_json([row.to_json() for row in found])
         return
     from resperf.report.methods import methods_text
 

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import click
 
-from resperf.cli._options import (
-    COUNT,
-    JSON,
-    PATH,
-    BatchCommand,
-    positive_integers,
-    show_json,
-    show_notes,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, WHAT, option
 from resperf.errors import TrainingError
 
 
-class FitRunCommand(BatchCommand):
+class FitRunCommand(options.BatchCommand):
     """A command that also takes several ``--iterations``."""
 
     spread_options = ("--batch", "--iterations")
@@ -31,18 +23,18 @@ class FitRunCommand(BatchCommand):
     epilog="\b\nExamples:\n  resperf fit-run log.csv --batch 64 128 --iterations 10000\n"
     "  resperf fit-run log.csv --fit-batch 16 --fit-iterations 150  (judged on the larger runs)",
 )
-@click.argument("log", type=PATH, metavar="LOG.csv")
+@click.argument("log", type=options.PATH, metavar="LOG.csv")
 @option(
     "--fit-batch",
     section=WHAT,
-    type=COUNT,
+    type=options.COUNT,
     metavar="N",
     help="Fit to runs of at most this batch size; the others judge the fit.",
 )
 @option(
     "--fit-iterations",
     section=WHAT,
-    type=COUNT,
+    type=options.COUNT,
     metavar="N",
     help="Fit to runs of at most so many iterations; the others judge the fit.",
 )
@@ -51,7 +43,7 @@ class FitRunCommand(BatchCommand):
     "batches",
     section=COMMON,
     multiple=True,
-    callback=positive_integers,
+    callback=options.positive_integers,
     metavar="N ...",
     help="Batch sizes to predict.",
 )
@@ -59,11 +51,11 @@ class FitRunCommand(BatchCommand):
     "--iterations",
     section=COMMON,
     multiple=True,
-    callback=positive_integers,
+    callback=options.positive_integers,
     metavar="N ...",
     help="Numbers of iterations to predict.",
 )
-@JSON
+@options.JSON
 def command(
     log: Path,
     fit_batch: int | None,
@@ -115,13 +107,13 @@ def command(
                 runs, judged.predicted_s, judged.errors(), strict=True
             )
         ]  # fmt: skip
-        show_json(
+        options.show_json(
             {"coefficients_s": dict(fit.coefficients), "runs": rows, "predictions": predictions,
              "notes": notes}
         )  # fmt: skip
         return
     print(formula_text(fit))
     print(f"\n{runs_text(judged, chosen)}")
-    show_notes(notes)
+    options.show_notes(notes)
     if asked:
         print(f"\n{asked_text(fit, asked)}")

@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import (
-    ALL,
-    BATCH,
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    NETWORK,
-    SHAPE,
-    BatchCommand,
-    bar_of_steps,
-    output,
-    run_options,
-    run_settings,
-    seconds,
-    show_json,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import OUTPUT, WHAT, option
 from resperf.errors import require
 
@@ -32,27 +17,27 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    cls=BatchCommand,
+    cls=options.BatchCommand,
     epilog="Example: resperf measure models/networks/vgg16.onnx --device cpu --batch 1 8 "
     "--against cpu-onnxruntime",
 )
-@NETWORK
-@DEVICE
-@FRAMEWORK
-@run_options
-@BATCH
-@SHAPE
+@options.NETWORK
+@options.DEVICE
+@options.FRAMEWORK
+@options.run_options
+@options.BATCH
+@options.SHAPE
 @option(
     "--against",
     section=OUTPUT,
     metavar="B",
     help="Bundle (name, folder or device) whose prediction is shown beside the measurement.",
 )
-@seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
-@output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
+@options.seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
+@options.output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
 @option("--no-layers", section=WHAT, is_flag=True, help="Measure the whole network only.")
-@ALL
-@JSON
+@options.ALL
+@options.JSON
 def command(
     network: Path,
     device: str | None,
@@ -96,7 +81,7 @@ def command(
     bundle = None
     if against is not None:
         bundle = as_adapted(find_bundle(None, target.framework, against))
-    started = backend(target.framework, target.device_class, **run_settings(device, **how))
+    started = backend(target.framework, target.device_class, **options.run_settings(device, **how))
     # Refuse what cannot be compared or written before measuring for minutes.
     if output is not None:
         refuse_to_append(output, started.setting(), started.platform())
@@ -109,7 +94,7 @@ def command(
     try:
         for each, prediction in zip(networks, predictions, strict=True):
             with (
-                bar_of_steps("layers") as progress,
+                options.bar_of_steps("layers") as progress,
                 reference_monitor(started, bundle=bundle) as monitor,
             ):
                 measured = measure_network(
@@ -141,4 +126,4 @@ def command(
     finally:
         # Batches that were measured are printed even if another one fails.
         if as_json and documents:
-            show_json(documents)
+            options.show_json(documents)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import (
-    DATASET,
-    JSON,
-    SEED,
-    output,
-    paths,
-    show_json,
-    show_notes,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
@@ -29,8 +21,8 @@ if TYPE_CHECKING:
     cls=Command,
     epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx",
 )
-@DATASET
-@output(
+@options.DATASET
+@options.output(
     "BUNDLE",
     "Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
     "among the bundles that `resperf predict` finds; needed for several devices.",
@@ -43,17 +35,17 @@ if TYPE_CHECKING:
     metavar="M",
     help=f"{', '.join(METHODS)}.",
 )
-@SEED
+@options.SEED
 @option(
     "--device", section=COMMON, metavar="NAME", help="Name of the device; the dataset's by default."
 )
-@paths(
+@options.paths(
     "--exclude",
     "networks",
     text="Exclude the layers of this network, or of all in this folder, from training, at any "
     "batch size",
 )
-@JSON
+@options.JSON
 def command(
     file: Path,
     output: Path | None,
@@ -84,10 +76,10 @@ def command(
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
-        show_json(_document(bundle, seconds))
+        options.show_json(_document(bundle, seconds))
         return
     print(_table(bundle))
-    show_notes(bundle.part["training"]["notes"])
+    options.show_notes(bundle.part["training"]["notes"])
     print(
         f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
         f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"

@@ -48,12 +48,13 @@ from resperf.quantities import QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
 
 FORMAT = "resperf dataset"
-_INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source", "fusions")
+_INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
 _TABLE_COLUMNS = ROW_COLUMNS.keys() & {each.name for each in dataclasses.fields(KindTable)}
 """Columns of rows that a table has."""
 FILES = (GRAPHS, DESCRIPTIONS)
 """Groups that hold files by digest."""
+# Smaller columns save less than the index of their chunks takes.
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # Raised by h5py for damaged files, depending on the place of the damage.

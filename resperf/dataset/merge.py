@@ -181,7 +181,6 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
         machine_costs=costs,
         merged=tuple(histories),
         source=_joined_sources([part.info.source for part in parts if part.info.source]),
-        fusions=next((p.info.fusions for p in reversed(parts) if p.info.fusions), ()),
     )
 
 

@@ -49,9 +49,6 @@ class DatasetInfo:
     source : mapping
         Origin of imported rows: ``format``, ``description``, ``files``, ``left_out`` and more
         (docs/importing.md). Empty if measured by resperf.
-    fusions : tuple of mapping
-        What `resperf bench --check-fusion` found: ``rule``, ``claimed``, ``fused`` and the
-        ``savings`` at each shape (datasets/README.md). Empty without that option.
     """
 
     setting: Setting
@@ -64,7 +61,6 @@ class DatasetInfo:
     merged: tuple[Mapping[str, Any], ...] = ()
     quantities: tuple[str, ...] = PHASES
     source: Mapping[str, Any] = field(default_factory=dict)
-    fusions: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

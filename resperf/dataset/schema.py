@@ -56,6 +56,7 @@ ROW_COLUMNS: Mapping[str, Column] = {
     "platform": Column("1", "place in the file's platforms", "<i4"),
 }
 
+# Not `resperf.measurement.MAX_SAMPLES`: the width of a column changes with the schema only.
 MAX_STORED_SAMPLES = 64
 
 NETWORKS, GRAPHS, DESCRIPTIONS = "networks", "graphs", "descriptions"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.devices.estimate import DataSheetTime, estimated_layer_ms, estimated_ms
+from resperf.devices.estimate import estimated_layer_ms, estimated_ms
 from resperf.devices.facts import FP32, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
 from resperf.layers import Layer
@@ -18,7 +18,7 @@ from resperf.limits import read_toml
 from resperf.units import MS_PER_S
 
 __all__ = [
-    "FP32", "DataSheetTime", "DeviceFacts", "add_device", "canonical_device", "device_class",
+    "FP32", "DeviceFacts", "add_device", "canonical_device", "device_class",
     "device_facts", "devices", "estimated_layer_ms", "estimated_ms", "is_at_hand",
     "lower_bound_ms", "names_like", "read_device", "target_of",
 ]  # fmt: skip

@@ -32,11 +32,7 @@ __all__ = [
 
 
 class Lowering(Protocol):
-    """The contract of a target's lowering module.
-
-    It may also hold ``FUSION_RULES`` (`resperf.lowering.fusions`): the fusions that it assumes
-    without asking the framework.
-    """
+    """The contract of a target's lowering module."""
 
     def lower(self, network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
         """Lower a network as it runs under `setting` on `platform`."""

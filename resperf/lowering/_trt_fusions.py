@@ -76,12 +76,9 @@ class Fusing(Rewriting):
         plain = f"PWN({own})" if node.op in POINTWISE_OPS and not node.domain else own
         return self.labels.get(node.name, plain)
 
-    def only_reader(self, node: Node) -> Node | None:
+    def reader_of(self, node: Node) -> Node | None:
         """Return the only reader of a node's only output; None for an output of the network."""
-        if sum(map(bool, node.outputs)) != 1 or not self.is_read_once(node):
-            return None
-        (reader,) = self.readers(node.outputs[0])
-        return reader if reader.inputs.count(node.outputs[0]) == 1 else None
+        return self.only_reader(node.outputs[0]) if sum(map(bool, node.outputs)) == 1 else None
 
     def fuse(self, first: Node, last: Node, joined: Node, label: str) -> Node:
         """Replace two nodes, of which only the second reads the first, by one in its place."""
@@ -220,7 +217,7 @@ def _quantized_output(graph: Fusing, node: Node) -> None:
     quantisation is a layer of its own.
     """
     maker = graph.maker.get(node.inputs[0])
-    while maker is not None and graph.only_reader(maker) is not None:
+    while maker is not None and graph.reader_of(maker) is not None:
         quantizable = maker.op in (*_WEIGHTED, POINTWISE, *POINTWISE_OPS, "AveragePool",
                                    "GlobalAveragePool")  # fmt: skip
         if quantizable and graph.is_quantized(maker):
@@ -240,7 +237,7 @@ def _pooled(graph: Fusing, node: Node) -> None:
     "Convolution and Pooling", of one precision; for int8 only (issue 2518). All engines that show
     it (``ConvActPool``) are of ResNets, which begin with a window of 7 and pool windows of 3.
     """
-    reader = graph.only_reader(node)
+    reader = graph.reader_of(node)
     filters = graph.shape(node.inputs[1])
     if reader is None or reader.op != "MaxPool" or filters[1:] not in _POOLED_FILTERS:
         return
@@ -260,7 +257,7 @@ def _pad(graph: Fusing, node: Node) -> None:
     "Padding and Convolution/Deconvolution": if no padding is negative. Not into a pooling: engines
     keep both.
     """
-    conv = graph.only_reader(node)
+    conv = graph.reader_of(node)
     rank = len(graph.shape(node.inputs[0]))
     written = node.attributes.get("pads")
     given = tuple(graph.numbers(node.inputs[1]) or () if written is None else written)
@@ -287,7 +284,7 @@ def _scale(graph: Fusing, node: Node) -> None:
     "Convolution and Scale"; scales that follow each other are one as well. The name of the layer
     does not tell.
     """
-    while (reader := graph.only_reader(node)) is not None:
+    while (reader := graph.reader_of(node)) is not None:
         constant = _scale_of(graph, node, reader)
         if constant is None:
             return
@@ -332,7 +329,7 @@ def _residual(graph: Fusing, node: Node) -> None:
     for name, other in (node.inputs, node.inputs[::-1]):
         maker = graph.maker.get(name)
         fits = maker is not None and maker.op == "Conv" and not maker.domain
-        if maker is None or not fits or graph.only_reader(maker) is not node:
+        if maker is None or not fits or graph.reader_of(maker) is not node:
             continue
         same = graph.shape(name) == graph.shape(other) and len(graph.shape(name)) == _IMAGE_AXES
         if same and not graph.is_weight(other):
@@ -353,7 +350,7 @@ def _activation(graph: Fusing, node: Node) -> None:
     "Convolution and ReLU Activation", "Convolution and Clip Activation"; a product with constant
     weights is a convolution to TensorRT 8, and its example in the documentation.
     """
-    reader = graph.only_reader(node)
+    reader = graph.reader_of(node)
     if reader is not None and reader.op in _BUILT_IN and not reader.domain:
         _take_activation(graph, node, reader, reader.op, reader.op)
 
@@ -375,7 +372,7 @@ def _any_activation(graph: Fusing, node: Node) -> None:
     in single precision keep both layers, and none fuses it behind layers that were merged side by
     side.
     """
-    reader = graph.only_reader(node)
+    reader = graph.reader_of(node)
     if reader is None or "activation" in node.attributes or len(node.inputs) > 3:
         return
     if graph.is_quantized(node):
@@ -408,7 +405,7 @@ def _scaled_activation(graph: Fusing, node: Node) -> None:
 
     "Scale and Activation".
     """
-    reader = graph.only_reader(node)
+    reader = graph.reader_of(node)
     if reader is not None and reader.op in _BUILT_IN and not reader.domain:
         joined = replace(node, name=reader.name, outputs=reader.outputs)
         graph.fuse(node, reader, joined, f"{graph.label(node)} + {reader.op}")
@@ -526,7 +523,7 @@ def _shuffle(graph: Fusing, node: Node) -> None:
     "Shuffle and Shuffle": a layer transposes, reshapes and transposes again. Two that reshape are
     one only if no transposition lies between them.
     """
-    while (reader := graph.only_reader(node)) is not None:
+    while (reader := graph.reader_of(node)) is not None:
         if reader.op not in _SHUFFLES or reader.domain or reader.inputs[0] != node.outputs[0]:
             return
         parts = (*graph.parts.get(node.name, (node,)), *graph.parts.get(reader.name, (reader,)))

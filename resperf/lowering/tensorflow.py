@@ -50,8 +50,8 @@ from resperf.lowering._read import (
     layer_of,
     tensor_of,
 )
-from resperf.lowering.fusions import FusionRule
 from resperf.network import MALFORMED, Network, Node
+from resperf.network.rewriting import Rewriting
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
 
@@ -85,12 +85,6 @@ EITHER_OPS = frozenset({
     *(op for op in Reduce.OPERATORS if op.startswith("Reduce")),
 })  # fmt: skip
 """Operators that run in the layout of what they read; all others in the file's order of axes."""
-FUSION_RULES = (
-    *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-    *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
-    *(FusionRule("dense", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-    FusionRule("dense", "softplus", fused=False),
-)
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
@@ -126,7 +120,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
         network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
     )
     present = without_removed(in_precision(named, setting.precision))
-    rules = _Rules(present, Links.of(present), Storage.of(present, setting.layout or LAYOUT))
+    rules = _Rules(present, Rewriting(present), Storage.of(present, setting.layout or LAYOUT))
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
     for node in present.nodes:
@@ -231,50 +225,12 @@ def without_removed(network: Network) -> Network:
     return replace(network, nodes=tuple(nodes), outputs=outputs)
 
 
-@dataclass(frozen=True)
-class Links:
-    """Which nodes read which tensor, and at which position it is produced.
-
-    Attributes
-    ----------
-    readers : mapping of str to list of Node
-        By tensor name.
-    made_at : mapping of str to int
-        Position of the node that produces a tensor; graph inputs are absent.
-    outputs : frozenset of str
-        Outputs of the network.
-    """
-
-    readers: Mapping[str, list[Node]]
-    made_at: Mapping[str, int]
-    outputs: frozenset[str]
-
-    @classmethod
-    def of(cls, network: Network) -> Links:
-        """Collect the links of a network."""
-        readers: dict[str, list[Node]] = {}
-        made_at: dict[str, int] = {}
-        for position, node in enumerate(network.nodes):
-            for name in filter(None, node.inputs):
-                readers.setdefault(name, []).append(node)
-            for name in filter(None, node.outputs):
-                made_at[name] = position
-        return cls(readers, made_at, frozenset(network.outputs))
-
-    def only_reader(self, name: str) -> Node | None:
-        """Return the only reader of a tensor, if there is exactly one."""
-        found = self.readers.get(name, [])
-        return found[0] if len(found) == 1 and name not in self.outputs else None
-
-
-def foldable_norm(network: Network, links: Links, conv: Node) -> Node | None:
+def foldable_norm(graph: Rewriting, conv: Node) -> Node | None:
     """Return the BatchNormalization that is the only reader of a convolution, if any."""
-    follower = links.only_reader(conv.outputs[0])
+    follower = graph.only_reader(conv.outputs[0])
     if follower is None or follower.op != "BatchNormalization":
         return None
-    constant = all(
-        name in network.tensors and network.tensors[name].is_weight for name in follower.inputs[1:5]
-    )
+    constant = all(map(graph.is_weight, follower.inputs[1:5]))
     return follower if constant and follower.inputs[0] == conv.outputs[0] else None
 
 
@@ -282,8 +238,7 @@ def foldable_norm(network: Network, links: Links, conv: Node) -> Node | None:
 class _Fusion:
     """A node and the followers that are fused into it, in order."""
 
-    network: Network
-    links: Links
+    graph: Rewriting
     nodes: list[Node] = field(default_factory=list)
 
     @property
@@ -298,16 +253,14 @@ class _Fusion:
         return True
 
     def take_norm(self) -> bool:
-        return self.take(foldable_norm(self.network, self.links, self.nodes[-1]))
+        return self.take(foldable_norm(self.graph, self.nodes[-1]))
 
     def take_bias(self, channel_axis: int) -> bool:
         """Fuse an addition of one constant per channel."""
         follower, other = self._addition()
-        tensors = self.network.tensors
-        if follower is None or other not in tensors or not tensors[other].is_weight:
+        if follower is None or not self.graph.is_weight(other):
             return False
-        image = tensors[self.output].shape if self.output in tensors else ()
-        shape = tensors[other].shape
+        image, shape = self.graph.shape(self.output), self.graph.shape(other)
         channels = image[channel_axis] if len(image) >= abs(channel_axis) else -1
         aligned = (1,) * (len(image) - len(shape)) + shape
         fits = len(aligned) == len(image) and aligned[channel_axis] == channels
@@ -317,22 +270,23 @@ class _Fusion:
     def take_residual(self) -> bool:
         """Fuse the addition of another tensor that was computed before."""
         follower, other = self._addition()
-        tensors = self.network.tensors
+        graph, tensors = self.graph, self.graph.tensors
         if follower is None or other not in tensors or tensors[other].is_weight:
             return False
         same = self.output in tensors and tensors[other].shape == tensors[self.output].shape
-        earlier = self.links.made_at.get(other, -1) < self.links.made_at[self.output]
+        maker = graph.maker.get(other)
+        earlier = maker is None or graph.place(maker) < graph.place(self.nodes[-1])
         return same and earlier and other != self.output and self.take(follower)
 
     def take_activation(self) -> str:
-        follower = self.links.only_reader(self.output)
+        follower = self.graph.only_reader(self.output)
         if follower is None or follower.op not in Activation.OPERATORS:
             return "none"
         self.take(follower)
         return function_of(follower.op, follower.attributes)
 
     def _addition(self) -> tuple[Node | None, str]:
-        follower = self.links.only_reader(self.output)
+        follower = self.graph.only_reader(self.output)
         if follower is None or follower.op not in ("Add", "Sum") or len(follower.inputs) != 2:
             return None, ""
         first, second = follower.inputs
@@ -349,7 +303,7 @@ class _Rules:
     """The lowering of single nodes of one network."""
 
     network: Network
-    links: Links
+    graph: Rewriting
     storage: Storage
     transposed: set[tuple[str, bool]] = field(default_factory=set)
 
@@ -405,9 +359,7 @@ class _Rules:
         layer = layer_from_node(self.network, node)
         if layer.kind in NO_OPERATOR:
             raise UnsupportedError(f"no {layer.kind} in TensorFlow: {NO_OPERATOR[layer.kind]}")
-        return _Fusion(self.network, self.links, [node]).lowered(
-            node.op, lower_layer(layer, self.storage.layout)
-        )
+        return _Fusion(self.graph, [node]).lowered(node.op, lower_layer(layer, self.storage.layout))
 
     def _moved(self, node: Node) -> LoweredNode | None:
         """Read a transposition of or to an image: in memory it may move nothing."""
@@ -467,7 +419,7 @@ def _unknown(node: Node, reason: str) -> LoweredNode:
 
 def _conv(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Conv, rules.network, node)
-    fusion = _Fusion(rules.network, rules.links, [node])
+    fusion = _Fusion(rules.graph, [node])
     bias = plain.bias
     bias |= fusion.take_norm()
     bias |= not bias and fusion.take_bias(channel_axis=1)
@@ -479,7 +431,7 @@ def _conv(rules: _Rules, node: Node) -> LoweredNode:
 
 def _dense(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Dense, rules.network, node)
-    fusion = _Fusion(rules.network, rules.links, [node])
+    fusion = _Fusion(rules.graph, [node])
     bias = plain.bias or fusion.take_bias(channel_axis=-1)
     layer = plain.replace(bias=bias, activation=fusion.take_activation())
     return fusion.lowered("MatMul", layer)
@@ -490,7 +442,7 @@ def _pool(rules: _Rules, node: Node) -> LoweredNode:
     mode = str(layer.fields()["mode"])
     local, whole = {"max": ("MaxPool", "Max"), "average": ("AvgPool", "Mean")}[mode]
     op = whole if layer.fields()["whole_image"] else local
-    return _Fusion(rules.network, rules.links, [node]).lowered(op, layer)
+    return _Fusion(rules.graph, [node]).lowered(op, layer)
 
 
 def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
@@ -518,7 +470,7 @@ def _mean(rules: _Rules, node: Node) -> LoweredNode:
         kernel_width=width, mode="average", whole_image=True, layout=rules.storage.layout,
         dtype=image.dtype,
     )  # fmt: skip
-    return _Fusion(network, rules.links, [node]).lowered("Mean", layer)
+    return _Fusion(rules.graph, [node]).lowered("Mean", layer)
 
 
 _RULES: Mapping[str, Callable[[_Rules, Node], LoweredNode]] = {

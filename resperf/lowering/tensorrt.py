@@ -31,7 +31,6 @@ from resperf.lowering._base import (
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._torch_attention import attention_in_parts
 from resperf.lowering._trt_fusions import SHUFFLE, Fusing, fused, is_view
-from resperf.lowering.fusions import FusionRule
 from resperf.network import Network, Node, Tensor
 from resperf.network.canonical import canonical
 from resperf.network.protos import data_type_of
@@ -40,13 +39,6 @@ from resperf.settings import HALF_TYPES, Setting
 
 REFORMAT = "Reformat"
 """Operator of a lowered node that changes the type of a tensor."""
-FUSION_RULES = (
-    FusionRule("conv", "relu"),
-    FusionRule("conv", "clip"),
-    FusionRule("conv", "silu", fused=False),
-    FusionRule("dense", "relu"),
-)
-"""In single precision."""
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 

@@ -7,6 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from resperf.errors import NetworkError, did_you_mean
+from resperf.files import shipped_files
+
+
+def shipped_networks() -> Mapping[str, Path]:
+    """Return the shipped reference networks by name."""
+    return {path.stem: path for path in shipped_files("models/networks", "*.onnx")}
 
 
 def network_file(path: Path) -> Path:
@@ -21,10 +27,7 @@ def network_file(path: Path) -> Path:
     """
     if path.exists() or path.parent != Path():
         return path
-    package = Path(__file__).parents[1]
-    # A checkout has the shipped networks beside the package, an installed wheel inside it.
-    places = (package / "data" / "models" / "networks", package.parent / "models" / "networks")
-    shipped = {file.stem: file for place in places for file in sorted(place.glob("*.onnx"))}
+    shipped = shipped_networks()
     if path.name in shipped:
         return shipped[path.name]
     raise NetworkError(

@@ -136,6 +136,12 @@ class Rewriting:
         name = node.outputs[0]
         return len(self.readers(name)) == 1 and name not in self.network.outputs
 
+    def only_reader(self, name: str) -> Node | None:
+        """Return the node that alone reads a tensor, once; None for an output of the network."""
+        found = self.readers(name)
+        is_read_once = len(found) == 1 and found[0].inputs.count(name) == 1
+        return found[0] if is_read_once and name not in self.network.outputs else None
+
     def is_near(self, name: str, *values: float) -> bool:
         """Whether a tensor is a constant number, equal to one of some within a tolerance."""
         tensor = self.tensors.get(name)

@@ -15,24 +15,12 @@ UNKNOWN = "unknown"
 
 
 def doctor_text(found: Examination) -> str:
-    """Lay out an examination: devices, frameworks, targets, advice, campaigns."""
+    """Lay out an examination: devices, frameworks, targets, advice."""
     parts = ["devices", _devices(found), "frameworks", _frameworks(found), "targets"]
     headings = ("target", "can be measured", "why", "what to install")
     rows = [[each.target, each.measurable, each.why, each.install] for each in found.targets]
     parts.append(table(headings, rows, text=headings))
     parts += ["what you could improve", "\n".join(found.advice) or "nothing was found"]
-    fitting = [each for each in found.campaigns if each.targets]
-    if fitting:
-        headings = ("campaign", "hours", "what", "fits")
-        rows = [
-            [each.name, "" if each.hours is None else f"{each.hours:g}", each.description,
-             ", ".join(each.targets)]
-            for each in fitting
-        ]  # fmt: skip
-        parts += [
-            "campaigns (resperf bench NAME)",
-            table(headings, rows, text=("campaign", "what", "fits")),
-        ]
     titled = zip(parts[::2], parts[1::2], strict=True)
     return "\n\n".join(f"{title}\n{_indented(text)}" for title, text in titled)
 

@@ -28,7 +28,6 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, _cache, _ort_blocks, _ort_graph
 from resperf.lowering import lower as lower_for_target
 from resperf.lowering._base import answer
-from resperf.lowering.fusions import FusionRule
 from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Tensor, read_network
 from resperf.platform import Platform, this_platform
@@ -46,7 +45,6 @@ COPIES = 4
 MEMORY_BYTES = 1 << 40
 """Layers that move more do not fit."""
 VERSION = "1"
-FUSION_RULES = (FusionRule("conv", "relu"), FusionRule("dense", "relu"))
 
 
 def lower(network: Network, _setting: Setting, _platform: Platform) -> LoweredNetwork:

@@ -13,10 +13,10 @@ from resperf.timing.protocol import (
     sample,
 )
 from resperf.timing.reference import ReferenceHistory
-from resperf.timing.statistics import median_interval, rank_correlation
+from resperf.timing.statistics import rank_correlation
 
 __all__ = [
     "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "Probe", "ReferenceHistory",
-    "Sampler", "SamplingProtocol", "WallClock", "median_interval",
+    "Sampler", "SamplingProtocol", "WallClock",
     "pooled", "rank_correlation", "sample",
 ]  # fmt: skip

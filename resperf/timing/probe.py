@@ -14,9 +14,11 @@ SLOW = 1.4
 KNOWN_READINGS = 400
 """Assumed number of checks of a usual time from elsewhere, if unknown."""
 _MAX_READINGS = 5000
+# Of which the fastest counts: an interrupted run is not slow work.
 _MIN_RUNS = 6
 _MAX_RUNS = 36
 """Work that is slow in this many runs is slow, not just interrupted."""
+# Fewer have no lower quartile of their own.
 _MIN_READINGS = 4
 
 

@@ -15,8 +15,8 @@ from typing import Self
 
 from resperf.errors import CampaignError
 from resperf.limits import AT_LEAST_1, BETWEEN_0_AND_1, Limited, limited
-from resperf.measurement import MAX_SAMPLES, Samples, StopReason
-from resperf.timing.statistics import capped, drifts, relative_half_width
+from resperf.measurement import MAX_SAMPLES, Samples, StopReason, capped
+from resperf.timing.statistics import drifts, relative_half_width
 from resperf.units import NS_PER_MS, NS_PER_S
 
 Clock = Callable[[], int]

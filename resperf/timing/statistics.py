@@ -1,11 +1,12 @@
-"""Robust statistics of repeated timings: the median's interval, drift, and a bounded summary."""
+"""Robust statistics of repeated timings: the median's interval, and drift."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
-from statistics import StatisticsError, correlation, median, quantiles
+from statistics import NormalDist, StatisticsError, correlation, median
 
 SIGNIFICANT_Z = 2.576
 """Two-sided 1% point of the normal distribution."""
@@ -33,7 +34,7 @@ def interval_rank(count: int, confidence: float) -> int | None:
     """
     if count > 100:
         # The normal approximation of the binomial is accurate to well within one rank.
-        z = _normal_quantile(0.5 + confidence / 2)
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
         return max(1, math.floor((count - z * math.sqrt(count)) / 2))
     outside, rank = 0.0, None
     for k in range(1, count // 2 + 1):
@@ -42,13 +43,6 @@ def interval_rank(count: int, confidence: float) -> int | None:
             break
         rank = k
     return rank
-
-
-@cache
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:
@@ -120,35 +114,5 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _mean_ranks(samples: Sequence[float]) -> list[float]:
-    order = sorted(range(len(samples)), key=samples.__getitem__)
-    ranks = [0.0] * len(samples)
-    start = 0
-    while start < len(order):
-        stop = start
-        while stop < len(order) and samples[order[stop]] == samples[order[start]]:
-            stop += 1
-        for position in order[start:stop]:
-            ranks[position] = (start + stop - 1) / 2
-        start = stop
-    return ranks
-
-
-def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
-    """Return at most `limit` values: all samples, or their evenly spaced quantiles.
-
-    Parameters
-    ----------
-    samples : sequence of float
-    limit : int
-        At least 2.
-
-    Returns
-    -------
-    tuple of float
-        The samples in their order where they fit; else quantiles 0, 1/(limit-1), ..., 1,
-        ascending and linearly interpolated.
-    """
-    if len(samples) <= limit:
-        return tuple(samples)
-    between = quantiles(samples, n=limit - 1, method="inclusive") if limit > 2 else []
-    return (min(samples), *between, max(samples))
+    ordered = sorted(samples)
+    return [(bisect_left(ordered, x) + bisect_right(ordered, x) - 1) / 2 for x in samples]

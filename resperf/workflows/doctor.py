@@ -24,7 +24,6 @@ from typing import Any
 from resperf import disk_cache, nvml
 from resperf.backends._facts import FrameworkFacts
 from resperf.bundle import user_folder
-from resperf.campaign import Campaign
 from resperf.errors import ResperfError, first_line
 from resperf.platform import this_platform
 from resperf.platform_facts import clock_governors, container_cores, container_memory_bytes
@@ -39,7 +38,6 @@ MEASURING = {"h5py": "bench", "psutil": "bench", "tqdm": "bench"}
 LEAST_BYTES = 2 << 30
 """Memory and disk below which a warning is due."""
 BUSY_SHARE = 0.25
-_MEMORY_SHARE = 0.8
 
 
 class Answer(StrEnum):
@@ -148,16 +146,6 @@ class TargetState(Record):
 
 
 @dataclass(frozen=True)
-class FittingCampaign(Record):
-    """A shipped campaign and the targets on which its layers fit into memory."""
-
-    name: str
-    description: str
-    hours: float | None
-    targets: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Examination(Record):
     """All that the doctor found.
 
@@ -171,7 +159,6 @@ class Examination(Record):
     targets : tuple of TargetState
     advice : tuple of str
         What the user could improve, one line each.
-    campaigns : tuple of FittingCampaign
     """
 
     host: Host
@@ -180,22 +167,15 @@ class Examination(Record):
     frameworks: tuple[Framework, ...]
     targets: tuple[TargetState, ...]
     advice: tuple[str, ...]
-    campaigns: tuple[FittingCampaign, ...]
 
 
-def examine(
-    device: str | None = None, *, campaigns: Sequence[Path] = (), timeout_s: float = ASK_S
-) -> Examination:
+def examine(device: str | None = None) -> Examination:
     """Look at this machine and ask its frameworks.
 
     Parameters
     ----------
     device : str, optional
         Word of a local device, such as ``"cuda:0"``: only its targets are examined.
-    campaigns : sequence of Path
-        Campaign files of which those that fit are listed.
-    timeout_s : float
-        For each framework.
 
     Raises
     ------
@@ -214,12 +194,8 @@ def examine(
     gpus, no_gpu = _gpus(device) if looks_up else ((), "")
     names = list(dict.fromkeys(row.framework for row in rows))
     with ThreadPoolExecutor(max_workers=max(1, host.cores)) as pool:
-        found = pool.map(lambda name: examine_framework(name, timeout_s=timeout_s), names)
-        frameworks = {each.name: each for each in found}
+        frameworks = {each.name: each for each in pool.map(examine_framework, names)}
     states = tuple(judge(row, frameworks[row.framework], gpus, no_gpu) for row in rows)
-    measurable = [
-        row for row, state in zip(rows, states, strict=True) if state.measurable is not Answer.NO
-    ]
     return Examination(
         host,
         gpus,
@@ -227,7 +203,6 @@ def examine(
         tuple(frameworks.values()),
         states,
         (*host_advice(host), *gpu_advice(gpus, list(frameworks.values()))),
-        tuple(_fitting(path, measurable, host, gpus) for path in campaigns),
     )
 
 
@@ -311,7 +286,7 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, frozenset) else value
 
 
-def examine_framework(name: str, *, timeout_s: float = ASK_S) -> Framework:
+def examine_framework(name: str) -> Framework:
     """Look up a framework's packages, and ask it in a process of its own if there are any."""
     rows = [row for row in targets() if row.framework == name]
     packages: dict[str, str] = {}
@@ -320,7 +295,7 @@ def examine_framework(name: str, *, timeout_s: float = ASK_S) -> Framework:
     module = next(filter(None, map(facts_module, rows)), "")
     if not packages or not module:
         return Framework(name, packages)
-    facts, problem = ask(module, timeout_s=timeout_s)
+    facts, problem = ask(module)
     return Framework(name, packages, facts, problem)
 
 
@@ -496,27 +471,3 @@ def _major(cuda: str) -> int:
     """Return the first number of a version; 0 if it is unknown. Minor versions are compatible."""
     first = cuda.partition(".")[0]
     return int(first) if first.isdecimal() else 0
-
-
-def _fitting(
-    path: Path, rows: Sequence[Target], host: Host, gpus: Sequence[Gpu]
-) -> FittingCampaign:
-    """Find the targets on which the largest layer of a campaign fits into memory."""
-    campaign = Campaign.from_toml(path)
-    limits = campaign.constraints
-    needed = 2 * limits.largest_tensor_bytes + limits.largest_weight_bytes if campaign.kinds else 0
-    cards = [size for gpu in gpus if (size := gpu.facts.get("memory_bytes"))]
-    fitting = []
-    for row in rows:
-        on_card = local_devices(row.device_class) is not None
-        memory_bytes = min(cards, default=host.memory_bytes) if on_card else host.memory_bytes
-        if _is_meant(path.stem, row, on_card) and needed <= _MEMORY_SHARE * memory_bytes:
-            fitting.append(row.name)
-    hours = campaign.run.hours or None
-    return FittingCampaign(campaign.name, campaign.description, hours, tuple(fitting))
-
-
-def _is_meant(name: str, row: Target, on_card: bool) -> bool:
-    """Whether the first word of a campaign's name is of no other sort of devices."""
-    word = name.partition("-")[0]
-    return on_card if word == "gpu" else not is_at_hand(word) or word == row.device_class

@@ -159,14 +159,8 @@ def _run(path: Path, line: int, row: Mapping[str, Any]) -> Run:
     return Run(*values)
 
 
-def fit_run(runs: Sequence[Run], *, relative: bool = False) -> RunFit:
-    """Fit the form by least squares.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-    relative : bool
-        Whether relative errors are minimised, not those in seconds as in the paper.
+def fit_run(runs: Sequence[Run]) -> RunFit:
+    """Fit the form by least squares of the errors in seconds, as in the paper.
 
     Raises
     ------
@@ -192,7 +186,7 @@ def fit_run(runs: Sequence[Run], *, relative: bool = False) -> RunFit:
             "together, or hardly; add runs in which only one of them changes"
         )
     seconds = np.array([run.seconds for run in runs])
-    found = fit_coefficients(matrix, seconds, relative=relative, non_negative=False)
+    found = fit_coefficients(matrix, seconds, relative=False, non_negative=False)
     return RunFit({n: float(c) for n, c in zip(names, found, strict=True)}, tuple(runs))
 
 

@@ -170,11 +170,11 @@ def measure_network(
     path: Path,
     backend: Backend,
     *,
+    monitor: Monitor,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seconds: float = 6.0,
     layers: bool = True,
-    monitor: Monitor | None = None,
     protocol: SamplingProtocol | None = None,
     progress: Progress | None = None,
 ) -> MeasuredNetwork:
@@ -185,6 +185,8 @@ def measure_network(
     path : Path
         ONNX file; weights that are absent are made up.
     backend : Backend
+    monitor : Monitor
+        Of this backend; see `reference_monitor`.
     batch : int, optional
         First dimension of the inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
@@ -193,8 +195,6 @@ def measure_network(
         Time for whole runs; see `resperf.campaign.guarded.guarded_runs`.
     layers : bool
         Measure the layers too, about a third of a second for each distinct one.
-    monitor : Monitor, optional
-        Of earlier measurements of this backend; by default a new one.
     protocol : SamplingProtocol, optional
         Of the layers.
     progress : callable, optional
@@ -206,12 +206,6 @@ def measure_network(
     UnsupportedError
         If the framework cannot run the network.
     """
-    if monitor is None:
-        with reference_monitor(backend) as fresh:
-            return measure_network(
-                path, backend, batch=batch, shapes=shapes, seconds=seconds, layers=layers,
-                monitor=fresh, protocol=protocol, progress=progress,
-            )  # fmt: skip
     network = read_network(path, batch=batch, shapes=shapes)
     subject = NetworkRef(path.stem, graph_digest(weightless(path)))
     timed, row = time_network(

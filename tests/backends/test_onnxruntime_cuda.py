@@ -18,7 +18,7 @@ import onnxruntime
 import pytest
 
 from resperf.backends import onnxruntime_cuda
-from resperf.backends.onnxruntime_cuda import CUDA, TENSORRT, OnnxRuntimeCudaBackend
+from resperf.backends.onnxruntime_cuda import CUDA, OnnxRuntimeCudaBackend
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Activation, Conv, Dense
 from resperf.quantities import PHASES
@@ -81,7 +81,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "OrtValue", Value)
     monkeypatch.setattr(REAL_SESSION, "io_binding", lambda self: Binding(self))
-    names = [TENSORRT, CUDA, "CPUExecutionProvider"]
+    names = [CUDA, "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     return seen
 
@@ -108,11 +108,7 @@ def test_without_the_gpu_build_one_line_says_how_to_get_it() -> None:
     ("settings", "words"),
     [
         ({"device": "cpu"}, "device=cpu is no CUDA device"),
-        ({"provider": "rocm"}, "provider=rocm .* cuda, tensorrt"),
         ({"precision": "int8"}, "precision=int8 .* fp32, tf32, fp16"),
-        ({"provider": "tensorrt", "precision": "fp32"}, "precision=fp32 .* tf32, fp16, bf16"),
-        ({"provider": "tensorrt", "layout": "nhwc"}, "TensorRT chooses itself"),
-        ({"conv_search": "all"}, "EXHAUSTIVE, HEURISTIC, DEFAULT"),
         ({"threads": -1}, "threads=-1"),
     ],
 )
@@ -138,8 +134,7 @@ def test_a_layer_has_three_phases_on_the_device(gpu: Gpu) -> None:
     provider, options = gpu.providers[0]
     assert provider == CUDA
     assert options == {
-        "device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0", "prefer_nhwc": "0",
-        "cudnn_conv_algo_search": "EXHAUSTIVE",
+        "device_id": "1", "use_tf32": "0", "cudnn_conv_algo_search": "EXHAUSTIVE",
     }  # fmt: skip
 
 
@@ -149,7 +144,7 @@ def test_a_network_has_three_phases_on_the_device(gpu: Gpu, network_file: Networ
     path = network_file(
         "relu.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 3]}, {"y": [2, 3]}
     )
-    backend = OnnxRuntimeCudaBackend(threads=1, precision="tf32", cuda_graph=True)
+    backend = OnnxRuntimeCudaBackend(threads=1, precision="tf32")
     with backend.network(path, batch=None) as built:
         for phase in built.phases.values():
             assert phase.sampler() > 0
@@ -157,9 +152,8 @@ def test_a_network_has_three_phases_on_the_device(gpu: Gpu, network_file: Networ
         (y,) = built.phases["postprocess_ms"].sampler.run()
         assert (y >= 0).all()
     assert gpu.providers[0][1]["use_tf32"] == "1"
-    assert gpu.providers[0][1]["enable_cuda_graph"] == "1"
     setting = backend.setting()
-    assert (setting.provider, setting.precision, setting.cuda_graph) == (CUDA, "tf32", True)
+    assert (setting.provider, setting.precision) == (CUDA, "tf32")
     assert setting.options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
 
 
@@ -183,12 +177,12 @@ def test_a_provider_that_fails_to_load_says_what_to_install(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise RuntimeError("Please install TensorRT libraries as mentioned")
+        raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
 
-    backend = OnnxRuntimeCudaBackend(threads=1, provider="tensorrt")
-    assert backend.setting().precision == "tf32"
+    backend = OnnxRuntimeCudaBackend(threads=1)
+    assert backend.setting().precision == "fp32"
     monkeypatch.setattr(onnxruntime, "InferenceSession", fails)
-    with pytest.raises(ResperfError, match=r"TensorrtExecutionProvider did not start .*nvidia-smi"):
+    with pytest.raises(ResperfError, match=r"CUDAExecutionProvider did not start .*nvidia-smi"):
         backend._session(SimpleNamespace(SerializeToString=bytes), {}, LEVEL, "net")
 
 
@@ -200,13 +194,6 @@ def test_too_little_memory_is_a_memory_error(gpu: Gpu, monkeypatch: pytest.Monke
     backend = OnnxRuntimeCudaBackend(threads=1)
     with pytest.raises(MemoryError, match="out of memory"):
         backend.layer(DENSE, budget_ms=1.0)
-
-
-def test_what_is_measured_as_whole_networks_only(gpu: Gpu) -> None:
-    for settings in ({"provider": "tensorrt"}, {"layout": "nhwc"}):
-        backend = OnnxRuntimeCudaBackend(threads=1, **settings)
-        with pytest.raises(UnsupportedError, match="whole networks"):
-            backend.layer(DENSE, budget_ms=1.0)
 
 
 def test_half_precision_is_the_type_of_layers(gpu: Gpu) -> None:

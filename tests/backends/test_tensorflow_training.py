@@ -32,7 +32,7 @@ from resperf.network import read_network
 from resperf.network.weights import weights_of
 from resperf.settings import Setting
 from resperf.timing import SamplingProtocol
-from resperf.workflows.measure import measure_network
+from resperf.workflows.measure import measure_network, reference_monitor
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 NetworkFile = Callable[..., Path]
@@ -201,7 +201,9 @@ def test_the_peak_of_a_network_has_its_weights(optimizer: str, network_file: Net
 
 
 def test_a_file_s_training_step_is_measured_beside_the_reference(trained: Backend) -> None:
-    found = measure_network(NETWORKS / "lenet5.onnx", trained, batch=2, seconds=0.3)
+    lenet = NETWORKS / "lenet5.onnx"
+    with reference_monitor(trained) as monitor:
+        found = measure_network(lenet, trained, monitor=monitor, batch=2, seconds=0.3)
     assert found.row.setting.optimizer == "momentum"
     assert found.quantities["step_ms"] > 0
     assert found.layers == ()

@@ -12,7 +12,6 @@ import pytest
 
 from resperf.campaign import Bench, Campaign, CampaignResult, plan_campaign, run_campaign
 from resperf.campaign.journal import read_journal
-from resperf.campaign.networks import reference_networks
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.store import journal_path
 from resperf.dataset import check_dataset, read_dataset
@@ -29,12 +28,6 @@ from resperf.testing.synthetic import CALL_MS, SESSION_MS, closed_form_ms
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 LENET = SHIPPED / "lenet5.onnx"
 SECONDS = 0.003
-
-
-def built_networks() -> Any:
-    """Build two networks, one of them as bytes."""
-    yield "lenet", LENET
-    yield "copied", (SHIPPED / "squeezenet1_1.onnx").read_bytes()
 
 
 @pytest.fixture
@@ -223,20 +216,6 @@ def test_the_journal_holds_the_graphs_of_its_rows(folder: Path) -> None:
     }
 
 
-def test_builders_yield_files_or_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    output = folder / "a.h5"
-    go(made(folder, files=[], builders=["test_networks:built_networks"]), output)
-    assert [name for name, *_ in runs(output)] == ["copied", "lenet"]
-    assert dict(reference_networks())["lenet5"].read_bytes() == LENET.read_bytes()
-    for word, part in (
-        ("nothing", "no builder 'nothing'; known: reference, or an import string"),
-        ("test_networks:nothing", "'test_networks:nothing' failed .AttributeError"),
-    ):
-        with pytest.raises(CampaignError, match=part):
-            go(made(folder, builders=[word]), folder / "b.h5")
-
-
 def test_files_are_patterns_and_folders(folder: Path) -> None:
     (folder / "more").mkdir()
     shutil.copy(folder / "net1.onnx", folder / "more" / "again.onnx")
@@ -253,10 +232,9 @@ def test_files_are_patterns_and_folders(folder: Path) -> None:
     ("networks", "part"),
     [
         ([1], "networks=.1. must be a table"),
-        ({}, "add files or builders"),
+        ({}, "add files"),
         ({"files": "a.onnx"}, r"files='a.onnx' must be a list of words"),
         ({"files": [""]}, "files=.* must be a list"),
-        ({"builders": [1]}, "builders=.* must be a list"),
         ({"files": ["a"], "batches": 8}, "batches=8 must be a list of integers of at least 1"),
         ({"files": ["a"], "batches": [0]}, "batches=.0. must be a list"),
         ({"files": ["a"], "batches": [True]}, "batches=.* must be a list"),
@@ -268,7 +246,7 @@ def test_files_are_patterns_and_folders(folder: Path) -> None:
         ({"files": ["a"], "threads": []}, "threads=.* is no setting of a framework"),
         (
             {"files": ["a"], "threads": {"a": 1}},
-            "own words are batches, builders, files, repeats, ",
+            "own words are batches, files, repeats, ",
         ),
     ],
 )

@@ -6,16 +6,11 @@ import pytest
 
 from resperf.campaign import Campaign
 from resperf.campaign.sampler import Sampler
-from resperf.cli.bench import campaign_folders
 from resperf.errors import CampaignError
+from resperf.files import shipped_files
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
 
-SHIPPED = [
-    path
-    for folder in campaign_folders()
-    for path in sorted(folder.glob("*.toml"))
-    if Campaign.from_toml(path).kinds
-]
+SHIPPED = [path for path in shipped_files("microbench", "*.toml") if Campaign.from_toml(path).kinds]
 STEM = Conv(
     batch=1, channels_in=3, channels_out=64, height=224, width=224, kernel_height=7,
     kernel_width=7, stride_height=2, stride_width=2, pad_top=3, pad_left=3, pad_bottom=3,

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from resperf.campaign import Campaign
-from resperf.cli.bench import campaign_folders
 from resperf.errors import CampaignError, ResperfError
+from resperf.files import shipped_files
 from resperf.layers import Dense
 
 DENSE: dict[str, Any] = {"batch": 1, "features_in": [8, 16], "features_out": 4}
-SHIPPED = sorted(path for folder in campaign_folders() for path in folder.glob("*.toml"))
+SHIPPED = shipped_files("microbench", "*.toml")
 
 
 def made(**changes: Any) -> Campaign:

@@ -114,7 +114,6 @@ def test_a_dry_run_says_what_fits_the_time(campaign: Path, cli) -> None:
     assert "about the first 1 layers" in printed
     assert cli.json(*words[:-1])["time_limit_hours"] == 1e-5
     assert "each run stops after 9 hours" in cli.text(*words, "9")
-    assert "--check-fusion runs measurements" in cli.error(*words, "9", "--check-fusion")
 
 
 def test_layers_that_are_excluded_too_late_are_told(campaign: Path, cli) -> None:
@@ -219,14 +218,11 @@ def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> N
     words = ["bench", str(campaign), "--framework", "tensorrt", "--dry-run", "--device"]
     shown = cli.run(*words, "cuda:0")
     assert "tiny on cuda with tensorrt, not started" in shown.out
-    # 12 configurations of 48.4 s; of 4 s to build and some 0.2 s to sample.
-    assert "ResPerfNet's authors (48.4 s a configuration) 0.161 hours" in shown.out
     assert "note: planned for a device that is not here, by the rules of its target:" in shown.err
     values = cli.json(*words, "a100")
+    # 12 configurations of 4 s to build and some 0.2 s to sample.
     assert values["hours"] == pytest.approx(12 * 4.2 / 3600, rel=0.05)
     assert values["layers"] == {"dense": 12}
-    assert values["published_hours"] == pytest.approx(12 * 48.4 / 3600)
-    assert values["weight_bytes"] > 0
     assert values["too_large"] == 0
     assert "amp does not exist for tensorrt/cuda" in cli.error(*words, "a100", "--precision", "amp")
     words[3] = "onnxruntime"

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
-import pandas
 import pytest
-from pyarrow import parquet
 
 from resperf.dataset import export_dataset
-from resperf.errors import DatasetError, MissingExtraError, OutputError
+from resperf.errors import DatasetError, OutputError
 
 
 def test_several_kinds_become_several_files(tmp_path: Path, golden: Path) -> None:
@@ -30,15 +27,6 @@ def test_several_kinds_become_several_files(tmp_path: Path, golden: Path) -> Non
     assert failed["detail"] == "killed: 64 MiB übersteigt das Limit"
 
 
-def test_parquet_keeps_types_and_units(tmp_path: Path, golden: Path) -> None:
-    written = export_dataset(golden, tmp_path / "out.parquet")
-    schema = parquet.read_schema(written[1])
-    assert schema.field("execution_ms").metadata[b"unit"] == b"ms"
-    table = pandas.read_parquet(written[1])
-    assert table["bias"].tolist() == [False, False]
-    assert table["execution_ms"].isna().tolist() == [False, True]
-
-
 def test_existing_outputs_stay_unless_told_otherwise(tmp_path: Path, golden: Path) -> None:
     (tmp_path / "out.dense.csv").write_text("mine")
     with pytest.raises(OutputError, match=r"out\.dense\.csv exists"):
@@ -48,12 +36,7 @@ def test_existing_outputs_stay_unless_told_otherwise(tmp_path: Path, golden: Pat
     assert (tmp_path / "out.dense.csv").read_text().startswith("batch,")
 
 
-def test_what_cannot_be_exported_is_named(
-    tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(DatasetError, match=r"must end in \.csv or \.parquet"):
+def test_what_cannot_be_exported_is_named(tmp_path: Path, golden: Path) -> None:
+    with pytest.raises(DatasetError, match=r"must end in \.csv"):
         export_dataset(golden, tmp_path / "out.xlsx")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[parquet\]'"):
-        export_dataset(golden, tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []

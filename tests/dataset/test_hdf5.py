@@ -307,7 +307,7 @@ def test_a_link_keeps_pointing_where_it_did(
     assert len(read_dataset(tmp_path / "disk" / "b.h5").measurements) == 1
 
 
-@pytest.mark.parametrize("attribute", ["quantities", "settings", "fusions"])
+@pytest.mark.parametrize("attribute", ["quantities", "settings", "source"])
 def test_a_file_without_one_of_its_attributes_is_damaged(
     tmp_path: Path, edited: EditedFactory, attribute: str
 ) -> None:

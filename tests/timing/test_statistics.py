@@ -4,8 +4,8 @@ from statistics import median
 
 import pytest
 
+from resperf.measurement import capped
 from resperf.timing.statistics import (
-    capped,
     drifts,
     interval_rank,
     median_interval,

@@ -234,16 +234,10 @@ def one_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_card_is_described_and_what_is_unknown_is_unknown(one_card: None) -> None:
-    campaigns = [ROOT / "microbench" / f"{name}.toml" for name in ("quick", "gpu-quick")]
-    found = examine(campaigns=[*campaigns, ROOT / "microbench" / "cpu-45min.toml"])
+    found = examine()
     assert [(each.target, each.measurable) for each in found.targets] == [
         ("synthetic/cuda", "yes"), ("synthetic/synthetic", "yes"),
     ]  # fmt: skip
-    # Two tensors of 1 GB do not fit into the card's 1 GiB.
-    fits = {each.name: each.targets for each in found.campaigns}
-    assert fits == {
-        "quick": ("synthetic/cuda", "synthetic/synthetic"), "gpu-quick": (), "cpu-45min": (),
-    }  # fmt: skip
     text = doctor_text(found)
     assert (
         "cuda:0: Tesla T4 (predict calls it t4), driver unknown, CUDA up to 12.4, 1.0 GiB" in text
@@ -272,7 +266,6 @@ def test_the_command_loads_no_framework(tmp_path: Path) -> None:
     assert done.stderr == "[]\n"
     said = json.loads(done.stdout)
     assert [each["target"] for each in said["targets"]] == ["synthetic/synthetic"]
-    assert "quick" in {each["name"] for each in said["campaigns"] if each["targets"]}
 
 
 def test_the_command_line(cli) -> None:

@@ -31,7 +31,11 @@ QUICK = SamplingProtocol(budget_s=0.001, min_time_s=0.0, warmup_s=0.0)
 
 
 def measured(backend: SyntheticBackend, **options):
-    return measure_network(LENET, backend, batch=2, seconds=0.01, protocol=QUICK, **options)
+    with reference_monitor(backend) as monitor:
+        return measure_network(
+            LENET, backend, monitor=monitor, protocol=QUICK,
+            **{"batch": 2, "seconds": 0.01, **options},
+        )  # fmt: skip
 
 
 def test_phases_layers_and_remainder_follow_the_formulas():
@@ -87,8 +91,7 @@ def test_the_json_form_is_that_of_a_prediction_with_percentiles():
 
 
 def test_few_runs_are_said_to_be_few():
-    backend = SyntheticBackend()
-    few = measure_network(LENET, backend, batch=1, seconds=1e-6, layers=False)
+    few = measured(SyntheticBackend(), batch=1, seconds=1e-6, layers=False)
     assert few.runs == 9
     assert any(warning.startswith("only 9 runs") for warning in few.warnings)
     many = measured(SyntheticBackend(), layers=False)

@@ -28,6 +28,7 @@ from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
 from resperf.timing import Clock, Probe, ReferenceHistory, Sampler
 
+# Of about a millisecond each: half a percent of the 3 s between readings; 7 may be disturbed.
 RUNS_PER_READING = 15
 REFERENCE_COST = "reference_ms"
 """Name of the reference layer's median time in a dataset's machine costs."""

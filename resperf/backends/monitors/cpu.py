@@ -45,6 +45,7 @@ SETTLE_S = 0.06
 """Time after which a session's threads stop spinning for its next run."""
 PRODUCT = Dense(batch=512, features_in=1024, features_out=1024)
 CALL = Dense(batch=1, features_in=8, features_out=8)
+# So many that a core's copy waits for memory, not for a cache.
 COPIED_BYTES = 1 << 26
 SPEED_SECONDS = 0.1
 """Time for measuring each figure of the machine's speed, after building it."""

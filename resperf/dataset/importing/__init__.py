@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from resperf.dataset.importing.engine_rows import TRTEXEC, import_trtexec
 from resperf.dataset.importing.importer import import_dataset
-from resperf.dataset.importing.mapping import FORMATS, SourceMapping, read_mapping, shipped_mapping
+from resperf.dataset.importing.mapping import FORMATS, read_mapping, shipped_mapping
 from resperf.dataset.importing.network_list import LIST, import_list
 from resperf.dataset.importing.neusight import NEUSIGHT, import_neusight
 from resperf.dataset.importing.published import Imported
 from resperf.dataset.importing.timm import TIMM, import_timm
-from resperf.dataset.importing.trtexec import (
-    Engine,
-    EngineLayer,
-    EngineTensor,
-    read_exports,
-)
+from resperf.dataset.importing.trtexec import EngineLayer, EngineTensor, read_exports
 from resperf.dataset.importing.vidur import VIDUR, import_vidur
 
 PUBLISHED = {
@@ -25,7 +20,6 @@ PUBLISHED = {
 }
 """Format -> function that imports files which say themselves what they are of."""
 
-__all__ = ["FORMATS", "LIST", "PUBLISHED", "Engine", "EngineLayer", "EngineTensor", "Imported",
-           "SourceMapping", "import_dataset", "import_list", "import_neusight", "import_timm",
-           "import_trtexec", "import_vidur", "read_exports", "read_mapping",
-           "shipped_mapping"]  # fmt: skip
+__all__ = ["FORMATS", "LIST", "PUBLISHED", "EngineLayer", "EngineTensor", "Imported",
+           "import_dataset", "import_list", "import_neusight", "import_timm", "import_trtexec",
+           "import_vidur", "read_exports", "read_mapping", "shipped_mapping"]  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
@@ -16,7 +16,7 @@ from resperf.dataset.importing.published import Imported, Published, Untyped
 from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer
-from resperf.measurement import MAX_SAMPLES, Samples, StopReason
+from resperf.measurement import MAX_SAMPLES, Samples, StopReason, capped
 from resperf.quantities import EXECUTION, PHASES, Estimator
 from resperf.settings import CONTAINS, MEASURED_BY, UNKNOWN, Setting
 
@@ -27,6 +27,8 @@ _LAYER_CONTAINS = "one layer between two events, with its launch"
 _RUN_CONTAINS = "all kernels of a run"
 _OPTIONS = ("Precision", "Sparsity", "Streams", "Max batch", "Tactic sources")
 """Facts that may change times."""
+_QUANTILES = MAX_SAMPLES - 1
+"""An odd number, so that one of them is the median."""
 
 
 def import_trtexec(
@@ -168,18 +170,12 @@ def _phases(engine: Engine) -> dict[str, Samples]:
     """Return the phases that were measured; a missing one is absent."""
     taken = zip(PHASES, (engine.h2d_ms, engine.compute_ms, engine.d2h_ms), strict=True)
     return {
-        name: Samples(_capped(times_ms), len(times_ms), engine.warmups, StopReason.BUDGET)
+        name: Samples(
+            capped(times_ms, _QUANTILES), len(times_ms), engine.warmups, StopReason.BUDGET
+        )
         for name, times_ms in taken
         if times_ms
     }
-
-
-def _capped(times_ms: Sequence[float]) -> tuple[float, ...]:
-    """Return all times, or so many quantiles that one of them is the median."""
-    if len(times_ms) <= MAX_SAMPLES:
-        return tuple(times_ms)
-    parts = (MAX_SAMPLES - 1) // 2 * 2
-    return (min(times_ms), *quantiles(times_ms, n=parts, method="inclusive"), max(times_ms))
 
 
 def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescription:

@@ -24,6 +24,7 @@ from resperf.settings import Mode, Setting
 
 NEUSIGHT = "neusight"
 """Name of the format."""
+# NeuSight publishes the mean of the five fastest of so many runs.
 _SAMPLES = 25
 _OPERATORS = re.compile(r"(train|test)_\w+\.csv(\.gz)?")
 _NETWORK = re.compile(

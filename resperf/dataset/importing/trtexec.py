@@ -529,6 +529,7 @@ def _not_negative(value: Any) -> float:
 
 
 _WARM_UP = re.compile(r"(\d+\.?\d*) ?ms warm up")
+# Default of trtexec's ``--warmUp``.
 _USUAL_WARM_UP_MS = 200.0
 
 
