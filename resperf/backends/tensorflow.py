@@ -63,8 +63,8 @@ class TensorFlowBackend(Backend):
     precision : {"", "fp32", "tf32", "fp16", "bf16"}
         What is float32 in a file is computed in. With ``tf32``, a GPU's products and convolutions
         round their inputs, as is TensorFlow's own default; with ``fp32`` or without, they do not.
-    layout : {"", "nhwc", "nchw"}
-        Of images; NHWC by default. CPUs have no other.
+    layout : {"", "nhwc"}
+        Of images.
     compiled : {"", "graph", "xla"}
         ``graph`` by default.
     optimizer : str
@@ -92,20 +92,21 @@ class TensorFlowBackend(Backend):
         check_optimizer(optimizer, OPTIMIZERS, "TensorFlow")
         for what, value, known in (
             ("precision", precision, PRECISIONS),
-            ("layout", layout, ("", LAYOUT, "nchw")),
+            ("layout", layout, ("", LAYOUT)),
             ("compiled", compiled, COMPILED),
         ):
             if value not in known:
                 words = ", ".join(filter(None, known))
                 raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
-        self._word, self._precision, self._layout = device, precision, layout or LAYOUT
-        self._optimizer = optimizer
+        self._word, self._precision, self._optimizer = device, precision, optimizer
         _set_threads(self.threads)
         with silent_stderr():
             # TensorFlow logs to stderr while it looks for devices and starts.
             self._device = chosen_device(device, compiled or "graph")
-            if not self._device.is_gpu:
-                _check_cpu(precision, self._layout)
+            if precision == "tf32" and not self._device.is_gpu:
+                raise ResperfError(
+                    "precision=tf32 exists on NVIDIA GPUs only; CPUs have fp32, fp16, bf16"
+                )
             tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
             tf.constant(0.0)
 
@@ -121,7 +122,7 @@ class TensorFlowBackend(Backend):
             provider="GPU" if self._device.is_gpu else "CPU",
             threads=self.threads,
             precision=self._precision or ("fp32" if self._device.is_gpu else ""),
-            layout=self._layout if self._device.is_gpu else "",
+            layout=LAYOUT if self._device.is_gpu else "",
             compiled=self._device.compiled if self._is_named else "",
             options={
                 "inter_op_threads": "1",
@@ -149,7 +150,7 @@ class TensorFlowBackend(Backend):
         return inter_layer_costs(self, lambda chain: self._built(chain, {}))
 
     def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
-        return built(network, weights, self._device, self._layout, self._optimizer)
+        return built(network, weights, self._device, self._optimizer)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images their layout, and layers the type that they have in the precision."""
@@ -175,7 +176,7 @@ class TensorFlowBackend(Backend):
             If it does not fit.
         """
         try:
-            operator = operator_of(layer, self._layout)
+            operator = operator_of(layer)
             return layer_run(
                 operator,
                 budget_ms=budget_ms,
@@ -213,14 +214,6 @@ class TensorFlowBackend(Backend):
             return replace(whole, phases={**whole.phases, "peak_memory_bytes": memory})
         except _REFUSALS as error:
             raise refused(error) from error
-
-
-def _check_cpu(precision: str, layout: str) -> None:
-    """Refuse what only GPUs have."""
-    if precision == "tf32":
-        raise ResperfError("precision=tf32 exists on NVIDIA GPUs only; CPUs have fp32, fp16, bf16")
-    if layout != LAYOUT:
-        raise ResperfError(f"layout={layout} exists on GPUs only; TensorFlow's CPUs have {LAYOUT}")
 
 
 def _set_threads(threads: int) -> None:

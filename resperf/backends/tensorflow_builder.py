@@ -15,7 +15,6 @@ from resperf.layers import Dense
 from resperf.lowering._read import has_input, layer_of, tensor_of
 from resperf.lowering.tensorflow import (
     FILE_AXES,
-    LAYOUT,
     STORED_AXES,
     Storage,
     foldable_norm,
@@ -44,8 +43,6 @@ class Builder:
         Without nodes that pass their input through.
     weights : mapping of str to ndarray, or None
         Values of constants, in the file's layout; None where only shapes and types are held.
-    layout : {"nhwc", "nchw"}
-        Of images.
     training : bool
         Whether weights are variables, and normalisations use the batch's statistics.
 
@@ -64,7 +61,6 @@ class Builder:
         self,
         network: Network,
         weights: Mapping[str, Array] | None,
-        layout: str = LAYOUT,
         *,
         training: bool = False,
     ) -> None:
@@ -72,7 +68,7 @@ class Builder:
         self.training = training
         self.held: list[Any] = []
         self._statistics: dict[str, tuple[Any, Any]] = {}
-        self.storage = Storage.of(network, layout)
+        self.storage = Storage.of(network)
         self._weights, self._holds_values = weights or {}, weights is not None
         self._values: dict[tuple[str, bool], Any] = {}
         self.products: set[str] = set()
@@ -353,14 +349,6 @@ class Builder:
 def refusal(node: Node, why: str) -> UnsupportedError:
     """Say what of a node TensorFlow does not have."""
     return UnsupportedError(f"{node.op} {node.name!r}: {why} cannot be built in TensorFlow")
-
-
-def on_nhwc(builder: Builder, node: Node, function: Callable[[Any], Any]) -> Any:
-    """Run an operation that TensorFlow has for NHWC images only: transposed, where they are not."""
-    x = builder.value(node, 0)
-    if builder.reads_images(node):
-        return function(x)
-    return tf.transpose(function(tf.transpose(x, STORED_AXES)), FILE_AXES)
 
 
 def _converted(value: Any, shape: tuple[int, ...], to_image: bool) -> Any:

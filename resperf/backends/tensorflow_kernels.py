@@ -59,24 +59,22 @@ class Operator:
     positive: bool = False
 
 
-def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
+def operator_of(layer: Layer) -> Operator:
     """Return the TensorFlow operations of a lowered layer.
 
     Parameters
     ----------
     layer : Layer
         Of any kind.
-    layout : {"nhwc", "nchw"}
-        Of images.
 
     Raises
     ------
     UnsupportedError
         If TensorFlow cannot run such a layer.
     """
-    if isinstance(layer, Conv | Pool) and layer.layout != layout:
+    if isinstance(layer, Conv | Pool) and layer.layout != LAYOUT:
         raise UnsupportedError(
-            f"{layer.kind}: TensorFlow stores images as {layout} here, not {layer.layout}; "
+            f"{layer.kind}: TensorFlow stores images as {LAYOUT} here, not {layer.layout}; "
             "lower the layer first"
         )
     if isinstance(layer, Activation):
@@ -91,17 +89,17 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
     except LayerError as error:
         raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error
     if not isinstance(layer, Conv):
-        return _of_kernel(kernel, layout)
+        return _of_kernel(kernel)
     # ONNX adds a residual to a bias only; TensorFlow to anything.
     weights = kernel.weight_shapes[: 1 + layer.bias]
     convolution = replace(kernel, weight_shapes=weights, extra_shapes=())
-    return _of_kernel(convolution, layout, residual=layer.residual)
+    return _of_kernel(convolution, residual=layer.residual)
 
 
-def _of_kernel(kernel: Kernel, layout: str, *, residual: bool = False) -> Operator:
+def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
     """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
     network = _alone(kernel)
-    builder = Builder(network, None, layout)
+    builder = Builder(network, None)
     held = [(tuple(each.shape), each.dtype.name) for each in builder.held]
     activation = ACTIVATION_FUNCTIONS[kernel.activation]
     inputs = {

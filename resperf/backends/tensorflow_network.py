@@ -1,6 +1,6 @@
 """A whole ONNX network as one TensorFlow function, and its phases or those of its training step.
 
-Images are in the setting's layout; all other tensors have the file's order of axes.
+Images are in NHWC; all other tensors have the file's order of axes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def built(
     network: Network,
     weights: Mapping[str, Array],
     device: Device,
-    layout: str,
     optimizer: str,
 ) -> Built:
     """Build a network with resident inputs, or its training step; missing weights are made up.
@@ -48,7 +47,7 @@ def built(
                 f"may be {', '.join(sorted(_MADE_UP))}"
             )
     with device.here():
-        builder = Builder(network, weights, layout, training=bool(optimizer))
+        builder = Builder(network, weights, training=bool(optimizer))
     arrays = [
         network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
         for name in network.inputs

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
+from resperf.backends.tensorflow_builder import Builder, refusal
 from resperf.network import Node
 
 
@@ -30,14 +30,12 @@ def _trained_batch_norm(builder: Builder, node: Node) -> Any:
     share = 1.0 - float(node.attributes.get("momentum", 0.9))
     scale, shift = (builder.value(node, position) for position in (1, 2))
     running = builder.running_statistics(node)
-    is_image = builder.reads_images(node)
-    if rank == 4 and (is_image or builder.storage.layout == "nchw"):
+    if rank == 4 and builder.reads_images(node):
         # One operation, which computes statistics in float32.
         y, *moved = tf.compat.v1.nn.fused_batch_norm(
             x,
             *(tf.cast(each, tf.float32) for each in (scale, shift, *running)),
             epsilon=epsilon,
-            data_format="NHWC" if is_image else "NCHW",
             exponential_avg_factor=share,
         )
     else:
@@ -99,14 +97,10 @@ def lrn(builder: Builder, node: Node) -> Any:
     size = int(node.attributes["size"])
     if size % 2 == 0 or builder.rank(node, 0) != 4:
         raise refusal(node, f"size={size} over a tensor of rank {builder.rank(node, 0)}")
-    return on_nhwc(
-        builder,
-        node,
-        lambda x: tf.nn.local_response_normalization(
-            x,
-            depth_radius=size // 2,
-            bias=float(node.attributes.get("bias", 1.0)),
-            alpha=float(node.attributes.get("alpha", 1e-4)) / size,
-            beta=float(node.attributes.get("beta", 0.75)),
-        ),
+    return tf.nn.local_response_normalization(
+        builder.value(node, 0),
+        depth_radius=size // 2,
+        bias=float(node.attributes.get("bias", 1.0)),
+        alpha=float(node.attributes.get("alpha", 1e-4)) / size,
+        beta=float(node.attributes.get("beta", 0.75)),
     )

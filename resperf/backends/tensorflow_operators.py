@@ -21,7 +21,7 @@ from resperf.backends.tensorflow_activations import (
     thresholded_relu,
 )
 from resperf.backends.tensorflow_attention import attention, multi_head_attention
-from resperf.backends.tensorflow_builder import Builder, on_nhwc, refusal
+from resperf.backends.tensorflow_builder import Builder, refusal
 from resperf.backends.tensorflow_norms import (
     batch_norm,
     instance_norm,
@@ -263,9 +263,9 @@ def _resize(builder: Builder, node: Node) -> Any:
     }
     if mode == "nearest":
         edges["half_pixel_centers"] = False
-    dtype = builder.value(node, 0).dtype
+    x = builder.value(node, 0)
     # The last two return float32 whatever they read.
-    return on_nhwc(builder, node, lambda x: tf.cast(kernel(images=x, size=size, **edges), dtype))
+    return tf.cast(kernel(images=x, size=size, **edges), x.dtype)
 
 
 def _depth_to_space(builder: Builder, node: Node) -> Any:
@@ -273,21 +273,15 @@ def _depth_to_space(builder: Builder, node: Node) -> Any:
     if attribute(node, "mode", "DCR") == "CRD":
         return _pixel_shuffle(builder, node, side)
     function = {"DepthToSpace": tf.nn.depth_to_space, "SpaceToDepth": tf.nn.space_to_depth}[node.op]
-    return function(
-        builder.value(node, 0),
-        side,
-        data_format="NHWC" if builder.reads_images(node) else "NCHW",
-    )
+    return function(builder.value(node, 0), side)
 
 
 def _pixel_shuffle(builder: Builder, node: Node, side: int) -> Any:
     """Build the order of channels that TensorFlow has no operation for: reshaped and transposed."""
     batch, channels, rows, columns = builder.input_shape(node, 0)
     kept, x = channels // side**2, builder.value(node, 0)
-    apart = (kept, side, side, rows, columns)
-    if builder.reads_images(node):
-        apart = (rows, columns, kept, side, side)
-    x = tf.transpose(tf.reshape(x, (batch, *apart)), (0, 1, 4, 2, 5, 3))
+    apart = (batch, rows, columns, kept, side, side)
+    x = tf.transpose(tf.reshape(x, apart), (0, 1, 4, 2, 5, 3))
     return tf.reshape(x, builder.stored_shape(node.outputs[0]))
 
 

@@ -1,8 +1,8 @@
 """Convolutions and poolings of images, lines and volumes, and transposed ones, in TensorFlow.
 
-Images are in their own layout, as TensorFlow's graph optimiser fuses them. Lines and volumes have
-the file's order of axes and are transposed to channels last for the kernel and back, since CPUs
-have no other kernel.
+Images are in NHWC, as TensorFlow's graph optimiser fuses them. Lines and volumes have the file's
+order of axes and are transposed to channels last for the kernel and back, since CPUs have no
+other kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class _Window:
     dilations: Sequence[int]
     pads: Sequence[tuple[int, int]]
     is_same: bool
-    channels_last: bool
 
     @classmethod
     def of(cls, builder: Builder, node: Node, kernel: Sequence[int]) -> Self:
@@ -51,19 +50,11 @@ class _Window:
                 axes, counts, begins, strict=True
             )
         ]
-        return cls(kernel, strides, dilations, pads, pads == same, builder.reads_images(node))
-
-    @property
-    def data_format(self) -> str:
-        return "NHWC" if self.channels_last else "NCHW"
-
-    def around(self, values: Sequence[Any], other: Any) -> list[Any]:
-        """Return one value for each axis of an image."""
-        return [other, *values, other] if self.channels_last else [other, other, *values]
+        return cls(kernel, strides, dilations, pads, pads == same)
 
     @property
     def margins(self) -> list[tuple[int, int]]:
-        return self.around(self.pads, (0, 0))
+        return _around(self.pads, (0, 0))
 
     @property
     def padding(self) -> dict[str, Any]:
@@ -74,6 +65,11 @@ class _Window:
             return {"padding": "SAME"}
         sides = [side for pair in self.margins for side in pair]
         return {"padding": "EXPLICIT", "explicit_paddings": sides}
+
+
+def _around(values: Sequence[Any], other: Any) -> list[Any]:
+    """Return one value for each axis of an image."""
+    return [other, *values, other]
 
 
 def conv(builder: Builder, node: Node) -> Any:
@@ -105,15 +101,14 @@ def _image_conv(builder: Builder, node: Node) -> Any:
         y = tf.raw_ops.Conv2D(
             input=x,
             filter=kernel,
-            strides=window.around(window.strides, 1),
-            dilations=window.around(window.dilations, 1),
-            data_format=window.data_format,
+            strides=_around(window.strides, 1),
+            dilations=_around(window.dilations, 1),
             **window.padding,
         )
     bias = builder.bias(node)
     if bias is None:
         return y
-    return tf.raw_ops.BiasAdd(value=y, bias=bias, data_format=window.data_format)
+    return tf.raw_ops.BiasAdd(value=y, bias=bias)
 
 
 def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:
@@ -135,8 +130,7 @@ def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:
     return tf.raw_ops.DepthwiseConv2dNative(
         input=x,
         filter=kernel,
-        strides=window.around(window.strides, 1),
-        data_format=window.data_format,
+        strides=_around(window.strides, 1),
         **padding,
     )
 
@@ -212,9 +206,8 @@ def _image_pool(builder: Builder, node: Node) -> Any:
             )
     x, padding = builder.value(node, 0), window.padding
     how = {
-        "ksize": window.around(window.kernel, 1),
-        "strides": window.around(window.strides, 1),
-        "data_format": window.data_format,
+        "ksize": _around(window.kernel, 1),
+        "strides": _around(window.strides, 1),
     }
     if "Max" in node.op:
         return tf.raw_ops.MaxPool(input=x, **how, **padding)

@@ -91,7 +91,11 @@ class Records:
         """Record a reading of the device; its facts count as costs, of which medians are stored."""
         if not math.isnan(reading.reference_ms):
             self.readings.add(reading.at, reading.reference_ms)
-        for name, value in reading.facts.items():
+        self.add_costs(reading.facts)
+
+    def add_costs(self, costs: Mapping[str, float]) -> None:
+        """Record the machine's costs as they were measured once."""
+        for name, value in costs.items():
             self.costs.setdefault(name, []).append(value)
 
 
@@ -144,8 +148,7 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
         graph = base64.b64decode(values["graph"])
         records.graphs[hashlib.sha256(graph).hexdigest()] = graph
     else:
-        for name, cost_ms in values["costs"].items():
-            records.costs.setdefault(name, []).append(cost_ms)
+        records.add_costs(values["costs"])
 
 
 class Journal:

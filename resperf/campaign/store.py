@@ -153,8 +153,7 @@ class Store:
     def add_costs(self, costs: dict[str, float]) -> None:
         """Add the machine's costs as they were measured this time."""
         self._journal.add_costs(costs)
-        for name, cost_ms in costs.items():
-            self._costs.setdefault(name, []).append(cost_ms)
+        self._records.add_costs(costs)
 
     @property
     def costs(self) -> dict[str, float]:

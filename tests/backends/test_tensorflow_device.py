@@ -24,7 +24,7 @@ from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, queued_ch
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError
-from resperf.layers import Activation, Conv, Dense, Layer, Norm, Pool, Softmax
+from resperf.layers import Activation, Conv, Dense, Layer, Norm, Softmax
 from resperf.lowering import lower
 from resperf.network import read_network
 from resperf.network.weights import weights_of
@@ -151,8 +151,7 @@ def test_without_a_gpu_one_line_says_what_to_install(
     [
         ({"precision": "int8"}, "precision=int8 .* fp32, tf32, fp16, bf16"),
         ({"precision": "tf32"}, "tf32 exists on NVIDIA GPUs only"),
-        ({"layout": "nchw"}, "layout=nchw exists on GPUs only"),
-        ({"layout": "chwn"}, "it has nhwc, nchw"),
+        ({"layout": "nchw"}, "layout=nchw does not exist in TensorFlow; it has nhwc"),
         ({"compiled": "dynamo"}, "it has graph, xla"),
     ],
 )
@@ -183,30 +182,6 @@ def test_half_precision_is_the_type_of_layers_and_networks(
     with half.network(path, batch=None) as built:
         (host,) = built.phases["postprocess_ms"].sampler.run()
         assert (host.dtype.name, host.shape) == ("bfloat16", (1, 4, 5, 4))
-
-
-def test_images_may_be_nchw_on_gpus() -> None:
-    """Traced only: CPUs have no kernels for it."""
-    for layer, shape in (
-        (CONV.replace(residual=True), (2, 4, 11, 9)),
-        (CONV.replace(groups=6, channels_out=6, kernel_height=5), (2, 6, 9, 9)),
-        (
-            Pool(batch=2, channels_in=6, height=11, width=9, kernel_height=3, kernel_width=3,
-                 mode="average", pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
-                 count_include_pad=True),
-            (2, 6, 11, 9),
-        ),
-    ):  # fmt: skip
-        operator = operator_of(layer.replace(layout="nchw"), "nchw")
-        extras = [tf.constant(array) for array in operator.extras()]
-        weights = tensorflow_runs.dummy_weights(operator)
-        traced = tf.function(
-            lambda x, operator=operator, weights=weights, extras=extras: operator.apply(
-                x, weights, extras
-            ),
-            autograph=False,
-        ).get_concrete_function(tf.TensorSpec(layer.input_shape))
-        assert tuple(traced.output_shapes) == shape
 
 
 @pytest.fixture
