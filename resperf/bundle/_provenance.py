@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,9 @@ def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the installed packages on which trained predictors depend."""
+    # Only training needs it, and it takes long to load.
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {}
     for package in _PACKAGES:
         try:

@@ -374,7 +374,7 @@ def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
     made = kind_of(kind)
     drawn = {field for word in words for field in made.aliases.get(word, (word,))}
     needed = {name for name, field in made.specs().items() if field.default is MISSING}
-    return {} if needed <= drawn else made.RANGES
+    return {} if needed <= drawn else made.ranges()
 
 
 def _kind_spec(kind: str, table: Any) -> KindSpec:

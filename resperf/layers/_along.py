@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from resperf.layers._base import Layer, number
 from resperf.layers._operator import split_at_axis
@@ -17,13 +17,16 @@ class AlongAxis(Layer):
     values: int = number("values along the axis")
     inner: int = number("product of the axes after this one", default=1)
 
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch x outer, values, inner)."""
         return (self.batch * self.outer, self.values, self.inner)
 
     @staticmethod
-    def _fields_at(shape: Sequence[int], axis: int) -> dict[str, int]:
+    def fields_at(shape: Sequence[int], axis: int) -> dict[str, int]:
         """Return these fields of a tensor, split at an axis."""
         return dict(
             zip(("batch", "outer", "values", "inner"), split_at_axis(shape, axis), strict=True)

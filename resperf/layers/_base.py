@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number, pixels
+from resperf.layers._laws import BATCHES
 from resperf.layers._layouts import LAYOUTS
 from resperf.layers.columns import THREADED_VALUES, Array, Columns, bytes_each
 
@@ -60,7 +61,8 @@ class Layer(Fields):
     ranges of fields, and campaigns vary all fields. Otherwise the same work can be written in
     several ways (rows as `batch` or as `outer`), and trained ranges are ranges of quantities."""
     RANGES: ClassVar[Mapping[str, Any]] = {}
-    """Default distributions that a campaign draws the fields from."""
+    """Default distributions that a campaign draws the fields from, of `batch` where they are not
+    `BATCHES`."""
     WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Words that `fitting` understands besides fields and shorthands, and their values."""
     SCALED: ClassVar[tuple[str, ...]] = ()
@@ -184,6 +186,11 @@ class Layer(Fields):
         return {}
 
     @classmethod
+    def ranges(cls) -> Mapping[str, Any]:
+        """Return the default distributions of all fields that a campaign draws."""
+        return {"batch": BATCHES, **cls.RANGES}
+
+    @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make independently drawn fields consistent with each other."""
         return dict(fields)
@@ -216,6 +223,14 @@ class Layer(Fields):
             If the operator is not supported, with the reason.
         """
         raise LayerError(f"{operator.op} is no layer of kind {cls.kind}")
+
+    def _node(
+        self, op: str, attributes: Mapping[str, Any] | None = None, *, domain: str = "", **more: Any
+    ) -> Kernel:
+        """Return an ONNX node of the layer's shapes; `more` are other fields of a `Kernel`."""
+        from resperf.layers._operator import Kernel
+
+        return Kernel(op, domain, attributes or {}, self.input_shape, self.output_shape, **more)
 
     def as_onnx_node(self) -> Kernel:
         """Return the ONNX node that runs this layer, in NCHW.

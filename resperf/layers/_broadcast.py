@@ -31,16 +31,12 @@ class BroadcastLayer(Layer):
     outer: int = number("rows per batch entry", default=1)
     middle: int = number("length of the middle axis", default=1)
     inner: int = number("length of the last axis")
-
-    @property
-    def _second(self) -> str:
-        """Which axes the other tensor has: the field `second`, which each kind declares."""
-        named: str = vars(self)["second"]
-        return named
+    second: str
+    """Which axes the other tensor has; each kind declares its own choices."""
 
     def _check(self) -> None:
-        if _has_redundant_axes(self._second, self.fields()):
-            raise LayerError(f"{self.kind}: second={self._second} has redundant axes: merge them")
+        if _has_redundant_axes(self.second, self.fields()):
+            raise LayerError(f"{self.kind}: second={self.second} has redundant axes: merge them")
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -55,7 +51,7 @@ class BroadcastLayer(Layer):
             "same": (rows, middle, inner), "inner": (inner,), "both": (inner,),
             "middle": (middle, 1), "outer": (rows, 1, 1), "sides": (rows, 1, inner),
         }  # fmt: skip
-        return shapes.get(self._second, ())
+        return shapes.get(self.second, ())
 
     @property
     def _second_values(self) -> int:
@@ -65,18 +61,19 @@ class BroadcastLayer(Layer):
             ("same",): rows * middle * inner, ("scalar",): 1, ("inner", "both"): inner,
             ("middle",): middle, ("outer",): rows, ("sides",): rows * inner,
         }  # fmt: skip
-        return sum(is_in(self._second, words) * count for words, count in counts.items())
+        return sum(is_in(self.second, words) * count for words, count in counts.items())
 
 
 class OperandLayer(BroadcastLayer):
     """Functions of one operand, or of two."""
 
     function: str
-    second: str
 
     UNARY: ClassVar[tuple[str, ...]]
     """Functions of one operand; all others have a second."""
-    FLOPS_PER_VALUE: ClassVar[int] = 1
+    LOG2 = ("values", "rows", "inner", "moved_bytes", "second_bytes")
+    ENCODED = ("function", "second")
+    FLOPS_PER_VALUE = 1
 
     def _check(self) -> None:
         if (self.second == "none") != (self.function in self.UNARY):

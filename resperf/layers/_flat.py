@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from resperf.layers._base import Layer, number
 
 
@@ -13,8 +11,8 @@ class FlatLayer(Layer):
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
 
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
-    FLOPS_PER_VALUE: ClassVar[int] = 1
+    SCALED = ("values",)
+    FLOPS_PER_VALUE = 1
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._sliding import SlidingLayer
@@ -16,6 +16,24 @@ class GroupedLayer(SlidingLayer):
 
     channels_out: int
     groups: int
+    bias: bool
+
+    SCALED: ClassVar[tuple[str, ...]] = _SIDES
+
+    @property
+    def filters(self) -> int:
+        """Number of weights, without the bias."""
+        return self.channels_out * (self.channels_in // self.groups) * self.taps
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: one per output value and weight of its filter."""
+        return self.value_count * (self.channels_in // self.groups) * self.taps
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the filters and the bias."""
+        return (self.filters + self.bias * self.channels_out) * self.element_bytes
 
     @property
     def _filter_shape(self) -> tuple[int, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from resperf.layers._base import Layer, number
 
@@ -14,6 +13,8 @@ class WeightedProduct(Layer):
     batch: int = number("rows of the input")
     features_in: int = number("columns of the input (the paper's dimension input)")
     features_out: int = number("columns of the output (the paper's dimension output)")
+
+    SCALED = ("features_in", "features_out")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -40,15 +41,25 @@ class ProductLayer(Layer):
     depth: int = number("length of the summed axis: columns of the first matrix")
     columns: int = number("columns of the second matrix")
 
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    SCALED = ("outer", "rows", "depth", "columns")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, rows, depth)."""
+        return (self.batch * self.outer, self.rows, self.depth)
+
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch x outer, rows, columns)."""
         return (self.batch * self.outer, self.rows, self.columns)
 
     @property
-    @abstractmethod
     def second_shape(self) -> tuple[int, ...]:
-        """Shape of the second operand."""
+        """(batch x outer, depth, columns)."""
+        return (self.batch * self.outer, self.depth, self.columns)
 
     @property
     def input_bytes(self) -> int:

@@ -20,11 +20,9 @@ class ResizedLayer(Layer):
     AXES: ClassVar[tuple[str, ...]]
     MORE_TAPS: ClassVar[Mapping[str, int]]
     """Mode -> input pixels per output pixel, less one."""
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    LOG2 = ("planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes")
+    ENCODED = ("mode",)
+    SCALED = ("channels",)
 
     batch: int
     channels: int

@@ -39,6 +39,11 @@ class SlidingLayer(Layer):
         return math.prod(self._along("kernel"))
 
     @property
+    def macs(self) -> int:
+        """Comparisons or additions of a pooling: one per output value and value of its window."""
+        return self.value_count * self.taps
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, the axes)."""
         return (self.batch, self.channels_in, *self._along(""))

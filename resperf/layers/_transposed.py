@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from resperf.errors import LayerError
 from resperf.layers._grouped import GroupedLayer, with_groups
@@ -18,14 +18,11 @@ WORDS = ("kernel", "stride", "dilation", "cut")
 class TransposedConv(GroupedLayer):
     """A transposed convolution over `AXES`; each kind declares its own fields."""
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
-    LOG2: ClassVar[tuple[str, ...]] = (
+    PLAIN = ("threaded", "vector_rest", "bias", "grouped", "overlap")
+    LOG2 = (
         "batch", "channels_in", "channels_out", "groups", "pixels_in", "pixels_out", "taps",
         "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
-
-    bias: bool
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
@@ -45,12 +42,6 @@ class TransposedConv(GroupedLayer):
     def macs(self) -> int:
         """Multiply-accumulate operations: each input pixel with each tap."""
         return math.prod(self.input_shape) * self.channels_out // self.groups * self.taps
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights and bias."""
-        filters = self.channels_in * self.channels_out // self.groups
-        return (filters * self.taps + self.bias * self.channels_out) * self.element_bytes
 
     def own_quantities(self) -> dict[str, Any]:
         """Pixels and weights; ``columns_bytes`` is the col2im buffer."""
@@ -96,9 +87,8 @@ class TransposedConv(GroupedLayer):
     def as_onnx_node(self) -> Kernel:
         """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
         weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
-        return Kernel(
-            "ConvTranspose", "", self._window_attributes() | {"group": self.groups},
-            self.input_shape, self.output_shape,
+        return self._node(
+            "ConvTranspose", self._window_attributes() | {"group": self.groups},
             weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ class VolumeLayer(SlidingLayer):
     For a signal, depth and height are 1, as are the window's.
     """
 
-    AXES: ClassVar[tuple[str, ...]] = AXES
+    AXES = AXES
     RANKS: ClassVar[tuple[int, ...]] = (1, 3)
     """Supported ranks; float images are layers of other kinds."""
 
@@ -166,6 +166,8 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
 
+    SCALED = ("channels_in", "channels_out", "width")
+
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make channels multiples of the groups; drop depth and height of signals."""
@@ -182,16 +184,6 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     def _filters(self) -> int:
         return self.channels_out
 
-    @property
-    def filters(self) -> int:
-        """Number of weights, without the bias."""
-        return self.channels_out * (self.channels_in // self.groups) * self.taps
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulate operations."""
-        return self.value_count * (self.channels_in // self.groups) * self.taps
-
     def own_quantities(self) -> dict[str, Any]:
         """Windows and groups; ``columns_bytes`` is the im2col buffer."""
         pointwise = self.taps == 1
@@ -207,7 +199,7 @@ class VolumeConv(GroupedLayer, VolumeLayer):
 class VolumePool(VolumeLayer):
     """A pooling over one to three axes; each kind declares its own fields."""
 
-    FLOPS_PER_MAC: ClassVar[int] = 1
+    FLOPS_PER_MAC = 1
 
     mode: str
 
@@ -268,11 +260,6 @@ class VolumePool(VolumeLayer):
         if _is_global(self.mode):
             changes |= {f"kernel_{axis}": changes[axis] for axis in AXES if axis in changes}
         return self.replace(**changes)
-
-    @property
-    def macs(self) -> int:
-        """Comparisons or additions."""
-        return self.value_count * self.taps
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows, their sizes and what is done with them."""

@@ -21,12 +21,12 @@ _PADS = tuple(f"pad_{side}" for side in ("top", "left", "bottom", "right"))
 class WindowLayer(SlidingLayer):
     """A layer whose window slides over an image of `height` x `width` pixels."""
 
-    AXES: ClassVar[tuple[str, ...]] = ("height", "width")
+    AXES = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **shorthands(AXES, "kernel", "stride", "dilation"),
         "pad": _PADS,
     }
-    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    INDEPENDENT_FIELDS = True
     WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "padding": ("same", "symmetric", "valid", "explicit")
     }
@@ -178,13 +178,12 @@ class WindowLayer(SlidingLayer):
             horizontal = (np.asarray(each)[some] for each in (w, cols, kw, sw, dw, left))
             real[some] = real_share(*vertical) * real_share(*horizontal)
         return {
-            "rows_out": rows, "columns_out": cols, "pixels_in": h * w, "pixels_out": rows * cols,
-            "taps": self.taps, "stride": sh * sw, "dilated": dh * dw > 1,
+            "rows_out": rows, "columns_out": cols, "pixels_out": rows * cols,
+            "taps": self.taps, "strided": sh * sw > 1, "dilated": dh * dw > 1, "real": real,
             "pad_height": pad_height, "pad_width": pad_width, "padded": pad_height + pad_width > 0,
             "pad_odd": (pad_height % 2 == 1) | (pad_width % 2 == 1),
             "pad_uneven": (top != bottom) | (left != right),
             "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
-            "edge_columns": edge_cols, "strided": sh * sw > 1, "real": real,
             "covered": np.minimum(self.taps / (sh * sw), 1.0),
         }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, name
 from resperf.layers._flat import FlatLayer
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
 from resperf.layers.elementwise import Elementwise
 
@@ -54,17 +54,16 @@ class Activation(FlatLayer):
     )
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
-    LOG2: ClassVar[tuple[str, ...]] = ("batch", "values", "flops")
-    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
-    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    PLAIN = ("threaded", "vector_rest")
+    LOG2 = ("batch", "values", "flops")
+    ENCODED = ("activation",)
+    INDEPENDENT_FIELDS = True
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "values": log_uniform(64, 1 << 20),
         "activation": choices([each for each in _OPS if each != "hard_swish"], [1] * 15),
     }
-    REDRAWN: ClassVar[tuple[str, ...]] = ("activation",)
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(FUNCTION_OF)
+    REDRAWN = ("activation",)
+    OPERATORS = frozenset(FUNCTION_OF)
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

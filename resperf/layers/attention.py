@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, flag, name, number
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import either
 
@@ -38,13 +38,12 @@ class Attention(Layer):
     masked: bool = flag("whether there is a mask", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "packed", "causal", "masked")
-    LOG2: ClassVar[tuple[str, ...]] = (
+    PLAIN = ("threaded", "packed", "causal", "masked")
+    LOG2 = (
         "products", "queries", "keys", "heads", "head_size", "flops", "score_bytes",
         "projection_flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "queries": log_uniform(8, 512),
         "keys": log_uniform(8, 512),
         "heads": choices([1, 2, 3, 4, 6, 8, 12, 16], [1, 1, 2, 2, 2, 3, 5, 1]),
@@ -53,8 +52,8 @@ class Attention(Layer):
         "causal": choices([False, True], [5, 1]),
         "masked": choices([False, True], [3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("queries", "heads")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Attention", "MultiHeadAttention"})
+    SCALED = ("queries", "heads")
+    OPERATORS = frozenset({"Attention", "MultiHeadAttention"})
 
     def _check(self) -> None:
         if self.features and self.queries != self.keys:
@@ -162,8 +161,8 @@ class Attention(Layer):
             key_mask = ((self.batch, self.keys),) if self.masked else ()
             queries = self.heads * self.head_size
             attributes["qkv_hidden_sizes"] = [queries, queries, self.heads * self.value_size]
-            return Kernel(
-                "Attention", CONTRIB, attributes, self.input_shape, self.output_shape,
+            return self._node(
+                "Attention", attributes, domain=CONTRIB,
                 weight_shapes=((self.features, self._width), (self._width,)), extra_shapes=key_mask,
                 dtypes=("float32",) * 3 + ("int32",) * self.masked,
             )  # fmt: skip
@@ -171,7 +170,7 @@ class Attention(Layer):
             (self.batch, self.keys, self.heads * each) for each in (self.head_size, self.value_size)
         )
         mask = ((1, self.heads, self.queries, self.keys),) if self.masked else ()
-        return Kernel(
-            "MultiHeadAttention", CONTRIB, attributes, self.input_shape, self.output_shape,
-            extra_shapes=(*others, *mask), order=(0, 1, 2, -1, -1, 3) if self.masked else (),
+        return self._node(
+            "MultiHeadAttention", attributes, domain=CONTRIB, extra_shapes=(*others, *mask),
+            order=(0, 1, 2, -1, -1, 3) if self.masked else (),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._flat import FlatLayer
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.columns import bytes_each, is_in
 from resperf.layers.move import Move
@@ -31,17 +31,16 @@ class Cast(FlatLayer):
     dtype: str = name("type of one input value", DTYPES, default="float32")
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
+    LOG2 = ("values", "in_bytes", "out_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
         "dtype": choices(_DRAWN, [8, 6, 3, 1, 2]),
         "dtype_out": choices(_DRAWN, [8, 6, 3, 1, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Cast"})
+    OPERATORS = frozenset({"Cast"})
 
     def _check(self) -> None:
         if self.dtype == self.dtype_out:
@@ -79,7 +78,7 @@ class Cast(FlatLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Cast``."""
-        return Kernel(
-            "Cast", "", {"to": ELEMENT_TYPES[self.dtype_out]}, self.input_shape,
-            self.output_shape, dtype=self.dtype, output_dtype=self.dtype_out,
+        return self._node(
+            "Cast", {"to": ELEMENT_TYPES[self.dtype_out]}, dtype=self.dtype,
+            output_dtype=self.dtype_out,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
+from resperf.layers._laws import MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, joined
 
 
@@ -26,16 +26,15 @@ class Concat(Layer):
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
+    LOG2 = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 4096),
         "parts": choices([1, 2, 3, 4, 5, 8], [0.5, 8, 3, 4, 1, 1]),
         "inner": log_uniform(8, 400_000, 1, 16),
         "dtype": MOVED_DTYPES,
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Concat"})
+    SCALED = ("outer", "inner")
+    OPERATORS = frozenset({"Concat"})
 
     def _check(self) -> None:
         if self.inner < self.parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 from resperf.layers._grouped import GroupedLayer, with_groups
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
@@ -32,24 +31,23 @@ class Conv(GroupedLayer, WindowLayer):
     residual: bool = flag("whether a second tensor of the output's shape is added", default=False)
     activation: str = name("fused activation", ACTIVATIONS, default="none")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias",
         "residual", "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share",
         "real", "column_waste", "channel_waste", "block_waste", "depthwise", "grouped", "pointwise",
         "direct", "direct_bare", "shallow", "in_aligned", "out_aligned", "in_evenness",
         "out_evenness", "strided", "threaded",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    LOG2 = (
         "batch", "channels_in", "channels_out", "height", "width", "rows_out", "columns_out",
         "pixels_out", "taps", "groups", "m", "k", "n", "in_bytes", "out_bytes", "weight_bytes",
         "moved_bytes", "flops", "flops_block", "flops_real", "im2col_bytes",
         "units", "products", "intensity", "out_over_in",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("layout", "activation")
-    BACKWARD: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
-    FUNCTION: ClassVar[str | None] = ""
+    ENCODED = ("layout", "activation")
+    BACKWARD = ("flops_data", "flops_weights")
+    FUNCTION = ""
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels_in": log_uniform(1, 1024, 1, 4, 16),
         "channels_out": log_uniform(4, 1024, 4, 16),
         "size": {**log_uniform(4, 224), "same_share": 0.9},
@@ -62,29 +60,13 @@ class Conv(GroupedLayer, WindowLayer):
         "residual": choices([False, True], [5, 1]),
         "activation": choices(["none", "relu", *_FUSED], [4, 5, *(0.5,) * len(_FUSED)]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
-    REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
+    REDRAWN = ("bias", "activation", "kernel", "stride")
+    OPERATORS = frozenset({"Conv", "FusedConv"})
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_out, rows, columns)."""
         return (self.batch, self.channels_out, *self._positions())
-
-    @property
-    def _inputs(self) -> int:
-        """Inputs of one output value."""
-        return self.taps * (self.channels_in // self.groups)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates: one per output value and weight of its filter."""
-        return math.prod(self.output_shape) * self._inputs
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the filters and the bias."""
-        return self.channels_out * (self._inputs + self.bias) * self.element_bytes
 
     @property
     def input_bytes(self) -> int:
@@ -174,9 +156,9 @@ class Conv(GroupedLayer, WindowLayer):
         """Return a ``Conv`` with its residual and activation."""
         # The residual is the fourth input and the bias the third: a residual needs a bias.
         bias = ((self.channels_out,),) * (self.bias or self.residual)
-        return Kernel(
-            "Conv", "", self._window_attributes() | {"group": self.groups}, self.input_shape,
-            self.output_shape, weight_shapes=(self._filter_shape, *bias),
+        return self._node(
+            "Conv", self._window_attributes() | {"group": self.groups},
+            weight_shapes=(self._filter_shape, *bias),
             extra_shapes=(self.output_shape,) * self.residual, activation=self.activation,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.activation import fused_activation
@@ -26,17 +26,16 @@ class ConvNd(VolumeConv):
 
     activation: str = name("fused activation", _ACTIVATIONS, default="none")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "threaded", "vector_rest", "bias", "grouped", "depthwise", "pointwise", "strided",
         "dilated",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    LOG2 = (
         "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
         "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
+    ENCODED = ("activation",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "rank": choices([1, 3], [2, 1]),
         "channels_in": log_uniform(1, 512, 1, 8, 16),
         "channels_out": log_uniform(4, 512, 8, 16),
@@ -49,12 +48,6 @@ class ConvNd(VolumeConv):
         "bias": choices([True, False], [4, 1]),
         "activation": choices(_ACTIVATIONS, [6, 4, *(0.5,) * 5]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights and bias."""
-        return (self.filters + self.bias * self.channels_out) * self.element_bytes
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows, groups and weights."""
@@ -76,8 +69,7 @@ class ConvNd(VolumeConv):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Conv`` with its activation."""
-        return Kernel(
-            "Conv", "", self._onnx_window() | {"group": self.groups}, self.input_shape,
-            self.output_shape, activation=self.activation,
+        return self._node(
+            "Conv", self._onnx_window() | {"group": self.groups}, activation=self.activation,
             weight_shapes=(self._filter_shape, *(((self.channels_out,),) * self.bias)),
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.layers._base import flag, name, number, pixels, shorthands
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._transposed import WORDS, TransposedConv, refuse
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
@@ -16,7 +16,7 @@ class ConvTranspose(TransposedConv):
     """A transposed convolution of an image, as in decoders and generators."""
 
     kind: ClassVar[str] = "conv_transpose"
-    AXES: ClassVar[tuple[str, ...]] = ("height", "width")
+    AXES = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     height: int = pixels("rows of the input")
@@ -35,7 +35,6 @@ class ConvTranspose(TransposedConv):
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels_in": log_uniform(4, 512, 8, 16),
         "channels_out": log_uniform(4, 512, 8, 16),
         "size": {**log_uniform(4, 128), "same_share": 0.95},
@@ -45,7 +44,7 @@ class ConvTranspose(TransposedConv):
         "groups": choices([1, "depthwise"], [8, 1]),
         "bias": choices([True, False], [2, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"ConvTranspose"})
+    OPERATORS = frozenset({"ConvTranspose"})
 
     @classmethod
     def read(cls, operator: Operator) -> TransposedConv:

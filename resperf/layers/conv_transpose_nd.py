@@ -18,7 +18,7 @@ class ConvTransposeNd(TransposedConv):
     """
 
     kind: ClassVar[str] = "conv_transpose_nd"
-    AXES: ClassVar[tuple[str, ...]] = ("depth", "height", "width")
+    AXES = ("depth", "height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     depth: int = pixels("slices of the input")

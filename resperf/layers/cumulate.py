@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
@@ -21,18 +21,15 @@ class Cumulate(AlongAxis):
 
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    PLAIN = ("vector_rest", "apart")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 512),
         "values": log_uniform(2, 4096),
         "inner": choices([1, 16, 64], [8, 1, 1]),
         "dtype": choices(["float32", "int64", "int32"], [2, 3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
-    FLOPS_PER_VALUE: ClassVar[int] = 1
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"CumSum"})
+    FLOPS_PER_VALUE = 1
+    OPERATORS = frozenset({"CumSum"})
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -41,7 +38,7 @@ class Cumulate(AlongAxis):
         (axis,) = operator.numbers("axis", 1) or (None,)
         if axis is None or not -len(shape) <= axis < len(shape):
             raise LayerError(f"axis={axis} does not exist in shape {shape}")
-        return cls(**cls._fields_at(shape, axis % len(shape)), dtype=dtype_of(operator, _DTYPES))
+        return cls(**cls.fields_at(shape, axis % len(shape)), dtype=dtype_of(operator, _DTYPES))
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
 from resperf.layers._product import WeightedProduct
 from resperf.layers.activation import fused_activation
@@ -30,28 +30,26 @@ class Dense(WeightedProduct):
     activation: str = name("fused activation", ACTIVATIONS, default="none")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "bias", "vector", "narrow", "row_waste", "row_rest", "column_waste", "column_rest",
         "k_rest",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    LOG2 = (
         "batch", "features_in", "features_out", "in_bytes", "out_bytes", "weight_bytes",
         "moved_bytes", "flops", "flops_tile", "intensity", "out_over_in", "units",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
-    BACKWARD: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
-    FUNCTION: ClassVar[str | None] = ""
-    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    ENCODED = ("activation",)
+    BACKWARD = ("flops_data", "flops_weights")
+    FUNCTION = ""
+    INDEPENDENT_FIELDS = True
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "features_in": log_uniform(8, 8192, 1, 8, 16),
         "features_out": log_uniform(1, 8192, 1, 8, 16),
         "bias": choices([True, False], [4, 1]),
         "activation": choices(["none", "relu", *_FUSED], [4, 3, *(0.5,) * len(_FUSED)]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
-    REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
+    REDRAWN = ("bias", "activation")
+    OPERATORS = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
     @property
     def weight_bytes(self) -> int:
@@ -103,7 +101,7 @@ class Dense(WeightedProduct):
     def as_onnx_node(self) -> Kernel:
         """Return a ``Gemm`` with its activation."""
         matrix, bias = (self.features_out, self.features_in), (self.features_out,)
-        return Kernel(
-            "Gemm", "", {"transB": 1}, self.input_shape, self.output_shape,
-            weight_shapes=(matrix, *((bias,) * self.bias)), activation=self.activation,
+        return self._node(
+            "Gemm", {"transB": 1}, weight_shapes=(matrix, *((bias,) * self.bias)),
+            activation=self.activation,
         )  # fmt: skip

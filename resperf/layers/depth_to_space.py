@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number, pixels
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import either
 
@@ -32,18 +32,17 @@ class DepthToSpace(Layer):
     function: str = name("operation", FUNCTIONS, default="depth_to_space")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "side", "to_depth")
-    LOG2: ClassVar[tuple[str, ...]] = ("planes", "width", "pixels", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "side", "to_depth")
+    LOG2 = ("planes", "width", "pixels", "out_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),
         "size": {**log_uniform(4, 128), "same_share": 0.9},
         "side": choices([2, 3, 4], [6, 1, 2]),
         "function": choices(FUNCTIONS, [2, 3, 2]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"DepthToSpace", "SpaceToDepth"})
+    SCALED = ("channels",)
+    OPERATORS = frozenset({"DepthToSpace", "SpaceToDepth"})
 
     def _image(self, *, deep: bool) -> tuple[int, ...]:
         """Shape of the deep image (many channels) or of the large one (many pixels)."""
@@ -90,4 +89,4 @@ class DepthToSpace(Layer):
         op = "SpaceToDepth" if self.function == "space_to_depth" else "DepthToSpace"
         if op == "DepthToSpace":
             attributes["mode"] = "CRD" if self.function == "depth_to_space_crd" else "DCR"
-        return Kernel(op, "", attributes, self.input_shape, self.output_shape)
+        return self._node(op, attributes)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import is_in
@@ -38,14 +38,8 @@ class Einsum(ProductLayer):
     result: str = name("order of the result's axes", _RESULT, default="bmn")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
-        "first_plain", "first_turned", "second_plain", "second_turned", "result_plain",
-    )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
-    )  # fmt: skip
+    PLAIN = ("first_plain", "first_turned", "second_plain", "second_turned", "result_plain")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 64),
         "rows": log_uniform(1, 512),
         "depth": log_uniform(4, 512, 1, 8, 16),
@@ -54,8 +48,7 @@ class Einsum(ProductLayer):
         "second": choices(_SECOND, _SPREAD),
         "result": choices(_RESULT, _SPREAD),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Einsum"})
+    OPERATORS = frozenset({"Einsum"})
 
     def _shape(self, order: str) -> tuple[int, ...]:
         lengths = {
@@ -119,10 +112,7 @@ class Einsum(ProductLayer):
     def as_onnx_node(self) -> Kernel:
         """Return an ``Einsum`` of three axes per tensor."""
         equation = f"{self.first},{self.second}->{self.result}"
-        return Kernel(
-            "Einsum", "", {"equation": equation}, self.input_shape, self.output_shape,
-            extra_shapes=(self.second_shape,),
-        )  # fmt: skip
+        return self._node("Einsum", {"equation": equation}, extra_shapes=(self.second_shape,))
 
 
 def _order_of_one(equation: str) -> tuple[int, ...] | None:

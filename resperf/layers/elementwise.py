@@ -13,7 +13,7 @@ from resperf.layers._broadcast import (
     OperandLayer,
     joined_axes,
 )
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import either, is_in
 
@@ -58,17 +58,14 @@ class Elementwise(OperandLayer):
     """
 
     kind: ClassVar[str] = "elementwise"
-    UNARY: ClassVar[tuple[str, ...]] = UNARY
+    UNARY = UNARY
 
     function: str = name("function that is computed", (*BINARY, *UNARY), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "costly", "series", "truth")
-    LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
+    PLAIN = ("threaded", "vector_rest", "costly", "series", "truth")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 1024),
         "middle": log_uniform(1, 1024, 8, 16),
         "inner": log_uniform(1, 4096),
@@ -76,8 +73,8 @@ class Elementwise(OperandLayer):
         "second": choices(SECONDS[1:], (6, 3, 4, 3, 3, 1, 0.5)),
         "dtype": choices(["float32", "int64"], [5, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "middle", "inner")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTIONS)
+    SCALED = ("outer", "middle", "inner")
+    OPERATORS = frozenset(_FUNCTIONS)
 
     def _check(self) -> None:
         if self.function == "prelu" and self.second == "both":

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number, pixels
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 
 MODES = ("linear", "nearest", "cubic")
@@ -32,19 +32,18 @@ class GridSample(Layer):
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded",)
-    LOG2: ClassVar[tuple[str, ...]] = ("planes", "places", "pixels", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    PLAIN = ("threaded",)
+    LOG2 = ("planes", "places", "pixels", "out_bytes")
+    ENCODED = ("mode",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),
         "size": {**log_uniform(4, 128), "same_share": 0.8},
         "size_out": {**log_uniform(4, 128), "same_share": 0.8},
         "mode": choices(MODES, [8, 2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
-    FLOPS_PER_VALUE: ClassVar[int] = 8
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"GridSample"})
+    SCALED = ("channels",)
+    FLOPS_PER_VALUE = 8
+    OPERATORS = frozenset({"GridSample"})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -92,7 +91,7 @@ class GridSample(Layer):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator as of operator set 16."""
-        return Kernel(
-            "GridSample", "", {"mode": _WORDS.get(self.mode, self.mode)}, self.input_shape,
-            self.output_shape, extra_shapes=(self.grid_shape,),
+        return self._node(
+            "GridSample", {"mode": _WORDS.get(self.mode, self.mode)},
+            extra_shapes=(self.grid_shape,),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_rows
 from resperf.layers.columns import either, is_in
 
@@ -40,19 +40,18 @@ class Indexed(Layer):
     function: str = name("operation", tuple(_OPS), default="gather_nd")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "scatters")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "table_bytes", "out_bytes", "in_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "scatters")
+    LOG2 = ("rows", "inner", "table_bytes", "out_bytes", "in_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "places": log_uniform(1, 65536),
         "length": log_uniform(MIN_TABLE_ROWS, 8192),
         "inner": log_uniform(1, 1024),
         "function": choices(list(_OPS), [2, 2, 1, 2]),
         "dtype": choices(["float32", "int64"], [6, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("places", "length", "inner")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+    SCALED = ("places", "length", "inner")
+    OPERATORS = frozenset(_OPS.values())
 
     @property
     def _scatters(self) -> bool:
@@ -129,9 +128,8 @@ class Indexed(Layer):
             )
         attributes = {"axis": 0} if self._by_elements else {}
         updates = ((self.batch * self.places, self.inner),) if self._scatters else ()
-        return Kernel(
-            _OPS[self.function], "", attributes, self.input_shape, self.output_shape,
-            extra_shapes=(self.indices_shape, *updates), index_bound=self.batch * self.length,
-            dtype=self.dtype,
+        return self._node(
+            _OPS[self.function], attributes, extra_shapes=(self.indices_shape, *updates),
+            index_bound=self.batch * self.length, dtype=self.dtype,
             dtypes=(self.dtype, "int64", *(self.dtype for _ in updates)),
         )  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import (
+    CONTRIB,
     FLOATS,
     Kernel,
     Operator,
@@ -30,15 +31,12 @@ class MatMul(ProductLayer):
     transposed: bool = flag("whether the second matrix is stored transposed", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "threaded", "transposed_first", "transposed", "depth_rest", "column_rest", "row_rest",
         "vector",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
-    )  # fmt: skip
+    LOG2 = ("products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 64),
         "rows": log_uniform(1, 8192),
         "depth": log_uniform(8, 1024, 1, 8, 16),
@@ -46,7 +44,6 @@ class MatMul(ProductLayer):
         "transposed_first": choices([False, True], [8, 1]),
         "transposed": choices([False, True], [3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -95,13 +92,8 @@ class MatMul(ProductLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``MatMul``, or a ``FusedMatMul`` for transposed matrices."""
+        second = (self.second_shape,)
+        if not (self.transposed_first or self.transposed):
+            return self._node("MatMul", extra_shapes=second)
         transposes = {"transA": int(self.transposed_first), "transB": int(self.transposed)}
-        fused = self.transposed_first or self.transposed
-        return Kernel(
-            "FusedMatMul" if fused else "MatMul",
-            "com.microsoft" if fused else "",
-            transposes if fused else {},
-            self.input_shape,
-            self.output_shape,
-            extra_shapes=(self.second_shape,),
-        )
+        return self._node("FusedMatMul", transposes, domain=CONTRIB, extra_shapes=second)

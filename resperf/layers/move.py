@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
+from resperf.layers._laws import MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import (
     DTYPES,
     Kernel,
@@ -51,13 +51,10 @@ class Move(Layer):
     step: int = number("step of a slice", default=1)
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts", "strided")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "rows", "length", "length_out", "inner", "run_bytes", "runs", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "vector_rest", "parts", "strided")
+    LOG2 = ("rows", "length", "length_out", "inner", "run_bytes", "runs", "out_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 4096),
         "length": log_uniform(2, 1024),
         "length_out": log_uniform(1, 1024),
@@ -67,8 +64,8 @@ class Move(Layer):
         "step": choices([1, 2], [5, 1]),
         "dtype": MOVED_DTYPES,
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    SCALED = ("outer", "inner")
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
         reasons = {

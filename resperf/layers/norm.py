@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers.columns import either, is_in
 
@@ -52,19 +52,18 @@ class Norm(Layer):
     window: int = number("channels in the window of a local response", default=1)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLACED_BY: ClassVar[str] = "function"
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
-    LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLACED_BY = "function"
+    PLAIN = ("threaded", "vector_rest", "window")
+    LOG2 = ("batch", "channels", "pixels", "rows", "moved_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels": log_uniform(1, 4096, 1, 8, 16),
         "pixels": log_uniform(1, 16384),
         "function": choices(FUNCTIONS, [8, 2, 1, 2, 4, 4, 1]),
         "window": choices([3, 5], [1, 3]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels", "pixels")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF) | _EMBEDDINGS
+    SCALED = ("channels", "pixels")
+    OPERATORS = frozenset(_FUNCTION_OF) | _EMBEDDINGS
 
     def _check(self) -> None:
         if self.window > 1 and self.function != "local_response":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, flag, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
@@ -35,21 +34,20 @@ class Pool(WindowLayer):
     count_include_pad: bool = flag("whether the mean counts padding", default=False)
     ceil_mode: bool = flag("whether a last, partly empty window counts", default=False)
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "pad_height",
         "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "real", "ceil", "counts_pad",
         "whole_image", "maximum", "aligned", "channel_evenness", "channel_waste", "column_waste",
         "strided", "covered",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    LOG2 = (
         "batch", "channels_in", "height", "width", "rows_out", "columns_out", "pixels_out", "taps",
         "in_bytes", "out_bytes", "moved_bytes", "read_bytes", "flops", "flops_real", "planes",
         "row_count", "intensity", "out_over_in",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("layout",)
-    FUNCTION: ClassVar[str | None] = ""
+    ENCODED = ("layout",)
+    FUNCTION = ""
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels_in": log_uniform(1, 1024, 1, 8, 16),
         "size": {**log_uniform(4, 128), "same_share": 0.9},
         "kernel": {**choices([1, 2, 3, 5], [1, 5, 6, 1]), "same_share": 0.95},
@@ -60,20 +58,15 @@ class Pool(WindowLayer):
         "ceil_mode": choices([False, True], [4, 1]),
         "count_include_pad": choices([False, True], [2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
-    REDRAWN: ClassVar[tuple[str, ...]] = ("mode", "kernel", "stride")
-    FLOPS_PER_MAC: ClassVar[int] = 1
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+    SCALED = ("channels_in",)
+    REDRAWN = ("mode", "kernel", "stride")
+    FLOPS_PER_MAC = 1
+    OPERATORS = frozenset(_MODE_OF)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, rows, columns)."""
         return (self.batch, self.channels_in, *self._positions(self.ceil_mode))
-
-    @property
-    def macs(self) -> int:
-        """Comparisons or additions: one per output value and pixel of its window."""
-        return math.prod(self.output_shape) * self.taps
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
@@ -101,7 +94,7 @@ class Pool(WindowLayer):
         return q | {
             "read_bytes": self.input_bytes * q["covered"],
             "flops_real": self.flops * q["real"] * waste, "maximum": self.mode == "max",
-            "blocked": blocked, "plain": 1 - blocked, "planes": planes,
+            "plain": 1 - blocked, "planes": planes,
             "row_count": planes * waste * q["rows_out"] / np.where(blocked == 1, block, 1),
             "ceil": self.ceil_mode, "counts_pad": self.count_include_pad,
             "intensity": self.flops / self.moved_bytes,
@@ -140,7 +133,7 @@ class Pool(WindowLayer):
                 if max(attributes.pop("dilations")) > 1:
                     raise LayerError("pool: average pooling has no dilation before opset 19")
         op = _OPS[self.mode, self.whole_image]
-        return Kernel(op, "", attributes, self.input_shape, self.output_shape)
+        return self._node(op, attributes)
 
     @property
     def is_runnable(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import is_in
@@ -35,17 +35,14 @@ class PoolNd(VolumePool):
     """
 
     kind: ClassVar[str] = "pool_nd"
-    RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    RANKS = (1, 2, 3)
 
     mode: str = name("pooling function", MODES, default="max")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "mean")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "rank", "planes", "taps", "windows", "flops", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    PLAIN = ("threaded", "vector_rest", "whole", "mean")
+    LOG2 = ("rank", "planes", "taps", "windows", "flops", "in_bytes", "out_bytes")
+    ENCODED = ("mode",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "rank": choices([1, 2, 3], [2, 1, 1]),
         "channels_in": log_uniform(2, 512, 1, 8, 16),
         "size": {**log_uniform(4, 64), "same_share": 0.7},
@@ -54,8 +51,8 @@ class PoolNd(VolumePool):
         "pad": {**choices([0, 1], [3, 1]), "same_share": 1.0},
         "mode": choices(MODES, [5, 3, 1, 2, 0.5, 0.3, 0.2]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "width")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"LpPool", "GlobalLpPool"})
+    SCALED = ("channels_in", "width")
+    OPERATORS = frozenset({"LpPool", "GlobalLpPool"})
 
     def _check(self) -> None:
         if self.rank == 2 and self.mode in _OF_IMAGES:
@@ -95,7 +92,4 @@ class PoolNd(VolumePool):
             attributes = self._onnx_window()
             if self.mode in _UNDILATED:
                 del attributes["dilations"]
-        return Kernel(
-            _OPS[self.mode], "", attributes, self.input_shape, self.output_shape,
-            more_outputs=int(self.mode == "max_places"),
-        )  # fmt: skip
+        return self._node(_OPS[self.mode], attributes, more_outputs=int(self.mode == "max_places"))

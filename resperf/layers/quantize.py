@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._flat import FlatLayer
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import either
@@ -35,16 +35,15 @@ class Quantize(FlatLayer):
     function: str = name("operation", tuple(_OPS), default="quantize")
     dtype: str = name("type of one quantised value; int32 of biases", _DEQUANTIZED, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
-    LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "vector_rest")
+    LOG2 = ("values", "moved_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
         "function": choices(tuple(_OPS), [3, 3, 2]),
         "dtype": choices(_DEQUANTIZED, [6, 3, 0.5, 0.5, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
         if self.dtype == "int32" and self.function != "dequantize":

@@ -29,13 +29,13 @@ class QuantizedConcat(Concat):
     rescaled: bool = flag("whether the scales of parts differ from the result's", default=True)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (*Concat.PLAIN, "rescaled")
+    PLAIN = (*Concat.PLAIN, "rescaled")
     RANGES: ClassVar[Mapping[str, Any]] = {
         **Concat.RANGES,
         "rescaled": choices([True, False], [4, 1]),
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearConcat"})
+    OPERATORS = frozenset({"QLinearConcat"})
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import either, is_in, padded
@@ -30,7 +30,7 @@ class QuantizedConv(VolumeConv):
     """
 
     kind: ClassVar[str] = "quantized_conv"
-    RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    RANKS = (1, 2, 3)
 
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
@@ -41,15 +41,12 @@ class QuantizedConv(VolumeConv):
         INT8_TYPES, default="uint8",
     )  # fmt: skip
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
-        "threaded", "vector_rest", "bias", "depthwise", "pointwise", "integer", "last",
-    )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    PLAIN = ("threaded", "vector_rest", "bias", "depthwise", "pointwise", "integer", "last")
+    LOG2 = (
         "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "rank": choices([1, 2, 3], [1, 20, 1]),
         "channels_in": log_uniform(3, 1024, 1, 8, 16),
         "channels_out": log_uniform(8, 1024, 8, 16),
@@ -63,8 +60,7 @@ class QuantizedConv(VolumeConv):
         "layout": choices(["nhwc", "nchw"], [4, 1]),
         "dtype": choices(INT8_TYPES, [3, 2]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
         if self.function == "integer" and (self.bias or self.layout != "nchw"):

@@ -43,11 +43,9 @@ class QuantizedDense(WeightedProduct):
     function: str = name("types of input and output, see the class", FUNCTIONS, default="integer")
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "depth_rest")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "batch", "features_in", "features_out", "flops", "weight_bytes", "moved_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "vector_rest", "depth_rest")
+    LOG2 = ("batch", "features_in", "features_out", "flops", "weight_bytes", "moved_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": {**BATCHES, "values": [1, 8, 32, 128, 256, 1024], "weights": [3, 2, 2, 3, 2, 1]},
         "features_in": log_uniform(16, 4096, 1, 8, 64),
@@ -55,9 +53,8 @@ class QuantizedDense(WeightedProduct):
         "function": choices(FUNCTIONS, [2, 3, 3, 2, 2]),
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
     # QuantizedMatMul reads these two, which may be batched.
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF) - {
+    OPERATORS = frozenset(_FUNCTION_OF) - {
         "QLinearMatMul", "MatMulInteger",
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from resperf.layers._broadcast import (
     OperandLayer,
     joined_axes,
 )
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
 from resperf.layers.quantize import INT8_TYPES, constants, scale
@@ -32,17 +32,14 @@ class QuantizedElementwise(OperandLayer):
     """
 
     kind: ClassVar[str] = "quantized_elementwise"
-    UNARY: ClassVar[tuple[str, ...]] = tuple(_UNARY)
+    UNARY = tuple(_UNARY)
 
     function: str = name("function that is computed", tuple(_OPS), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
-    LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
+    PLAIN = ("threaded", "vector_rest")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 1024),
         "middle": log_uniform(1, 256, 8, 16),
         "inner": log_uniform(1, 4096),
@@ -50,8 +47,8 @@ class QuantizedElementwise(OperandLayer):
         "second": choices(SECONDS[1:], [10, 2, 3, 3, 2, 1, 1]),
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    SCALED = ("outer", "inner")
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
@@ -74,7 +71,6 @@ class QuantizedElementwise(OperandLayer):
         """Return the operator with one scale and zero point per tensor."""
         own = scale(self.dtype)
         second = () if self.function in _UNARY else ((self.second_shape, self.dtype), *own)
-        return Kernel(
-            _OPS[self.function], CONTRIB, {}, self.input_shape, self.output_shape,
-            **constants(self.dtype, *own, *second, *own),
-        )  # fmt: skip
+        return self._node(
+            _OPS[self.function], domain=CONTRIB, **constants(self.dtype, *own, *second, *own)
+        )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import either
@@ -36,13 +36,9 @@ class QuantizedMatMul(ProductLayer):
     )
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "depth_rest", "column_rest")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "depth_rest", "column_rest")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(2, 64),
         "rows": log_uniform(1, 512),
         "depth": log_uniform(8, 512, 1, 8, 16),
@@ -50,18 +46,7 @@ class QuantizedMatMul(ProductLayer):
         "function": choices(FUNCTIONS, [2, 1]),
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch x outer, rows, depth)."""
-        return (self.batch * self.outer, self.rows, self.depth)
-
-    @property
-    def second_shape(self) -> tuple[int, ...]:
-        """(batch x outer, depth, columns)."""
-        return (self.batch * self.outer, self.depth, self.columns)
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     @property
     def output_bytes(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import is_in
@@ -25,19 +25,16 @@ class QuantizedPool(VolumePool):
     """Max or average pooling of a quantised image."""
 
     kind: ClassVar[str] = "quantized_pool"
-    RANKS: ClassVar[tuple[int, ...]] = (2,)
+    RANKS = (2,)
 
     mode: str = name("pooling function", tuple(_OPS), default="max")
     layout: str = name("memory layout of the image", ("nchw", "nhwc"), default="nhwc")
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "last")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "batch", "channels_in", "taps", "windows", "flops", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    PLAIN = ("threaded", "vector_rest", "last")
+    LOG2 = ("batch", "channels_in", "taps", "windows", "flops", "in_bytes", "out_bytes")
+    ENCODED = ("mode",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "rank": 2,
         "channels_in": log_uniform(2, 1024, 1, 8, 16),
         "size": {**log_uniform(4, 128), "same_share": 0.9},
@@ -48,8 +45,8 @@ class QuantizedPool(VolumePool):
         "layout": choices(["nhwc", "nchw"], [4, 1]),
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+    SCALED = ("channels_in",)
+    OPERATORS = frozenset(_MODE_OF)
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows, their sizes and the layout."""

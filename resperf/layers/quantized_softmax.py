@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import flag, name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.layers.softmax import softmax_fields, softmax_shape
@@ -27,19 +27,16 @@ class QuantizedSoftmax(AlongAxis):
     across: bool = flag("whether several axes follow this one", default=False)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    PLAIN = ("threaded", "vector_rest", "apart", "across")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 4096),
         "values": log_uniform(2, 4096),
         "inner": choices([1, 16, 49, 196, 1024], [12, 1, 1, 1, 1]),
         "across": choices([False, True], [3, 1]),
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
-    FLOPS_PER_VALUE: ClassVar[int] = 3
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearSoftmax"})
+    FLOPS_PER_VALUE = 3
+    OPERATORS = frozenset({"QLinearSoftmax"})
 
     def _check(self) -> None:
         if self.across and self.inner == 1:

@@ -30,12 +30,12 @@ class Recurrent(Layer):
     cell: str = name("type of cell", tuple(_GATES), default="lstm")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "directions", "hidden_rest")
-    LOG2: ClassVar[tuple[str, ...]] = (
+    PLAIN = ("threaded", "directions", "hidden_rest")
+    LOG2 = (
         "batch", "steps", "features", "hidden", "flops", "step_flops", "step_weight_bytes",
         "weight_bytes", "moved_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("cell",)
+    ENCODED = ("cell",)
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": log_uniform(1, 512),
         "steps": log_uniform(2, 256),
@@ -44,8 +44,8 @@ class Recurrent(Layer):
         "directions": choices([1, 2], [3, 2]),
         "cell": choices(tuple(_GATES), [4, 3, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("steps", "features", "hidden")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_CELL_OF)
+    SCALED = ("steps", "features", "hidden")
+    OPERATORS = frozenset(_CELL_OF)
 
     def _check(self) -> None:
         if self.directions > 2:
@@ -117,10 +117,6 @@ class Recurrent(Layer):
         }
         if self.cell == "gru":
             attributes["linear_before_reset"] = 1
-        return Kernel(
-            _OPS[self.cell], "", attributes, self.input_shape, self.output_shape,
-            weight_shapes=(
-                (self.directions, gates, self.features), (self.directions, gates, self.hidden),
-                (self.directions, 2 * gates),
-            ),
-        )  # fmt: skip
+        shapes = ((gates, self.features), (gates, self.hidden), (2 * gates,))
+        weights = tuple((self.directions, *shape) for shape in shapes)
+        return self._node(_OPS[self.cell], attributes, weight_shapes=weights)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import either, is_in
 
@@ -36,20 +36,19 @@ class Reduce(AlongAxis):
     function: str = name("function that is computed", tuple(_OPS), default="mean")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "in_bytes", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    PLAIN = ("threaded", "vector_rest", "apart")
+    LOG2 = ("rows", "values", "inner", "in_bytes", "out_bytes")
+    ENCODED = ("function",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 2048),
         "values": log_uniform(2, 16384),
         "inner": choices([1, 8, 64, 197, 768, 50000], [8, 1, 1, 1, 1, 0.5]),
         "function": choices(tuple(_OPS), (10, 4, 3, 1, 0.5, 0.5, 2, 0.5, 0.5, 0.5, 1, 0.5)),
         "dtype": choices(["float32", "int64"], [10, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values", "inner")
-    FLOPS_PER_MAC: ClassVar[int] = 1
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+    SCALED = ("outer", "values", "inner")
+    FLOPS_PER_MAC = 1
+    OPERATORS = frozenset(_OPS.values())
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
@@ -101,7 +100,7 @@ class Reduce(AlongAxis):
         # If the axes are not adjacent, those between them count as inner.
         inside = [shape[axis] for axis in range(axes[0], len(shape)) if axis not in axes]
         joined = (*shape[: axes[0]], math.prod(shape[axis] for axis in axes), *inside)
-        return cls(**cls._fields_at(joined, axes[0]), function=function, dtype=dtype)
+        return cls(**cls.fields_at(joined, axes[0]), function=function, dtype=dtype)
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._layouts import block_of, is_blocked
 from resperf.layers._operator import FLOATS
 from resperf.layers.columns import padded
@@ -32,18 +32,15 @@ class Reorder(Layer):
     layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
-        "channel_waste", "aligned", "pixel_rest", "to_blocked", "from_blocked",
-    )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    PLAIN = ("channel_waste", "aligned", "pixel_rest", "to_blocked", "from_blocked")
+    LOG2 = (
         "batch", "channels_in", "height", "width", "pixels_in", "in_bytes", "padded_bytes",
         "moved_bytes", "planes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("layout", "layout_out")
-    FUNCTION: ClassVar[str | None] = ""
-    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    ENCODED = ("layout", "layout_out")
+    FUNCTION = ""
+    INDEPENDENT_FIELDS = True
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels_in": log_uniform(4, 1024, 4, 16),
         "size": {**log_uniform(1, 224), "same_share": 0.9},
         "relayout": choices(["nchw>nchwc16", "nchwc16>nchw", "nchwc16>nhwc"], [3, 4, 1]),
@@ -51,8 +48,8 @@ class Reorder(Layer):
     WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "relayout": tuple(f"{one}>{other}" for one in LAYOUTS for other in LAYOUTS if one != other)
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
-    FLOPS_PER_VALUE: ClassVar[int] = 1
+    SCALED = ("channels_in",)
+    FLOPS_PER_VALUE = 1
 
     def _check(self) -> None:
         if self.layout == self.layout_out:

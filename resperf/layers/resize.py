@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers.columns import is_in
@@ -30,7 +30,7 @@ class Resize(ResizedLayer):
     """
 
     kind: ClassVar[str] = "resize"
-    AXES: ClassVar[tuple[str, ...]] = ("height", "width")
+    AXES = ("height", "width")
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 3, "cubic": 15}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": ("height", "width"),
@@ -47,9 +47,8 @@ class Resize(ResizedLayer):
     layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
+    PLAIN = ("threaded", "vector_rest", "whole", "doubled", "blocked")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "channels": log_uniform(1, 512, 1, 8, 16),
         "size": {**log_uniform(2, 256), "same_share": 0.9},
         "size_out": {**log_uniform(8, 256, 8), "same_share": 0.9},
@@ -57,7 +56,7 @@ class Resize(ResizedLayer):
         "layout": choices(["nchw", "nchwc16"], [4, 1]),
         "dtype": choices(["float32", "uint8"], [12, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Resize", "Upsample"})
+    OPERATORS = frozenset({"Resize", "Upsample"})
 
     def _check(self) -> None:
         if (self.height, self.width) == (self.height_out, self.width_out):
@@ -135,10 +134,9 @@ class Resize(ResizedLayer):
                 "coordinate_transformation_mode": "asymmetric",
                 "nearest_mode": "floor",
             }
-        return Kernel(
-            "Resize", "", attributes, self.input_shape, self.output_shape,
-            constants=(None, None, self.output_shape), dtype=self.dtype,
-        )  # fmt: skip
+        return self._node(
+            "Resize", attributes, constants=(None, None, self.output_shape), dtype=self.dtype
+        )
 
 
 def _rounds_down(operator: Operator) -> bool:

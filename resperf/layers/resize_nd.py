@@ -24,7 +24,7 @@ class ResizeNd(ResizedLayer):
     """
 
     kind: ClassVar[str] = "resize_nd"
-    AXES: ClassVar[tuple[str, ...]] = AXES
+    AXES = AXES
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 7}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": AXES,
@@ -42,7 +42,7 @@ class ResizeNd(ResizedLayer):
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
+    PLAIN = ("threaded", "vector_rest")
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": choices([1, 2, 4, 8], [5, 3, 1, 1]),
         "channels": log_uniform(1, 320, 1, 8, 16),
@@ -95,7 +95,7 @@ class ResizeNd(ResizedLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes."""
-        return Kernel(
-            "Resize", "", {"mode": self.mode}, self.input_shape, self.output_shape,
-            constants=(None, None, self.output_shape), dtype=self.dtype,
+        return self._node(
+            "Resize", {"mode": self.mode}, constants=(None, None, self.output_shape),
+            dtype=self.dtype,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 
 CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
@@ -31,11 +31,10 @@ class Select(BroadcastLayer):
     )
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "tensors", "repeated")
-    LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ("second",)
+    PLAIN = ("threaded", "vector_rest", "tensors", "repeated")
+    LOG2 = ("values", "rows", "inner", "moved_bytes")
+    ENCODED = ("second",)
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 64),
         "middle": log_uniform(1, 64),
         "inner": log_uniform(1, 40_000),
@@ -43,9 +42,9 @@ class Select(BroadcastLayer):
         "tensors": choices([0, 1, 2], [1, 6, 3]),
         "dtype": choices(["float32", "int64"], [8, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "middle", "inner")
-    FLOPS_PER_VALUE: ClassVar[int] = 1
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Where"})
+    SCALED = ("outer", "middle", "inner")
+    FLOPS_PER_VALUE = 1
+    OPERATORS = frozenset({"Where"})
 
     def _check(self) -> None:
         if self.tensors > 2:
@@ -100,7 +99,7 @@ class Select(BroadcastLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Where`` with a mixed condition."""
-        return Kernel(
-            "Where", "", {}, self.input_shape, self.output_shape, extra_shapes=self.value_shapes,
-            dtype="bool", dtypes=("bool", self.dtype, self.dtype), output_dtype=self.dtype,
+        return self._node(
+            "Where", extra_shapes=self.value_shapes, dtype="bool",
+            dtypes=("bool", self.dtype, self.dtype), output_dtype=self.dtype,
         )  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_at_axis
+from resperf.layers._laws import choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
 
 ACROSS = "softmax_across"
@@ -30,18 +30,15 @@ class Softmax(AlongAxis):
     function: str = name("function that is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    PLAIN = ("threaded", "vector_rest", "apart", "log", "across")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 4096),
         "values": log_uniform(2, 4096),
         "inner": choices([1, 16, 49, 152, 196, 1024, 8400, 65536], [12, 1, 1, 1, 1, 1, 1, 0.5]),
         "function": choices(["softmax", "log_softmax", ACROSS], [6, 1, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
-    FLOPS_PER_VALUE: ClassVar[int] = 3
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+    FLOPS_PER_VALUE = 3
+    OPERATORS = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
         if self.function == ACROSS and self.inner == 1:
@@ -84,9 +81,8 @@ def softmax_fields(operator: Operator, opset: int) -> tuple[dict[str, int], bool
     axis = operator.axis(1 if joins else -1)
     if joins:
         shape = (*shape[:axis], math.prod(shape[axis:]))
-    batch, outer, values, inner = split_at_axis(shape, axis)
-    fields = {"batch": batch, "outer": outer, "values": values, "inner": inner}
-    return fields, inner > 1 and len(shape) - axis > 2
+    fields = AlongAxis.fields_at(shape, axis)
+    return fields, fields["inner"] > 1 and len(shape) - axis > 2
 
 
 def softmax_shape(shape: tuple[int, ...], *, across: bool) -> tuple[int, ...]:

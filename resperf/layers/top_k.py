@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
@@ -24,19 +24,18 @@ class TopK(AlongAxis):
     kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
-    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "kept", "compared", "out_bytes")
+    PLAIN = ("threaded", "single", "all_kept", "apart")
+    LOG2 = ("rows", "values", "kept", "compared", "out_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "outer": log_uniform(1, 512),
         "values": log_uniform(4, 32768),
         "inner": choices([1, 64], [12, 1]),
         "kept": log_uniform(1, 1024),
         "dtype": choices(["float32", "int64"], [8, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("outer",)
-    FLOPS_PER_VALUE: ClassVar[int] = 1
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"TopK"})
+    SCALED = ("outer",)
+    FLOPS_PER_VALUE = 1
+    OPERATORS = frozenset({"TopK"})
 
     def _check(self) -> None:
         if self.kept > self.values:
@@ -72,12 +71,11 @@ class TopK(AlongAxis):
         (kept,) = operator.numbers("k", 1) or (0,)
         if kept < 1:
             raise LayerError(f"TopK with k={kept} has no layer")
-        fields = cls._fields_at(operator.shape(), operator.axis(-1))
+        fields = cls.fields_at(operator.shape(), operator.axis(-1))
         return cls(**fields, kept=kept, dtype=dtype_of(operator, _DTYPES))
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
-        return Kernel(
-            "TopK", "", {"axis": 1}, self.input_shape, self.output_shape, constants=((self.kept,),),
-            more_outputs=1, dtype=self.dtype,
-        )  # fmt: skip
+        return self._node(
+            "TopK", {"axis": 1}, constants=((self.kept,),), more_outputs=1, dtype=self.dtype
+        )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
+from resperf.layers._laws import MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array
 
@@ -59,16 +59,15 @@ class Transpose(Layer):
     order: str = name("input axis of each output axis", ORDERS, default="21")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = (
+    PLAIN = (
         "threaded", "vector_rest", "axes", "keeps_last", "keeps_first", "matrix", "slow",
         "read_twos", "write_twos",
     )  # fmt: skip
-    LOG2: ClassVar[tuple[str, ...]] = (
+    LOG2 = (
         "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "write_stride",
         "moved_bytes",
     )  # fmt: skip
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
         "dim1": log_uniform(2, 4096),
         "dim2": log_uniform(2, 1024),
         "dim3": log_uniform(2, 256),
@@ -77,8 +76,8 @@ class Transpose(Layer):
         "order": choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values())),
         "dtype": MOVED_DTYPES,
     }
-    SCALED: ClassVar[tuple[str, ...]] = _DIMS
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Transpose"})
+    SCALED = _DIMS
+    OPERATORS = frozenset({"Transpose"})
 
     def _check(self) -> None:
         beyond = [dim for dim in _DIMS[len(self._named) :] if getattr(self, dim) != 1]
