@@ -274,7 +274,7 @@ def calibrate_by_runs(folder: Path) -> None:
 
 def store_calibrations(home: Path) -> None:
     """Store a calibration of each CPU bundle for this machine: made times of its layers."""
-    from resperf.bundle import Bundle, save_adaptation
+    from resperf.bundle import Bundle, save_calibration
     from resperf.lowering import lower_layers
     from resperf.platform import this_platform
     from resperf.workflows.calibrate_layers import (
@@ -298,8 +298,8 @@ def store_calibrations(home: Path) -> None:
         }
         run = LayersRun(bundle.setting, here, times_ms, drift=0.03)
         made = fitted(bundle, run)
-        runs = tuple(replace(each, at=MEASURED_AT) for each in made.runs)
-        save_adaptation(bundle, replace(made, at=MEASURED_AT, runs=runs))
+        times = tuple(replace(each, at=MEASURED_AT) for each in made.times)
+        save_calibration(bundle, replace(made, at=MEASURED_AT, times=times))
 
 
 # Comparing

@@ -118,6 +118,13 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+def write_changed(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle of which only the manifest has changed."""
+    for name in bundle.manifest["files"]:
+        shutil.copy(bundle.path / name, folder / name)
+    write_manifest(folder, bundle.manifest)
+
+
 @dataclass(frozen=True)
 class GoldenLayer:
     """A layer whose prediction a bundle stores.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +19,17 @@ from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
     OVERHEAD_PER_MB,
-    Adaptation,
     Bundle,
-    Correction,
-    ProbeTimes,
+    Calibration,
+    LayerTimes,
+    Source,
     Speeds,
-    bundle_id,
     counting,
-    load_adaptation,
+    load_calibration,
+    machines_of,
     replaced_folder,
-    save_adaptation,
-    write_manifest,
+    save_calibration,
+    write_changed,
 )
 from resperf.campaign.process import Taken, WorkerDied, WorkerProcess, WorkerSettings
 from resperf.devices import target_of
@@ -39,7 +38,7 @@ from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.platform import Platform, this_platform, usable_cores
-from resperf.prediction.adapting import why_not_adaptable
+from resperf.prediction.calibrated import why_not_by_layers
 from resperf.predictors.intervals import half_width, joined_spread
 from resperf.quantities import EXECUTION
 from resperf.settings import NCHWC_BLOCK, Setting
@@ -49,7 +48,7 @@ from resperf.training.correction import (
     MACHINES_WIDTH,
     Priors,
     TimedNetwork,
-    fit_correction,
+    fit_calibration,
 )
 from resperf.workflows.calibration_layers import CALIBRATION_LAYERS
 
@@ -106,7 +105,7 @@ class LayersRun:
     remarks : tuple of str
         How the machine was disturbed, or why that was not seen.
     drift : float
-        As of `Adaptation`; 0 if there was one turn.
+        As of `Calibration`; 0 if there was one turn.
     busy : float
         Share of the measurements while other programs used the cores.
     costs : mapping of str to float
@@ -134,9 +133,13 @@ Progress = Callable[[int, int, str], None]
 """Told (done, all, name) while the calibration layers are measured."""
 
 
-def adapt(
-    bundle: Bundle, *, seconds: float = SECONDS, progress: Progress | None = None
-) -> tuple[Adaptation, Path]:
+def calibrate_by_layers(
+    bundle: Bundle,
+    output: Path | None = None,
+    *,
+    seconds: float = SECONDS,
+    progress: Progress | None = None,
+) -> tuple[Bundle, Calibration, Path]:
     """Measure the layers here, scale a bundle's times by them, and keep that for predictions.
 
     Earlier runs here are joined with this one: the median of each layer counts. Runs in which the
@@ -145,13 +148,19 @@ def adapt(
     Parameters
     ----------
     bundle : Bundle
+    output : Path, optional
+        Where the bundle is written with this machine's factors added. On machines like this one,
+        predictions by it use them until `calibrate` is run there. The runs joined are then those
+        that the bundle holds of such a machine.
     seconds : float
         All of it, measuring and starting; calibration layers that find no time are left out.
     progress : callable, optional
 
     Returns
     -------
-    adaptation : Adaptation
+    bundle : Bundle
+        As written, if it was.
+    calibration : Calibration
     path : Path
         Where it is kept; `resperf.prediction.predict` uses it from now on.
 
@@ -159,24 +168,36 @@ def adapt(
     ------
     MeasurementError
         If the bundle is not one of processors, runs other layers than this machine, too few layers
-        could be compared, or other programs ran during most of it.
+        could be compared, other programs ran during most of it, or if the bundle was to be written
+        and the machine was disturbed.
     MissingExtraError
         If packages are missing.
     BundleError, OutputError
         If it cannot be kept.
     """
     run = measure_layers(bundle, seconds=seconds, progress=progress)
-    _refuse_busy(run)
-    known = load_adaptation(bundle, replace(run.platform, probes={}))
-    adaptation = fitted(bundle, run, _earlier([known] if known else [], run))
-    return adaptation, save_adaptation(bundle, adaptation)
+    if run.busy > MOST_BUSY:
+        raise MeasurementError(
+            f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
+            "nothing saved. Stop them and run again"
+        )
+    if output is None:
+        known = load_calibration(bundle, replace(run.platform, probes={}))
+        found = fitted(bundle, run, _earlier([known] if known else [], run))
+    else:
+        # What takes the place of the known factors does not begin with them.
+        found = fitted(bundle, run, _earlier(machines_of(bundle), run), anew=True)
+        bundle = _with_calibration(
+            bundle, found, output, "scaled to another machine by calibration layers", found.remarks
+        )
+    return bundle, found, save_calibration(bundle, found)
 
 
 def is_own_machine(bundle: Bundle) -> bool:
     """Whether a bundle's layers were measured on a machine like this one."""
     refuse_other_layers(bundle)
     here = this_platform(bundle.platform.device)
-    return bundle.transferred is None and not here.hardware_differences(bundle.platform)
+    return not bundle.layer_calibrations and not here.hardware_differences(bundle.platform)
 
 
 def with_reference_times(
@@ -192,7 +213,7 @@ def with_reference_times(
     Raises
     ------
     MeasurementError
-        If its settings of the framework are others; else as `adapt`.
+        If its settings of the framework are others; else as `calibrate_by_layers`.
     """
     refuse_other_layers(bundle)
     target = target_of(bundle.device, bundle.framework)
@@ -205,85 +226,56 @@ def with_reference_times(
             f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
         )
     run = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
-    _refuse_disturbed(bundle, run.remarks)
-    made = bundle.changed("times of calibration layers on its own machine", probes=run.ms_of_keys)
-    return _written(made, output)
+    times = (LayerTimes(_now(), run.ms_of_keys, run.costs, run.steady, run.drift),)
+    reference = Calibration(Source.LAYERS, bundle.setting, bundle.platform, times=times)
+    return _with_calibration(
+        bundle, reference, output, "times of calibration layers on its own machine", run.remarks
+    )
 
 
-def with_this_machine(
-    bundle: Bundle, output: Path, *, seconds: float = SECONDS, progress: Progress | None = None
-) -> tuple[Bundle, Adaptation, Path]:
-    """Write a bundle with this machine's factors added, and keep them for predictions here.
-
-    On machines like this one, predictions by that bundle use them until `calibrate` is run there.
-    Runs whose times the bundle holds of such a machine are joined with this one.
-
-    Returns
-    -------
-    bundle : Bundle
-        As written.
-    adaptation : Adaptation
-    path : Path
-        Where it is kept for this machine.
+def _with_calibration(
+    bundle: Bundle, added: Calibration, output: Path, reason: str, remarks: Sequence[str]
+) -> Bundle:
+    """Write a bundle with a calibration by layers in place of an earlier one of the same machine.
 
     Raises
     ------
     MeasurementError
-        As `adapt`; and if it was disturbed.
+        If the machine was disturbed.
     """
-    refuse_other_layers(bundle)
-    run = measure_layers(bundle, seconds=seconds, progress=progress)
-    _refuse_busy(run)
-    # What takes the place of the known factors does not begin with them.
-    found = fitted(bundle, run, _earlier(bundle.machines, run), anew=True)
-    _refuse_disturbed(bundle, found.remarks)
-    others = [
-        each for each in bundle.machines if found.platform.hardware_differences(each.platform)
-    ]
-    added = replace(found, from_bundle=True)
-    made = bundle.changed(
-        "scaled to another machine by calibration layers",
-        machines=[each.to_json() for each in (*others, added)],
-    )
-    written = _written(made, output)
-    return written, found, save_adaptation(written, found)
-
-
-def _refuse_busy(run: LayersRun) -> None:
-    if run.busy > MOST_BUSY:
-        raise MeasurementError(
-            f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
-            "nothing saved. Stop them and run again"
-        )
-
-
-def _refuse_disturbed(bundle: Bundle, remarks: Sequence[str]) -> None:
     if remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
             f"{'; '.join(remarks)}; run this again on a quiet machine, or with more --seconds"
         )
-
-
-def _written(made: Bundle, output: Path) -> Bundle:
-    """Write a bundle of which only the manifest has changed."""
+    others = [
+        each
+        for each in bundle.calibrations
+        if each.source is not Source.LAYERS
+        or each.is_reference != added.is_reference
+        or each in bundle.layer_calibrations
+        or added.platform.hardware_differences(each.platform)
+    ]
+    made = bundle.with_calibrations((*others, added), reason)
     with replaced_folder(output.resolve()) as folder:
-        for name in made.manifest["files"]:
-            shutil.copy(made.path / name, folder / name)
-        write_manifest(folder, made.manifest)
+        write_changed(made, folder)
     return Bundle.load(output.resolve()).parts[made.parts.index(made)]
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def refuse_other_layers(bundle: Bundle) -> None:
-    """Refuse what cannot be adapted to this machine, before anything is measured.
+    """Refuse what layers cannot calibrate for this machine, before anything is measured.
 
     Raises
     ------
     MeasurementError
     MissingExtraError
     """
-    if why := why_not_adaptable(bundle):
-        raise MeasurementError(f"{bundle.path} cannot be adapted to this machine: {why}")
+    if why := why_not_by_layers(bundle):
+        raise MeasurementError(f"{bundle.path} cannot be calibrated for this machine: {why}")
     require("scipy.optimize", "train")
     require("psutil", "bench")
     if bundle.setting.threads > usable_cores():
@@ -307,7 +299,7 @@ def measure_layers(
     ----------
     bundle : Bundle
     seconds : float
-        As of `adapt`.
+        As of `calibrate_by_layers`.
     how : mapping, optional
         Further keywords of the backend.
     usual : mapping of str to float, optional
@@ -318,7 +310,7 @@ def measure_layers(
     Raises
     ------
     MeasurementError
-        As `adapt`.
+        As `calibrate_by_layers`.
     """
     started_s = time.monotonic()
     refuse_other_layers(bundle)
@@ -497,8 +489,8 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
 
     These are the fallback for times that it does not hold, unless outside the trained range.
     """
-    stored: Mapping[str, float] = bundle.part.get("probes", {})
-    times = bundle.without_correction().predict(layers)
+    stored = bundle.reference_ms
+    times = bundle.isolated().predict(layers)
     predicted = {
         layer: float(ms)
         for layer, ms, inside in zip(layers, times.ms, times.in_range, strict=True)
@@ -509,14 +501,14 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def _earlier(known: Sequence[Adaptation], run: LayersRun) -> tuple[ProbeTimes, ...]:
+def _earlier(known: Sequence[Calibration], run: LayersRun) -> tuple[LayerTimes, ...]:
     """Return earlier runs on the hardware of a run, with the framework as it is now.
 
     Of more than are kept, the unsteady ones go first, then the oldest.
     """
     here = replace(run.platform, probes={})
     alike = (
-        each.runs
+        each.times
         for each in known
         if each.setting == run.setting and not here.hardware_differences(each.platform)
     )
@@ -526,7 +518,7 @@ def _earlier(known: Sequence[Adaptation], run: LayersRun) -> tuple[ProbeTimes, .
     return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(run: LayersRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> LayersRun:
+def _joined(run: LayersRun, runs: Sequence[LayerTimes], lowered: Sequence[Layer]) -> LayersRun:
     """Return the medians of the times of `lowered` layers in `runs`, the last of which is `run`."""
     layers = {each.key: each for each in (*lowered, *run.times_ms)}
     # Another version of this package may have had other calibration layers.
@@ -549,7 +541,7 @@ def _joined(run: LayersRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]
 def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the lower quartile of several readings of each cost beside layers.
 
-    As of a monitor's probes: a disturbance only ever costs time.
+    As of a monitor's checks: a disturbance only ever costs time.
     """
     if not costs:
         return {}
@@ -558,8 +550,8 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fitted(
-    bundle: Bundle, run: LayersRun, earlier: Sequence[ProbeTimes] = (), *, anew: bool = False
-) -> Adaptation:
+    bundle: Bundle, run: LayersRun, earlier: Sequence[LayerTimes] = (), *, anew: bool = False
+) -> Calibration:
     """Fit the groups' factors to the calibration layers' times here and on the bundle's machine.
 
     Where the bundle is of such hardware, or knows of some, its factors stand unless the layers are
@@ -571,8 +563,8 @@ def fitted(
     MeasurementError
         If too few calibration layers have both.
     """
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
+    at = _now()
+    runs = (*earlier, LayerTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
     # Blocks of another size make another layout of the same calibration layer.
     lowered = lower_layers(CALIBRATION_LAYERS, run.setting, run.platform)
     run = _joined(run, counting(runs), lowered) if earlier else run
@@ -609,42 +601,36 @@ def fitted(
     priors = Priors(
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
-    correction = fit_correction(placed, {}, priors)
-    factor_ci, layer_ci = _doubts(correction, shares)
     here = replace(run.platform, probes={})
-    if (usual := _usual(bundle, here, anew=anew)) is not None:
-        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
-        correction = _where_sure(correction, drifting, usual)
-    return Adaptation(
-        bundle=bundle_id(bundle),
+    blank = Calibration(
+        Source.LAYERS,
+        run.setting,
+        here,
         at=at,
-        setting=run.setting,
-        platform=here,
         speeds=speeds,
-        correction=correction,
-        factor_ci=factor_ci,
-        layer_ci=layer_ci,
         drift=run.drift,
-        probes=len(layers),
         predicted_reference=predicted_reference,
         remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
-        costs=run.costs,
-        runs=runs,
+        times=runs,
     )
+    found = fit_calibration(blank, placed, {}, priors)
+    factor_ci, layer_ci = _doubts(found, shares)
+    if usual := blank if here.same_hardware(bundle.platform) else _known(bundle, here, anew):
+        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
+        found = _where_sure(found, drifting, usual)
+    return replace(found, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
 
 
-def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
-    """Return the factors of hardware of the same description, if the bundle knows of any."""
-    if here.same_hardware(bundle.platform):
-        return Correction({}, 0.0, 0.0, math.inf, {})
-    known = () if anew else bundle.machines
+def _known(bundle: Bundle, here: Platform, anew: bool) -> Calibration | None:
+    """Return what a bundle knows of other hardware of this description."""
+    known = () if anew else machines_of(bundle)
     alike = (each for each in known if not here.hardware_differences(each.platform))
-    return next((each.correction for each in alike), None)
+    return next(alike, None)
 
 
 def _where_sure(
-    correction: Correction, factor_ci: Mapping[str, float], usual: Correction
-) -> Correction:
+    learnt: Calibration, factor_ci: Mapping[str, float], usual: Calibration
+) -> Calibration:
     """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
 
     As the positive-part rule of James and Stein: within its doubt a factor is the usual one.
@@ -655,12 +641,12 @@ def _where_sure(
         return expected * math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else expected
 
     return replace(
-        correction,
+        learnt,
         factors={
             group: kept(each, usual.factor(group), factor_ci[group])
-            for group, each in correction.factors.items()
+            for group, each in learnt.factors.items()
         },
-        others=kept(correction.others, usual.others, median(factor_ci.values())),
+        others=kept(learnt.others, usual.others, median(factor_ci.values())),
     )
 
 
@@ -677,16 +663,16 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
 
 
 def _doubts(
-    correction: Correction, shares: npt.NDArray[np.float64]
+    learnt: Calibration, shares: npt.NDArray[np.float64]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return `Adaptation.factor_ci` and `Adaptation.layer_ci`.
+    """Return `Calibration.factor_ci` and `Calibration.layer_ci`.
 
     From how far off the group's layers are that were left out of the fit, joined with the median
     of all, by Student's distribution. The factor's doubt is that over the root of how many layers
     weigh in the group, and no more than is expected without any.
     """
     special = require("scipy.special", "train")
-    runs = correction.evidence["networks"]
+    runs = learnt.evidence["networks"]
     off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
     usual = max(float(np.median(np.abs(off))) / float(special.ndtri(0.75)), LEAST_SPREAD)
     known = half_width(GROUP_WIDTH)
