@@ -41,6 +41,7 @@ from resperf.bundle._write import (
     golden_networks,
     merge_bundles,
     replaced_folder,
+    write_calibrated,
     write_changed,
     write_manifest,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "replaced_folder",
     "save_calibration",
     "user_folder",
+    "write_calibrated",
     "write_changed",
     "write_manifest",
 ]  # fmt: skip

@@ -62,6 +62,8 @@ class LayerTimes(Record):
         Whether the machine was not seen to change its speed meanwhile, nor to be busy.
     drift : float
         As of `Calibration`, within the run.
+    busy : float
+        Share of the measurements while other programs used the cores.
     """
 
     at: str
@@ -69,6 +71,7 @@ class LayerTimes(Record):
     costs: Mapping[str, float] = field(default_factory=dict)
     steady: bool = True
     drift: float = 0.0
+    busy: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(0 < ms < math.inf for ms in self.times_ms.values()):
@@ -130,8 +133,6 @@ class Calibration(Record):
     evidence : mapping
         ``networks``: what it was fitted to, networks or calibration layers, and its errors on those
         left out; ``dataset``: name and checksum of a user's runs.
-    at : str
-        When layers were measured, ISO 8601, UTC.
     speeds : Speeds or None
         By which layers' times are divided among `GROUPS`; None where no layers told, and all have
         the factor `others`, or where their times are those of the bundle's own machine.
@@ -167,7 +168,6 @@ class Calibration(Record):
     costs: Mapping[str, float] = field(default_factory=dict)
     log_width: float = math.inf
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    at: str = ""
     speeds: Speeds | None = None
     factor_ci: Mapping[str, float] = field(default_factory=dict)
     layer_ci: Mapping[str, float] = field(default_factory=dict)
@@ -201,6 +201,11 @@ class Calibration(Record):
     def count(self) -> int:
         """How many networks, or calibration layers, it was fitted to."""
         return len({each["network"] for each in self.evidence.get("networks", ())})
+
+    @property
+    def at(self) -> str:
+        """When layers were measured last, ISO 8601, UTC."""
+        return self.times[-1].at
 
     @property
     def is_reference(self) -> bool:

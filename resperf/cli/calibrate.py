@@ -147,26 +147,17 @@ def command(
 
 def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: bool) -> None:
     """Scale a bundle by calibration layers; on its own machine, -o stores their times in it."""
-    from resperf.workflows import calibrate_layers as by_layers
+    from resperf.workflows.calibrate_layers import calibrate_by_layers
 
-    on_own_machine = output is not None and by_layers.is_own_machine(bundle)
     with bar_of_steps("calibration layers") as progress:
-        if output is not None and on_own_machine:
-            made = by_layers.with_reference_times(
-                bundle, output, seconds=seconds, progress=progress
-            )
-        else:
-            made, found, path = by_layers.calibrate_by_layers(
-                bundle, output, seconds=seconds, progress=progress
-            )
-    if on_own_machine:
+        made, found, path = calibrate_by_layers(bundle, output, seconds=seconds, progress=progress)
+    if found.is_reference:
         times_ms = made.reference_ms
         if as_json:
-            show_json({"path": str(made.path), "reference_times_ms": times_ms})
+            show_json({"path": str(path), "reference_times_ms": times_ms})
         else:
             print(
-                f"{made.path}: holds the times of {len(times_ms)} calibration layers on its own "
-                "machine"
+                f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
             )
         return
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,17 +27,16 @@ from resperf.bundle import (
     counting,
     load_calibration,
     machines_of,
-    replaced_folder,
     save_calibration,
-    write_changed,
+    write_calibrated,
 )
 from resperf.campaign.process import Taken, WorkerDied, WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, require
-from resperf.layers import Layer
+from resperf.layers import Layer, layer_from_key
 from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
-from resperf.platform import Platform, this_platform, usable_cores
+from resperf.platform import this_platform, usable_cores
 from resperf.prediction.calibrated import why_not_by_layers
 from resperf.predictors.intervals import half_width, joined_spread
 from resperf.quantities import EXECUTION
@@ -92,43 +91,6 @@ _HUNG_S = 30.0
 """A calibration layer takes a second; after this time more the measuring process hangs."""
 
 
-@dataclass(frozen=True)
-class LayersRun:
-    """Times of the calibration layers on a machine.
-
-    Attributes
-    ----------
-    setting : Setting
-    platform : Platform
-    times_ms : mapping of Layer to float
-        Lowered calibration layer -> execution.
-    remarks : tuple of str
-        How the machine was disturbed, or why that was not seen.
-    drift : float
-        As of `Calibration`; 0 if there was one turn.
-    busy : float
-        Share of the measurements while other programs used the cores.
-    costs : mapping of str to float
-        What a network pays beside its layers (`Worker.costs`); empty if there was no time.
-    steady : bool
-        Whether nothing showed that the machine changed its speed meanwhile.
-    """
-
-    setting: Setting
-    platform: Platform
-    times_ms: Mapping[Layer, float]
-    remarks: tuple[str, ...] = ()
-    drift: float = 0.0
-    busy: float = 0.0
-    costs: Mapping[str, float] = field(default_factory=dict)
-    steady: bool = True
-
-    @property
-    def ms_of_keys(self) -> dict[str, float]:
-        """Key of a lowered calibration layer -> execution, as files hold them."""
-        return {layer.key: ms for layer, ms in self.times_ms.items()}
-
-
 Progress = Callable[[int, int, str], None]
 """Told (done, all, name) while the calibration layers are measured."""
 
@@ -138,6 +100,7 @@ def calibrate_by_layers(
     output: Path | None = None,
     *,
     seconds: float = SECONDS,
+    how: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Bundle, Calibration, Path]:
     """Measure the layers here, scale a bundle's times by them, and keep that for predictions.
@@ -151,9 +114,12 @@ def calibrate_by_layers(
     output : Path, optional
         Where the bundle is written with this machine's factors added. On machines like this one,
         predictions by it use them until `calibrate` is run there. The runs joined are then those
-        that the bundle holds of such a machine.
+        that the bundle holds of such a machine. On its own machine, the bundle is written with the
+        times of the layers alone, to compare with on others.
     seconds : float
         All of it, measuring and starting; calibration layers that find no time are left out.
+    how : mapping, optional
+        Further keywords of the backend.
     progress : callable, optional
 
     Returns
@@ -169,53 +135,42 @@ def calibrate_by_layers(
     MeasurementError
         If the bundle is not one of processors, runs other layers than this machine, too few layers
         could be compared, other programs ran during most of it, or if the bundle was to be written
-        and the machine was disturbed.
+        and the machine was disturbed or runs its layers under other settings than its own.
     MissingExtraError
         If packages are missing.
     BundleError, OutputError
         If it cannot be kept.
     """
-    run = measure_layers(bundle, seconds=seconds, progress=progress)
-    if run.busy > MOST_BUSY:
+    refuse_other_layers(bundle)
+    here = this_platform(bundle.platform.device)
+    is_own = not bundle.layer_calibrations and not here.hardware_differences(bundle.platform)
+    if output is not None and is_own:
+        return _with_reference_times(bundle, output, seconds, how, progress)
+    measured = measure_layers(bundle, seconds=seconds, how=how, progress=progress)
+    if (busy := measured.times[-1].busy) > MOST_BUSY:
         raise MeasurementError(
-            f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
+            f"the CPU was busy with other programs during {busy:.0%} of the measurements; "
             "nothing saved. Stop them and run again"
         )
     if output is None:
-        known = load_calibration(bundle, replace(run.platform, probes={}))
-        found = fitted(bundle, run, _earlier([known] if known else [], run))
+        known = load_calibration(bundle, replace(measured.platform, probes={}))
+        found = fitted(bundle, measured, _earlier([known] if known else [], measured))
     else:
         # What takes the place of the known factors does not begin with them.
-        found = fitted(bundle, run, _earlier(machines_of(bundle), run), anew=True)
-        bundle = _with_calibration(
-            bundle, found, output, "scaled to another machine by calibration layers", found.remarks
-        )
+        found = fitted(bundle, measured, _earlier(machines_of(bundle), measured), anew=True)
+        reason = "scaled to another machine by calibration layers"
+        bundle = _with_calibration(bundle, found, output, reason)
     return bundle, found, save_calibration(bundle, found)
 
 
-def is_own_machine(bundle: Bundle) -> bool:
-    """Whether a bundle's layers were measured on a machine like this one."""
-    refuse_other_layers(bundle)
-    here = this_platform(bundle.platform.device)
-    return not bundle.layer_calibrations and not here.hardware_differences(bundle.platform)
-
-
-def with_reference_times(
+def _with_reference_times(
     bundle: Bundle,
     output: Path,
-    *,
-    seconds: float = SECONDS,
-    how: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Bundle:
-    """Write a bundle with the times that the layers take on its own machine, which is this one.
-
-    Raises
-    ------
-    MeasurementError
-        If its settings of the framework are others; else as `calibrate_by_layers`.
-    """
-    refuse_other_layers(bundle)
+    seconds: float,
+    how: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> tuple[Bundle, Calibration, Path]:
+    """Write a bundle with the times that the layers take on its own machine, which is this one."""
     target = target_of(bundle.device, bundle.framework)
     device = backend(
         target.framework, target.device_class, threads=bundle.setting.threads, **(how or {})
@@ -225,17 +180,14 @@ def with_reference_times(
             f"{bundle.path} was measured on this machine with other settings "
             f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
         )
-    run = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
-    times = (LayerTimes(_now(), run.ms_of_keys, run.costs, run.steady, run.drift),)
-    reference = Calibration(Source.LAYERS, bundle.setting, bundle.platform, times=times)
-    return _with_calibration(
-        bundle, reference, output, "times of calibration layers on its own machine", run.remarks
-    )
+    found = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
+    reference = replace(found, setting=bundle.setting, platform=bundle.platform)
+    reason = "times of calibration layers on its own machine"
+    made = _with_calibration(bundle, reference, output, reason)
+    return made, reference, made.path
 
 
-def _with_calibration(
-    bundle: Bundle, added: Calibration, output: Path, reason: str, remarks: Sequence[str]
-) -> Bundle:
+def _with_calibration(bundle: Bundle, added: Calibration, output: Path, reason: str) -> Bundle:
     """Write a bundle with a calibration by layers in place of an earlier one of the same machine.
 
     Raises
@@ -243,10 +195,10 @@ def _with_calibration(
     MeasurementError
         If the machine was disturbed.
     """
-    if remarks:
+    if added.remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
-            f"{'; '.join(remarks)}; run this again on a quiet machine, or with more --seconds"
+            f"{'; '.join(added.remarks)}; run this again on a quiet machine, or with more --seconds"
         )
     others = [
         each
@@ -256,14 +208,7 @@ def _with_calibration(
         or each in bundle.layer_calibrations
         or added.platform.hardware_differences(each.platform)
     ]
-    made = bundle.with_calibrations((*others, added), reason)
-    with replaced_folder(output.resolve()) as folder:
-        write_changed(made, folder)
-    return Bundle.load(output.resolve()).parts[made.parts.index(made)]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return write_calibrated(bundle.with_calibrations((*others, added), reason), output)
 
 
 def refuse_other_layers(bundle: Bundle) -> None:
@@ -292,8 +237,10 @@ def measure_layers(
     how: Mapping[str, Any] | None = None,
     usual: Mapping[str, float] | None = None,
     progress: Progress | None = None,
-) -> LayersRun:
+) -> Calibration:
     """Measure the layers with a bundle's framework and threads, in three turns if time allows.
+
+    Nothing is fitted yet.
 
     Parameters
     ----------
@@ -358,7 +305,7 @@ class _Turns:
     _costs_s: float = COSTS_S
     _over: bool = False
 
-    def run(self) -> LayersRun:
+    def run(self) -> Calibration:
         """Measure until all turns are done or the time is over."""
         layers = self.worker.lower(CALIBRATION_LAYERS)
         for repeat in range(self.turns):
@@ -372,15 +319,20 @@ class _Turns:
         most = 2 * self.turns
         while not self._over and len(self.rows) < most and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
-        times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         disturbances, unknown = self._disturbances()
         drifts = (0.0, *self._drifts())
         busy = [BUSY in row.flags for rows in self.rows[: self.turns] for row in rows]
-        return LayersRun(
-            self.worker.setting, self.worker.platform, times_ms,
-            (*self.remarks, *disturbances, *unknown), max(drifts) - min(drifts),
-            sum(busy) / len(busy) if busy else 0.0,
-            _usual_costs(self.costs), steady=not disturbances,
+        times = LayerTimes(
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            {layer.key: self._time_ms(layer) for layer in self._measured},
+            _usual_costs(self.costs),
+            steady=not disturbances,
+            drift=max(drifts) - min(drifts),
+            busy=sum(busy) / len(busy) if busy else 0.0,
+        )
+        return Calibration(
+            Source.LAYERS, self.worker.setting, self.worker.platform,
+            remarks=(*self.remarks, *disturbances, *unknown), times=(times,),
         )  # fmt: skip
 
     def _read_costs(self) -> None:
@@ -501,16 +453,16 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def _earlier(known: Sequence[Calibration], run: LayersRun) -> tuple[LayerTimes, ...]:
-    """Return earlier runs on the hardware of a run, with the framework as it is now.
+def _earlier(known: Sequence[Calibration], measured: Calibration) -> tuple[LayerTimes, ...]:
+    """Return earlier runs on the hardware of what was measured, with the framework as it is now.
 
     Of more than are kept, the unsteady ones go first, then the oldest.
     """
-    here = replace(run.platform, probes={})
+    here = replace(measured.platform, probes={})
     alike = (
         each.times
         for each in known
-        if each.setting == run.setting and not here.hardware_differences(each.platform)
+        if each.setting == measured.setting and not here.hardware_differences(each.platform)
     )
     found = next(alike, ())
     steady = [place for place, each in enumerate(found) if each.steady]
@@ -518,24 +470,23 @@ def _earlier(known: Sequence[Calibration], run: LayersRun) -> tuple[LayerTimes, 
     return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(run: LayersRun, runs: Sequence[LayerTimes], lowered: Sequence[Layer]) -> LayersRun:
-    """Return the medians of the times of `lowered` layers in `runs`, the last of which is `run`."""
-    layers = {each.key: each for each in (*lowered, *run.times_ms)}
+def _joined(runs: Sequence[LayerTimes], known: Collection[str]) -> LayerTimes:
+    """Return the medians of the times of `known` layers, as of the last run."""
     # Another version of this package may have had other calibration layers.
-    told = [
-        {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in runs
-    ]
+    told = [{key: ms for key, ms in each.times_ms.items() if key in known} for each in runs]
     times = [*filter(None, told)]
     times_ms = {
-        layer: median(each[layer] for each in times if layer in each)
-        for layer in dict.fromkeys(layer for each in times for layer in each)
+        key: median(each[key] for each in times if key in each)
+        for key in dict.fromkeys(key for each in times for key in each)
     }
-    levels = [
-        median(math.log(ms / times_ms[layer]) for layer, ms in each.items()) for each in times
-    ]
-    costs = [each.costs for each in runs if each.costs]
-    drift = max(*(each.drift for each in runs), max(levels) - min(levels))
-    return replace(run, times_ms=times_ms, drift=drift, costs=_usual_costs(costs))
+    levels = [median(math.log(ms / times_ms[key]) for key, ms in each.items()) for each in times]
+    drift = max(levels, default=0.0) - min(levels, default=0.0)
+    return replace(
+        runs[-1],
+        times_ms=times_ms,
+        drift=max(drift, *(each.drift for each in runs)),
+        costs=_usual_costs([each.costs for each in runs if each.costs]),
+    )
 
 
 def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -550,32 +501,36 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fitted(
-    bundle: Bundle, run: LayersRun, earlier: Sequence[LayerTimes] = (), *, anew: bool = False
+    bundle: Bundle,
+    measured: Calibration,
+    earlier: Sequence[LayerTimes] = (),
+    *,
+    anew: bool = False,
 ) -> Calibration:
     """Fit the groups' factors to the calibration layers' times here and on the bundle's machine.
 
     Where the bundle is of such hardware, or knows of some, its factors stand unless the layers are
     sure of others; `anew` leaves out what it knows of other machines. Times of `earlier` runs here
-    are joined with those of the run, but for unsteady ones where there are steady ones.
+    are joined with those that were `measured`, but for unsteady ones where there are steady ones.
 
     Raises
     ------
     MeasurementError
         If too few calibration layers have both.
     """
-    at = _now()
-    runs = (*earlier, LayerTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
+    runs = (*earlier, *measured.times)
     # Blocks of another size make another layout of the same calibration layer.
-    lowered = lower_layers(CALIBRATION_LAYERS, run.setting, run.platform)
-    run = _joined(run, counting(runs), lowered) if earlier else run
-    there = dict(
-        zip(lowered, lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform), strict=True)
+    mine, theirs = (
+        lower_layers(CALIBRATION_LAYERS, each.setting, each.platform) for each in (measured, bundle)
     )
-    here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
+    there = {key: layer_from_key(key) for key in runs[-1].times_ms}
+    there |= {layer.key: other for layer, other in zip(mine, theirs, strict=True)}
+    run = _joined(counting(runs), there)
+    here_ms = {there[key]: ms for key, ms in run.times_ms.items()}
     there_ms, predicted_reference = times_there(bundle, list(here_ms))
     layers = list(there_ms)
     if len(layers) < FEWEST_LAYERS:
-        why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
+        why = f" ({'; '.join(measured.remarks)})" if measured.remarks else ""
         raise MeasurementError(
             f"only {len(layers)} calibration layers have a time here and in {bundle.path}{why}; "
             f"at least {FEWEST_LAYERS} are needed: give more --seconds, or name another bundle"
@@ -601,31 +556,26 @@ def fitted(
     priors = Priors(
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
-    here = replace(run.platform, probes={})
-    blank = Calibration(
-        Source.LAYERS,
-        run.setting,
-        here,
-        at=at,
+    here = replace(measured.platform, probes={})
+    blank = replace(
+        measured,
+        platform=here,
         speeds=speeds,
         drift=run.drift,
         predicted_reference=predicted_reference,
-        remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
+        remarks=(*measured.remarks, *_far_apart(run.costs, bundle.costs)),
         times=runs,
     )
     found = fit_calibration(blank, placed, {}, priors)
     factor_ci, layer_ci = _doubts(found, shares)
-    if usual := blank if here.same_hardware(bundle.platform) else _known(bundle, here, anew):
-        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
-        found = _where_sure(found, drifting, usual)
-    return replace(found, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
-
-
-def _known(bundle: Bundle, here: Platform, anew: bool) -> Calibration | None:
-    """Return what a bundle knows of other hardware of this description."""
     known = () if anew else machines_of(bundle)
-    alike = (each for each in known if not here.hardware_differences(each.platform))
-    return next(alike, None)
+    alike = [each for each in known if not here.hardware_differences(each.platform)]
+    if here.same_hardware(bundle.platform):
+        alike = [blank]
+    if alike:
+        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
+        found = _where_sure(found, drifting, alike[0])
+    return replace(found, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
 
 
 def _where_sure(

@@ -15,8 +15,7 @@ from resperf.bundle import (
     Calibration,
     Source,
     provenance,
-    replaced_folder,
-    write_changed,
+    write_calibrated,
 )
 from resperf.dataset import checksum, read_info, read_networks
 from resperf.devices import canonical_device, is_at_hand
@@ -305,13 +304,9 @@ def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path)
     if bundle.method == METHOD and not bundle.provenance:
         came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
         bundle = Bundle(bundle.path, {**bundle.manifest, "provenance": came_from})
-    output = output.resolve()
     made = bundle.with_calibrations(
         (*kept, calibration),
         f"calibrated for {bundle.device} with {calibration.count} networks of "
         f"{runs.name} (sha256 {calibration.evidence['dataset']['checksum']})",
     )
-    with replaced_folder(output) as folder:
-        write_changed(made, folder)
-    written = Bundle.load(output).parts[made.parts.index(made)]
-    return written.for_device(bundle.platform, bundle.setting)
+    return write_calibrated(made, output).for_device(bundle.platform, bundle.setting)

@@ -13,6 +13,7 @@ from resperf.bundle import (
     GROUPS,
     Bundle,
     Calibration,
+    LayerTimes,
     Source,
     Speeds,
     machines_of,
@@ -55,7 +56,7 @@ def kept(folder: Path, factor: float, **more) -> Path:
     found = Calibration(
         Source.LAYERS, backend("onnxruntime", threads=1).setting(), this_platform("cpu"),
         others=factor, log_width=0.2, evidence={"networks": [{"network": n} for n in range(21)]},
-        at="2026-02-03T04:05:06+00:00", speeds=Speeds(0.001, 1e8, 1e7),
+        times=(LayerTimes("2026-02-03T04:05:06+00:00", {}),), speeds=Speeds(0.001, 1e8, 1e7),
         factor_ci={"products": 0.1, "node": 0.1}, predicted_reference=True, **more,
     )  # fmt: skip
     return save_calibration(bundle, found)
@@ -142,18 +143,21 @@ def half_as_fast(monkeypatch) -> list[str]:
     """Let layers take twice as long here as on any bundle's machine; return the remarks on that."""
     monkeypatch.setattr(module, "CALIBRATION_LAYERS", SMALL)
     remarks: list[str] = []
+    asked: list[str] = []
 
-    def measured(bundle, **_more) -> module.LayersRun:
+    def measured(bundle, **_more) -> Calibration:
         setting, platform = backend("onnxruntime", threads=1).setting(), this_platform("cpu")
         lowered = lower_layers(SMALL, bundle.setting, bundle.platform)
         there_ms, _ = module.times_there(bundle, lowered)
         here = lower_layers(SMALL, setting, platform)
         times_ms = {
-            mine: 2 * there_ms[theirs]
+            mine.key: 2 * there_ms[theirs]
             for mine, theirs in zip(here, lowered, strict=True)
             if theirs in there_ms
         }
-        return module.LayersRun(setting, platform, times_ms, tuple(remarks))
+        times = LayerTimes(f"2026-01-01T00:{len(asked):02}:00+00:00", times_ms)
+        asked.append(times.at)
+        return Calibration(Source.LAYERS, setting, platform, remarks=tuple(remarks), times=(times,))
 
     monkeypatch.setattr(module, "measure_layers", measured)
     return remarks

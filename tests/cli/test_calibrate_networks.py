@@ -22,7 +22,7 @@ from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.targets import target
 from resperf.workflows import calibrate_networks as module
-from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS, LayersRun
+from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS
 
 SLOWER = 1.2
 
@@ -209,10 +209,10 @@ def moving(elsewhere, networks, tmp_path) -> list[object]:
 def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
     """Let so many calibration layers take so long here."""
     loaded = Bundle.load(bundle)
-    run = LayersRun(
-        loaded.setting, loaded.platform, dict.fromkeys(CALIBRATION_LAYERS[:count], ms),
-        costs={"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0},
-    )  # fmt: skip
+    times_ms = dict.fromkeys((each.key for each in CALIBRATION_LAYERS[:count]), ms)
+    costs = {"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0}
+    times = LayerTimes("2026-01-01", times_ms, costs)
+    run = Calibration(Source.LAYERS, loaded.setting, loaded.platform, times=(times,))
     monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from resperf.layers import (
     Reorder,
     Softmax,
     Transpose,
+    layer_from_key,
 )
 from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
@@ -55,12 +56,11 @@ from resperf.training import train
 from resperf.workflows import calibrate_layers as module
 from resperf.workflows.calibrate_layers import (
     CALIBRATION_LAYERS,
-    LayersRun,
+    calibrate_by_layers,
     fitted,
     measure_layers,
     other_kernels,
     times_there,
-    with_reference_times,
 )
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
@@ -128,13 +128,27 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def run(bundle) -> LayersRun:
+def run(bundle) -> Calibration:
     return measure_layers(bundle, how=HERE)
+
+
+def timed(run: Calibration) -> Mapping[str, float]:
+    """Return the times of a run over the layers, by their keys."""
+    return run.times[-1].times_ms
+
+
+def scaled_run(run: Calibration, factor: float, processor: str = "", **more: Any) -> Calibration:
+    """Return a run whose layers take so many times as long, on another processor if it is named."""
+    times_ms = {key: factor * ms for key, ms in timed(run).items()}
+    platform = replace(run.platform, processor=processor or run.platform.processor)
+    return replace(
+        run, platform=platform, times=(replace(run.times[-1], times_ms=times_ms, **more),)
+    )
 
 
 def test_a_machine_of_known_speeds_is_found_again(bundle, run):
     assert run.remarks == ()
-    assert len(run.times_ms) == COUNT
+    assert len(timed(run)) == COUNT
     found = fitted(bundle, run)
     assert found.predicted_reference
     # Of the layers that the device runs, a product of one row reads memory most nearly alone.
@@ -180,15 +194,16 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     disturbed = measure_layers(bundle, how={**HERE, "slow": slow})
     assert said in "; ".join(disturbed.remarks)
-    assert not disturbed.steady
+    [times] = disturbed.times
+    assert not times.steady
     found = fitted(bundle, disturbed)
     assert found.summary()["remarks"] == list(disturbed.remarks)
-    assert found.drift == disturbed.drift > 0.1
+    assert found.drift == times.drift > 0.1
     # What is common to all layers is in doubt, however many groups they are of.
     some = drawn()[:4]
     steady = replace(found, drift=0.0).doubt(some, [1.0] * len(some))
     assert found.doubt(some, [1.0] * len(some)) == pytest.approx(
-        math.hypot(steady, disturbed.drift / 2)
+        math.hypot(steady, times.drift / 2)
     )
 
 
@@ -214,79 +229,67 @@ def test_disturbed_layers_are_measured_again(bundle, monkeypatch):
     run = measure_layers(bundle, how=HERE, progress=lambda *words: seen.append(words))
     assert len(seen) == len(CALIBRATION_LAYERS) + 2 * COUNT + disturbed
     # The fourth turn, of these layers alone, is no drift from the first.
-    assert (run.remarks, run.drift) == ((), 0.0)
+    assert (run.remarks, run.times[-1].drift) == ((), 0.0)
     assert all(done <= planned for done, planned, _ in seen)
 
 
 def test_a_factor_that_its_doubt_explains_is_dropped_on_the_same_processor(bundle, run, tmp_path):
-    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
+    made, *_ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
 
-    def scaled(factor: float, platform) -> float:
-        times_ms = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        other = replace(run, times_ms=times_ms, platform=platform, drift=0.1)
-        return fitted(made, other).factor("convolutions")
+    def scaled(factor: float, processor: str = "") -> float:
+        return fitted(made, scaled_run(run, factor, processor, drift=0.1)).factor("convolutions")
 
-    other = replace(run.platform, processor="another one")
-    assert scaled(1.06, run.platform) == 1.0
-    assert scaled(1.06, other) == pytest.approx(1.06, rel=0.01)
-    assert 1.3 < scaled(1.5, run.platform) < scaled(1.5, other) == pytest.approx(1.5, rel=0.01)
+    assert scaled(1.06) == 1.0
+    assert scaled(1.06, "another one") == pytest.approx(1.06, rel=0.01)
+    assert 1.3 < scaled(1.5) < scaled(1.5, "another one") == pytest.approx(1.5, rel=0.01)
 
 
 def test_known_hardware_keeps_its_factors_unless_layers_are_sure_of_others(bundle, run):
-    times_ms = {layer: 1.5 * ms for layer, ms in run.times_ms.items()}
-    elsewhere = replace(run, times_ms=times_ms, platform=replace(run.platform, processor="third"))
-    known = bundle.with_calibrations([fitted(bundle, elsewhere)], "by hand")
+    usual = fitted(bundle, scaled_run(run, 1.5, "third"))
+    known = bundle.with_calibrations([usual], "by hand")
 
-    def scaled(factor: float, platform, **how) -> tuple[float, float]:
-        times = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        again = replace(run, times_ms=times, platform=platform, drift=0.1)
-        learnt = fitted(known, again, **how)
+    def scaled(factor: float, processor: str, **how) -> tuple[float, float]:
+        learnt = fitted(known, scaled_run(run, factor, processor, drift=0.1), **how)
         return learnt.factor("convolutions"), learnt.others
 
-    usual = fitted(bundle, elsewhere)
-    assert scaled(1.6, elsewhere.platform) == (usual.factor("convolutions"), usual.others)
-    anew = scaled(1.6, elsewhere.platform, anew=True)
-    another = scaled(1.6, replace(run.platform, processor="fourth"))
+    assert scaled(1.6, "third") == (usual.factor("convolutions"), usual.others)
+    anew = scaled(1.6, "third", anew=True)
+    another = scaled(1.6, "fourth")
     assert another == anew == pytest.approx([each * 1.6 / 1.5 for each in (
         usual.factor("convolutions"), usual.others)], rel=0.02)  # fmt: skip
     # Twice as long is beyond all doubt, and nearly what is kept.
-    surely, _ = scaled(3.0, elsewhere.platform)
+    surely, _ = scaled(3.0, "third")
     assert 1.8 < surely / usual.factor("convolutions") < 2.0
 
 
 def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
-    count = len(run.times_ms)
+    count = len(timed(run))
     slow = {**HERE, "slow": (count, 3 * count - 1, 1.5)}
     seen = []
     longer = measure_layers(
         bundle, seconds=2 * module.SECONDS, how=slow, progress=lambda *words: seen.append(words)
     )
     assert len(seen) > 5 * count
-    assert longer.times_ms == pytest.approx(run.times_ms, rel=0.01)
+    assert timed(longer) == pytest.approx(timed(run), rel=0.01)
     # In a minute the same time is two turns of three for many.
-    short = measure_layers(bundle, how=slow).times_ms
-    assert sum(short[each] > 1.2 * ms for each, ms in run.times_ms.items()) > count // 3
+    short = timed(measure_layers(bundle, how=slow))
+    assert sum(short[each] > 1.2 * ms for each, ms in timed(run).items()) > count // 3
 
 
 def test_runs_are_joined_by_the_median_of_each_layer(bundle, run):
     def times(factor: float, at: str) -> LayerTimes:
-        keys = {layer.key: factor * ms for layer, ms in run.times_ms.items()}
-        return LayerTimes(at, keys, {"overhead_ms_per_layer": factor, "overhead_ms_per_mb": factor})
+        costs = {"overhead_ms_per_layer": factor, "overhead_ms_per_mb": factor}
+        return scaled_run(run, factor, at=at, costs=costs).times[-1]
 
     # Of other hardware than the bundle's, whose factors nothing keeps.
-    slow = replace(
-        run,
-        platform=replace(run.platform, processor="third"),
-        times_ms={layer: 1.2 * ms for layer, ms in run.times_ms.items()},
-        costs={"overhead_ms_per_layer": 1.2, "overhead_ms_per_mb": 1.2},
-    )
+    slow = replace(scaled_run(run, 1.0, "third"), times=(times(1.2, "now"),))
     alone, joined = fitted(bundle, slow), fitted(bundle, slow, (times(1, "a"), times(3, "b")))
     assert joined.factors == pytest.approx(alone.factors)
     assert joined.factor_ci == pytest.approx(alone.factor_ci)
-    assert [each.at for each in joined.times] == ["a", "b", joined.at]
+    assert [each.at for each in joined.times] == ["a", "b", "now"]
     assert joined.costs == pytest.approx({"overhead_ms_per_layer": 1.1, "overhead_ms_per_mb": 1.1})
     # The state of the host meanwhile is a doubt that all layers share.
-    assert (alone.drift, joined.drift) == (run.drift, pytest.approx(math.log(3)))
+    assert (alone.drift, joined.drift) == (run.times[-1].drift, pytest.approx(math.log(3)))
     # Layers of another version of this package tell nothing.
     other = LayerTimes("c", {SMALL.key: 5.0})
     assert fitted(bundle, slow, (other,)).factors == alone.factors
@@ -300,10 +303,8 @@ def test_runs_are_joined_by_the_median_of_each_layer(bundle, run):
 
 
 def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
-    def times(factor: float, *, steady: bool) -> LayersRun:
-        here = replace(run.platform, processor="third")
-        scaled = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        return replace(run, platform=here, times_ms=scaled, steady=steady, drift=0.01)
+    def times(factor: float, *, steady: bool) -> Calibration:
+        return scaled_run(run, factor, "third", steady=steady, drift=0.01)
 
     noisy, clean, later = (times(3, steady=False), times(1, steady=True), times(5, steady=False))
     first = fitted(bundle, noisy)
@@ -329,7 +330,7 @@ def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
 def test_a_minute_that_is_too_short_says_so(bundle):
     # Each build sleeps: three layers or so.
     short = measure_layers(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
-    assert 0 < len(short.times_ms) < 10
+    assert 0 < len(timed(short)) < 10
     assert "the time was over after" in short.remarks[0]
     assert "one turn only" in short.remarks[-1]
     said = r"only \d calibration layers have a time here .* --seconds"
@@ -340,12 +341,12 @@ def test_a_minute_that_is_too_short_says_so(bundle):
 def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
     kept = []
     monkeypatch.setattr(module, "save_calibration", lambda *words: kept.append(words))
-    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.6))
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: scaled_run(run, 1.0, busy=0.6))
     with pytest.raises(MeasurementError, match="busy with other programs during 60%"):
-        module.calibrate_by_layers(bundle)
+        calibrate_by_layers(bundle)
     assert kept == []
-    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.4))
-    module.calibrate_by_layers(bundle)
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: scaled_run(run, 1.0, busy=0.4))
+    calibrate_by_layers(bundle)
     assert len(kept) == 1
 
 
@@ -355,23 +356,22 @@ def test_layers_that_end_the_process_are_named(bundle):
 
 
 def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
-    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
+    made, *_ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
+    layers = [layer_from_key(key) for key in timed(run)]
     assert made.reference_ms == pytest.approx(
-        {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in run.times_ms}, rel=1e-3
+        {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in layers}, rel=1e-3
     )
     network = read_network(LENET, batch=2)
     assert predict_network(network, made).total_ms == predict_network(network, bundle).total_ms
-    times, predicted_reference = times_there(made, list(run.times_ms))
+    times, predicted_reference = times_there(made, layers)
     assert not predicted_reference
-    assert len(times) == len(run.times_ms)
+    assert len(times) == len(layers)
     same = fitted(made, run)
     for group in ("convolutions", "products", "memory", "caches", "node"):
         assert same.factor(group) == pytest.approx(1.0, rel=0.01)
     # Nothing is written where the machine was disturbed.
     with pytest.raises(MeasurementError, match="a later turn took"):
-        with_reference_times(
-            bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)}
-        )
+        calibrate_by_layers(bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)})
     assert not (tmp_path / "no").exists()
 
 
@@ -400,9 +400,10 @@ def test_a_bundle_is_calibrated_for_a_processor_with_shorter_vectors():
     pairs = dict(lowered)
     there_ms, predicted_reference = times_there(bundle, list(pairs.values()))
     assert not predicted_reference
-    times_ms = {here: 2 * there_ms[there] for here, there in pairs.items()}
-    assert sum("nchwc8" in each.key for each in times_ms) > 10
-    found = fitted(bundle, LayersRun(setting, platform, times_ms))
+    times_ms = {here.key: 2 * there_ms[there] for here, there in pairs.items()}
+    assert sum("nchwc8" in each for each in times_ms) > 10
+    times = LayerTimes("2026-01-01", times_ms)
+    found = fitted(bundle, Calibration(Source.LAYERS, setting, platform, times=(times,)))
     assert found.count == len(times_ms)
     assert not found.predicted_reference
     assert all(found.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)
@@ -658,8 +659,11 @@ def test_what_networks_taught_is_left_out_on_other_hardware(bundle, by_hand):
 
 
 def test_cores_that_were_far_apart_all_the_time_are_said_to_be(bundle, run):
-    far = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.17}))
+    costs = run.times[-1].costs
+    far, near = (
+        fitted(bundle, scaled_run(run, 1.0, costs={**costs, "overhead_ms_per_mb": ms}))
+        for ms in (0.17, 0.04)
+    )
     assert "cost 0.17 ms, as on a host whose cores are far apart" in far.remarks[-1]
-    near = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.04}))
     assert near.remarks == ()
-    assert run.costs["call_ms"] == pytest.approx(SESSION_MS)
+    assert costs["call_ms"] == pytest.approx(SESSION_MS)
