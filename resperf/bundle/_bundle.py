@@ -326,12 +326,6 @@ class Bundle:
         learnt = [each for each in self.calibrations if each.source is Source.NETWORKS]
         return tuple(each for each in (*learnt, self.runs_calibration()) if each is not None)
 
-    @property
-    def reference_ms(self) -> Mapping[str, float]:
-        """Times of calibration layers on the bundle's own machine, by key; empty if not known."""
-        found = (each.times[-1].times_ms for each in self.calibrations if each.is_reference)
-        return next(found, {})
-
     def for_device(self, platform: Platform, setting: Setting | None = None) -> Bundle:
         """Return the bundle as it answers for another device, by default under its setting."""
         there = self._copy()

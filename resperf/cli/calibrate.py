@@ -152,7 +152,7 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
     with bar_of_steps("calibration layers") as progress:
         made, found, path = calibrate_by_layers(bundle, output, seconds=seconds, progress=progress)
     if found.is_reference:
-        times_ms = made.reference_ms
+        times_ms = found.times[-1].times_ms
         if as_json:
             show_json({"path": str(path), "reference_times_ms": times_ms})
         else:

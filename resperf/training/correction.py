@@ -90,9 +90,9 @@ class TimedNetwork:
     batch: int | None
     measured_ms: float
     kinds_ms: Mapping[str, float]
-    layers: int
-    inter_layer_mb: float
-    rest_ms: float
+    layers: int = 0
+    inter_layer_mb: float = 0.0
+    rest_ms: float = 0.0
     noise: float = 0.0
 
 

@@ -441,7 +441,8 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
 
     These are the fallback for times that it does not hold, unless outside the trained range.
     """
-    stored = bundle.reference_ms
+    references = (each.times[-1].times_ms for each in bundle.calibrations if each.is_reference)
+    stored = next(references, {})
     times = bundle.isolated().predict(layers)
     predicted = {
         layer: float(ms)
@@ -547,9 +548,6 @@ def fitted(
                 for group, share in zip(GROUPS, row.tolist(), strict=True)
                 if share
             },
-            layers=0,
-            inter_layer_mb=0.0,
-            rest_ms=0.0,
         )
         for layer, row in zip(layers, shares, strict=True)
     ]

@@ -22,7 +22,7 @@ from resperf.bundle import (
 from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
+from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
 from resperf.layers import inter_layer_bytes, layer_from_key
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
@@ -97,7 +97,7 @@ def calibrate(
     CampaignError
         If the dataset beside `output` is of another machine.
     TrainingError
-        If too few networks could be measured.
+        If too few networks could be measured, or the bundle adds layers up by a published rule.
     KeyboardInterrupt
         If it was interrupted; what was measured is in the journal.
     """
@@ -122,11 +122,7 @@ def calibrate(
             f"{bundle.path} is of {here.threads} threads, and this machine has "
             f"{usable_cores()} cores for them; only as many can be measured"
         )
-    if bundle.method in RULE_OF_METHOD:
-        raise MeasurementError(
-            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which knows "
-            "nothing of what they cost behind each other; only other methods are calibrated"
-        )
+    refuse_published_rule(bundle)
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
     require("h5py", "bench")
@@ -163,6 +159,20 @@ def calibrate(
         write_changed(made, folder)
     journal_path(dataset).unlink(missing_ok=True)
     return Bundle.load(output).parts[made.parts.index(made)], [*remarks, *notes]
+
+
+def refuse_published_rule(bundle: Bundle) -> None:
+    """Refuse a bundle whose rule has no place for what networks teach.
+
+    Raises
+    ------
+    TrainingError
+    """
+    if bundle.method in RULE_OF_METHOD:
+        raise TrainingError(
+            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which knows "
+            "nothing of what they cost behind each other; only other methods are calibrated"
+        )
 
 
 def _measured_costs(target: Target, threads: int) -> dict[str, float]:

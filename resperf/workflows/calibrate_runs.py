@@ -27,14 +27,13 @@ from resperf.prediction import predict_network
 from resperf.prediction.choice import Query, choose, with_own_card
 from resperf.prediction.data_sheet import METHOD
 from resperf.prediction.offers import own_offers
-from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
 from resperf.settings import PLAIN_PRECISIONS, Setting, same_settings
 from resperf.training.correction import TimedNetwork, fit_calibration, priors_of_runs
 from resperf.training.manifest import described_dataset
 from resperf.training.rows import network_examples, network_quantities
-from resperf.workflows.calibrate_networks import timed_prediction
+from resperf.workflows.calibrate_networks import refuse_published_rule, timed_prediction
 
 OF_LAYERS = ("latency_ms", EXECUTION)
 """What runs may say where layers are added up; the first that they have counts."""
@@ -92,11 +91,7 @@ def calibrate_by_runs(
     query = with_own_card(query)
     wanted, device = _most_frequent(runs, query)
     bundle = _with_setting(_chosen_bundle(query, wanted, device), wanted)
-    if bundle.method in RULE_OF_METHOD:
-        raise TrainingError(
-            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which "
-            "knows nothing of what they cost behind each other; only other methods are calibrated"
-        )
+    refuse_published_rule(bundle)
     of_layers = bool(bundle.kinds) or bundle.method == METHOD
     quantities = OF_LAYERS if of_layers else bundle.network_quantities
     notes: list[str] = []
@@ -288,7 +283,7 @@ def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[TimedNetwork, fl
     predictor = base.network_predictor(quantity)
     [shares] = predictor.network_shares([run.network], setting, base.platform)
     groups_ms = {group: share * value for group, share in shares.items()}
-    placed = TimedNetwork(run.network.name, run.setting.batch, run.value, groups_ms, 0, 0.0, 0.0)
+    placed = TimedNetwork(run.network.name, run.setting.batch, run.value, groups_ms)
     return placed, _half_width(float(estimate.low[0]), float(estimate.high[0]))
 
 

@@ -231,7 +231,7 @@ def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     assert made.platform == Bundle.load(bundle).platform
     # Factors of further machines were those of its layers there, as were their times.
     assert (len(machines_of(alone)), machines_of(made)) == (1, ())
-    assert (len(alone.reference_ms), made.reference_ms) == (len(CALIBRATION_LAYERS), {})
+    assert [each.is_reference for each in alone.calibrations] == [True, False]
     # Layers are as these say; the networks agree, so that nothing is left for them to teach.
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))

@@ -356,9 +356,10 @@ def test_layers_that_end_the_process_are_named(bundle):
 
 
 def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
-    made, *_ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
+    made, reference, _ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
+    assert made.calibrations == (reference,)
     layers = [layer_from_key(key) for key in timed(run)]
-    assert made.reference_ms == pytest.approx(
+    assert timed(reference) == pytest.approx(
         {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in layers}, rel=1e-3
     )
     network = read_network(LENET, batch=2)
