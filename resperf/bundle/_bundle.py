@@ -285,6 +285,11 @@ class Bundle:
         manifest = {**self.manifest, "parts": parts, "provenance": provenance}
         return Bundle(self.path, manifest, self._place)
 
+    @property
+    def adds_up_layers(self) -> bool:
+        """Whether networks are predicted layer by layer, not by predictors of networks alone."""
+        return bool(self.kinds) or not self.network_quantities
+
     def without_calibrations(self, *sources: Source) -> Bundle:
         """Return the bundle as it answers without what was timed in these ways."""
         alone = self._copy()
@@ -311,12 +316,14 @@ class Bundle:
         platform : Platform, optional
             The bundle's own unless given.
         """
+        if self.adds_up_layers != (quantity is None):
+            return None
         device = self.device if platform is None else platform.device
         fitting = (
             each
             for each in self.calibrations
             if each.is_of_runs(device, setting or self.setting)
-            if each.of_layers == (quantity is None) and quantity in (None, each.quantity)
+            if quantity in (None, each.quantity)
         )
         return next(fitting, None)
 

@@ -119,8 +119,8 @@ class Calibration(Record):
         Where; of runs, only the device.
     factors : mapping of str to float
         Group -> time here over time as the bundle has it before. Groups are those of `GROUPS` for
-        layers, else of `group_of`, or of the predictor of networks. One that is absent has its
-        kind's factor, else `others`.
+        layers, else of `group_of`, or of a predictor that answers `quantity` for networks as a
+        whole. One that is absent has its kind's factor, else `others`.
     others : float
         Factor of all other groups.
     costs : mapping of str to float
@@ -154,10 +154,7 @@ class Calibration(Record):
         Logarithm of the half width of the 90% interval of how fast a machine like the platform is
         over the platform; 0 for the platform itself.
     quantity : str
-        What the times of networks are.
-    of_layers : bool
-        Whether the factors are of layers' times; else of the quantity that a predictor of networks
-        answers.
+        What a user's times of networks are.
     """
 
     source: Source
@@ -177,7 +174,6 @@ class Calibration(Record):
     times: tuple[LayerTimes, ...] = ()
     host_ci: float = 0.0
     quantity: str = ""
-    of_layers: bool = True
 
     def __post_init__(self) -> None:
         factors = (*self.factors.values(), self.others)

@@ -92,12 +92,11 @@ def calibrate_by_runs(
     wanted, device = _most_frequent(runs, query)
     bundle = _with_setting(_chosen_bundle(query, wanted, device), wanted)
     refuse_published_rule(bundle)
-    of_layers = bool(bundle.kinds) or bundle.method == METHOD
-    quantities = OF_LAYERS if of_layers else bundle.network_quantities
+    quantities = OF_LAYERS if bundle.adds_up_layers else bundle.network_quantities
     notes: list[str] = []
     quantity, chosen = _chosen(runs, bundle, quantities, notes)
     base = bundle.without_calibrations(Source.RUNS)
-    placed = list(_placed(base, chosen, quantity, of_layers, notes))
+    placed = list(_placed(base, chosen, quantity, notes))
     if not placed:
         named = "; ".join(notes[:_SHOWN])
         raise TrainingError(
@@ -110,12 +109,11 @@ def calibrate_by_runs(
         bundle.setting.without_batch(),
         Platform(bundle.device),
         quantity=quantity,
-        of_layers=of_layers,
         evidence={"dataset": {"name": runs.name, "checksum": checksum(runs)}},
     )
     priors = priors_of_runs(fmean(width for _, width in placed))
     timed = [each for each, _ in placed]
-    calibration = fit_calibration(about, timed, costs if of_layers else {}, priors)
+    calibration = fit_calibration(about, timed, costs if base.adds_up_layers else {}, priors)
     return _written(bundle, calibration, runs, output(bundle)), calibration, notes
 
 
@@ -207,7 +205,7 @@ def _chosen(
             f"{', '.join(quantities) or 'none'}: they contain different things; if yours are the "
             "latter, say so in the list's column 'quantity'"
         )
-    lists = not (bundle.kinds or bundle.method == METHOD)
+    lists = not bundle.adds_up_layers
     examples = network_examples(runs, quantity, lists=lists, left_out=notes)
     rows = map(
         _Run, examples.networks, examples.settings, examples.platforms, map(float, examples.values)
@@ -247,7 +245,7 @@ def _foreign(run: _Run, bundle: Bundle) -> str:
 
 
 def _placed(
-    base: Bundle, runs: Iterable[_Run], quantity: str, of_layers: bool, notes: list[str]
+    base: Bundle, runs: Iterable[_Run], quantity: str, notes: list[str]
 ) -> Iterator[tuple[TimedNetwork, float]]:
     """Yield what each network consists of, and half its interval as a logarithm.
 
@@ -256,7 +254,7 @@ def _placed(
     for run in runs:
         name = run.network.name
         try:
-            if of_layers:
+            if base.adds_up_layers:
                 found = predict_network(run.network, base, whole=False)
                 placed = timed_prediction(found, name, run.value, quantity)
                 yield placed, _half_width(found.low_ms, found.high_ms)
@@ -294,7 +292,7 @@ def _half_width(low: float, high: float) -> float:
 
 def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path) -> Bundle:
     """Write the bundle with a calibration, in place of an earlier one of the same runs' sort."""
-    earlier = bundle.runs_calibration(None if calibration.of_layers else calibration.quantity)
+    earlier = bundle.runs_calibration(None if bundle.adds_up_layers else calibration.quantity)
     kept = [each for each in bundle.calibrations if each is not earlier]
     if bundle.method == METHOD and not bundle.provenance:
         came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
