@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 
 from resperf.bundle import (
-    Adaptation,
     Bundle,
-    Correction,
+    Calibration,
+    Source,
     Speeds,
     bundle_folders,
-    bundle_id,
     bundle_place,
     find_bundle,
     find_bundles,
     group_of,
+    machines_of,
     named_target,
+    nearest_machine,
     ranges_of,
     replaced_folder,
     user_folder,
@@ -36,8 +37,10 @@ from resperf.bundle._ranges import in_known_blocks, outside
 from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
+from resperf.platform import Platform
 from resperf.platform_facts import CpuFacts
 from resperf.predictors import Estimate
+from resperf.settings import Setting
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle"
 SHIPPED = Path(__file__).parents[1] / "models" / "bundles" / "cpu-onnxruntime"
@@ -103,48 +106,58 @@ def test_the_golden_bundle_answers_for_two_devices() -> None:
         find_bundle("box", path=GOLDEN)
 
 
-IN_NETWORKS: dict[str, Any] = {
-    "factors": {"conv": 1.25}, "overhead_ms_per_layer": 0.004, "overhead_ms_per_mb": 0.0,
-    "log_width": 0.08,
-    "evidence": {}, "others": 1.0,
-}  # fmt: skip
+def store_calibrations(folder: Path, *calibrations: Calibration) -> None:
+    """Put them into a bundle's manifest."""
+    written = [each.to_json() for each in calibrations]
+    edit_part(folder, lambda part: part.update(calibrations=written))
+
+
+def edit_calibration(folder: Path, **values: Any) -> None:
+    """Change the first one in a bundle's manifest."""
+    edit_part(folder, lambda part: part["calibrations"][0].update(values))
 
 
 def test_a_bundle_knows_what_networks_taught(bundle_copy: Path) -> None:
-    edit_part(bundle_copy, lambda part: part.update(correction=IN_NETWORKS))
+    before = Bundle.load(bundle_copy)
+    costs = {"overhead_ms_per_layer": 0.004, "overhead_ms_per_mb": 0.0}
+    learnt = Calibration(
+        Source.NETWORKS, before.setting, before.platform, {"conv": 1.25}, costs=costs,
+        log_width=0.08,
+    )  # fmt: skip
+    store_calibrations(bundle_copy, learnt)
     bundle = Bundle.load(bundle_copy)
-    assert bundle.correction is not None
-    assert (bundle.correction.factor("conv"), bundle.correction.factor("pool")) == (1.25, 1.0)
-    assert (bundle.correction.overhead_ms_per_layer, bundle.correction.log_width) == (0.004, 0.08)
+    assert bundle.network_calibrations == (learnt,)
+    assert (learnt.factor("conv"), learnt.factor("pool")) == (1.25, 1.0)
     # Isolated layers are those of the bundle without it.
     layers = golden_layers(bundle)
-    alone = bundle.without_correction()
-    assert alone.correction is None
+    alone = bundle.isolated()
+    assert alone.network_calibrations == ()
     np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
-    edit_part(bundle_copy, lambda part: part["correction"].update(overhead_ms_per_layer="many"))
+    edit_calibration(bundle_copy, costs={"overhead_ms_per_layer": "many"})
     with pytest.raises(BundleError, match="is not a valid bundle"):
         Bundle.load(bundle_copy)
 
 
 def test_a_bundle_may_be_of_another_machine_than_its_layers(bundle_copy: Path) -> None:
     before = Bundle.load(bundle_copy)
-    origin = dataclasses.replace(before.platform, processor="another processor")
-    transferred = {"origin": origin.to_json(), "factor": 0.5}
-    edit_part(bundle_copy, lambda part: part.update(transferred_calibration=transferred))
+    here = dataclasses.replace(before.platform, processor="another processor")
+    layers, networks = (
+        Calibration(source, before.setting, here, others=others)
+        for source, others in ((Source.LAYERS, 0.5), (Source.NETWORKS, 1.0))
+    )
+    store_calibrations(bundle_copy, layers, networks)
     bundle = Bundle.load(bundle_copy)
-    assert bundle.transferred is not None
-    assert bundle.transferred.origin.processor == "another processor"
-    assert "layers measured on another processor" in bundle.machine
-    layers = golden_layers(bundle)
-    for each in (bundle, bundle.without_correction()):
-        np.testing.assert_allclose(each.predict(layers).ms, 0.5 * before.predict(layers).ms)
+    assert bundle.platform == here
+    assert bundle.origin == before.platform
+    assert "another processor" in bundle.machine
+    assert f"layers measured on {before.platform.processor}" in bundle.machine
+    golden = golden_layers(bundle)
+    for each in (bundle, bundle.isolated()):
+        np.testing.assert_allclose(each.predict(golden).ms, 0.5 * before.predict(golden).ms)
     # Copies between host and device are not those of layers.
     assert bundle.transfer_ms("preprocess_ms", [1e6]) == before.transfer_ms("preprocess_ms", [1e6])
     for damaged in (0.0, -1.0, "half", None):
-        edit_part(
-            bundle_copy,
-            lambda part, damaged=damaged: part["transferred_calibration"].update(factor=damaged),
-        )
+        edit_calibration(bundle_copy, others=damaged)
         with pytest.raises(BundleError, match="is not a valid bundle"):
             Bundle.load(bundle_copy)
 
@@ -164,13 +177,17 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
         "made of another machine, for the tests"
     ]
     assert new.provenance["rebuildable"]["answer"] == "no"
-    changed = new.changed("tried", costs={"call_ms": 1.0})
-    assert changed.costs == {"call_ms": 1.0}
-    # Its layers do not show the host's dispatch; one that was measured beside them counts.
-    assert math.isnan(changed.dispatch_ms)
-    assert new.changed("tried", costs={"dispatch_ms": 0.007}).dispatch_ms == 0.007
-    assert changed.parts[1].costs == new.parts[1].costs
+    changed = new.with_calibrations((), "tried")
     assert [each["reason"] for each in changed.provenance["changes"]] == ["tried"]
+    assert changed.parts[1].part == new.parts[1].part
+
+
+def test_a_dispatch_that_was_measured_beside_layers_counts_where_they_show_none() -> None:
+    bundle = Bundle.load(GOLDEN)
+    bundle.costs = {"call_ms": 1.0}
+    assert math.isnan(bundle.dispatch_ms)
+    bundle.costs = {"dispatch_ms": 0.007}
+    assert bundle.dispatch_ms == 0.007
 
 
 @pytest.mark.parametrize(
@@ -204,7 +221,8 @@ def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:
     tokens = Norm(batch=1, channels=64, pixels=9, function="layer")
     assert group_of(tokens) == "norm layer"
     assert group_of(DENSE) == "dense"
-    learnt = Correction({"norm layer": 1.5, "norm": 1.2, "dense": 0.9}, 0.0, 0.0, 0.1, {})
+    factors = {"norm layer": 1.5, "norm": 1.2, "dense": 0.9}
+    learnt = Calibration(Source.NETWORKS, Setting("onnxruntime"), Platform("cpu"), factors)
     responses = tokens.replace(function="local_response", window=3)
     factors = [learnt.factor(group_of(each)) for each in (tokens, responses, DENSE)]
     assert factors == [1.5, 1.2, 0.9]
@@ -700,13 +718,11 @@ def test_layers_may_be_of_any_shape() -> None:
     assert Bundle.load(GOLDEN).predict([flat]).ms[0] > 0
 
 
-def other_machine(bundle: Bundle, **facts: Any) -> Adaptation:
+def other_machine(bundle: Bundle, **facts: Any) -> Calibration:
     """Return what `resperf calibrate -o` adds to a bundle on a machine with other facts."""
-    learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=2.0)
-    return Adaptation(
-        bundle_id(bundle), "2026-01-01T00:00:00+00:00", bundle.setting,
-        dataclasses.replace(bundle.platform, **facts), Speeds(0.001, 1e8, 1e7), learnt,
-        {"node": 0.1}, 20, predicted_reference=False, from_bundle=True,
+    return Calibration(
+        Source.LAYERS, bundle.setting, dataclasses.replace(bundle.platform, **facts), others=2.0,
+        speeds=Speeds(0.001, 1e8, 1e7), factor_ci={"node": 0.1},
     )  # fmt: skip
 
 
@@ -726,18 +742,18 @@ def test_the_nearest_machine_has_the_same_vectors(
 ) -> None:
     shipped = Bundle.read_only_manifest(SHIPPED)
     own = dataclasses.replace(shipped.platform, processor="own", instruction_set="avx512f", cores=2)
-    bundle = shipped.changed("another machine", platforms=[own])
     machines = [
-        other_machine(bundle, processor=name, instruction_set=known, cores=count)
+        other_machine(shipped, processor=name, instruction_set=known, cores=count)
         for name, known, count in (("A", "avx2", 2), ("B", "avx2", 8), ("C", "avx2", 2))
     ]
-    bundle = bundle.changed("machines", machines=[each.to_json() for each in machines])
-    assert bundle.machines == tuple(machines)
-    for name in ("resperf.platform", "resperf.bundle._bundle"):
+    bundle = shipped.with_calibrations(machines, "machines")
+    bundle.platform = own
+    assert machines_of(bundle) == tuple(machines)
+    for name in ("resperf.platform", "resperf.bundle._search"):
         monkeypatch.setattr(f"{name}.instruction_set", lambda: vectors)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: cores)
     monkeypatch.setattr("resperf.platform._processor", lambda: processor)
-    found = bundle.nearest
+    found = nearest_machine(bundle)
     assert (None if found is None else found.platform.processor) == nearest
 
 

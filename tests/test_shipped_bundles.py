@@ -148,7 +148,6 @@ def test_every_shipped_bundle_has_its_totals() -> None:
 @pytest.mark.parametrize("folder", ALL_FOLDERS, ids=lambda folder: folder.name)
 def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -> None:
     bundle = Bundle.load(folder)
-    factor = 1.0 if bundle.transferred is None else bundle.transferred.factor
     for part, entry in ((own, each) for own in bundle.parts for each in golden_of(own)):
         layer, optimizer = layer_and_optimizer(entry["key"])
         for name, expected in entry["values"].items():
@@ -157,8 +156,7 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
                 places = entry.get("setting", 0), entry.get("platform", 0)
                 answering = part.for_device(part.platforms[places[1]], part.settings[places[0]])
             [found_ms] = answering.predict([layer], name, [optimizer]).ms
-            alone_ms = found_ms / (factor if name == bundle.layer_quantity else 1.0)
-            assert alone_ms == pytest.approx(expected, rel=1e-3, abs=1e-6)
+            assert found_ms == pytest.approx(expected, rel=1e-3, abs=1e-6)
     predictions = {
         name: predict_network(network_of(name), bundle) for name in TOTALS_MS[folder.name]
     }

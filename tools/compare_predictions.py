@@ -274,15 +274,10 @@ def calibrate_by_runs(folder: Path) -> None:
 
 def store_calibrations(home: Path) -> None:
     """Store a calibration of each CPU bundle for this machine: made times of its layers."""
-    from resperf.bundle import Bundle, save_adaptation
+    from resperf.bundle import Bundle, Calibration, LayerTimes, Source, save_calibration
     from resperf.lowering import lower_layers
     from resperf.platform import this_platform
-    from resperf.workflows.calibrate_layers import (
-        CALIBRATION_LAYERS,
-        LayersRun,
-        fitted,
-        times_there,
-    )
+    from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS, fitted, times_there
 
     os.environ["RESPERF_HOME"] = str(home)
     here = replace(this_platform("cpu"), probes={})
@@ -293,13 +288,12 @@ def store_calibrations(home: Path) -> None:
         )
         # Some kinds slower than others, and not evenly so.
         times_ms = {
-            layer: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (place % 5))
+            layer.key: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (place % 5))
             for place, (layer, ms) in enumerate(there_ms.items())
         }
-        run = LayersRun(bundle.setting, here, times_ms, drift=0.03)
-        made = fitted(bundle, run)
-        runs = tuple(replace(each, at=MEASURED_AT) for each in made.runs)
-        save_adaptation(bundle, replace(made, at=MEASURED_AT, runs=runs))
+        times = LayerTimes(MEASURED_AT, times_ms, drift=0.03)
+        measured = Calibration(Source.LAYERS, bundle.setting, here, times=(times,))
+        save_calibration(bundle, fitted(bundle, measured))
 
 
 # Comparing

@@ -6,18 +6,17 @@ Reading it needs only numpy and onnxruntime.
 
 from __future__ import annotations
 
-from resperf.bundle._adaptation import (
-    GROUPS,
-    OVERHEAD_PER_MB,
-    Adaptation,
-    ProbeTimes,
-    Speeds,
-    TransferredCalibration,
-    counting,
-)
-from resperf.bundle._adapted import adaptation_file, bundle_id, load_adaptation, save_adaptation
 from resperf.bundle._bundle import Bundle, Times
-from resperf.bundle._correction import Calibration, Correction, group_of
+from resperf.bundle._calibration import (
+    OVERHEAD_PER_LAYER,
+    OVERHEAD_PER_MB,
+    Calibration,
+    LayerTimes,
+    Source,
+    counting,
+    group_of,
+)
+from resperf.bundle._calibration_files import calibration_file, load_calibration, save_calibration
 from resperf.bundle._manifest import COPIES_ASSUMED, MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
@@ -29,16 +28,21 @@ from resperf.bundle._search import (
     find_bundle,
     find_bundles,
     is_shipped,
+    machines_of,
     named_target,
+    nearest_machine,
     platforms_of,
     user_folder,
 )
+from resperf.bundle._time_groups import GROUPS, Speeds
 from resperf.bundle._write import (
     GoldenLayer,
     golden_layers,
     golden_networks,
     merge_bundles,
     replaced_folder,
+    write_calibrated,
+    write_changed,
     write_manifest,
 )
 
@@ -47,23 +51,21 @@ __all__ = [
     "GROUPS",
     "MANIFEST",
     "NETWORK",
+    "OVERHEAD_PER_LAYER",
     "OVERHEAD_PER_MB",
     "SCHEMA_VERSION",
     "UNKNOWN",
-    "Adaptation",
     "Bundle",
     "Calibration",
-    "Correction",
     "GoldenLayer",
-    "ProbeTimes",
+    "LayerTimes",
+    "Source",
     "Speeds",
     "Times",
-    "TransferredCalibration",
-    "adaptation_file",
     "best_of",
     "bundle_folders",
-    "bundle_id",
     "bundle_place",
+    "calibration_file",
     "counting",
     "default_folder",
     "find_bundle",
@@ -72,14 +74,18 @@ __all__ = [
     "golden_networks",
     "group_of",
     "is_shipped",
-    "load_adaptation",
+    "load_calibration",
+    "machines_of",
     "merge_bundles",
     "named_target",
+    "nearest_machine",
     "platforms_of",
     "provenance",
     "ranges_of",
     "replaced_folder",
-    "save_adaptation",
+    "save_calibration",
     "user_folder",
+    "write_calibrated",
+    "write_changed",
     "write_manifest",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle._adaptation import Adaptation, TransferredCalibration
-from resperf.bundle._correction import Calibration, Correction
+from resperf.bundle._calibration import Calibration, Source
 from resperf.bundle._golden import Golden
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
@@ -26,9 +25,8 @@ from resperf.features import Array, Columns, columns_of, quantities
 from resperf.layers import Layer
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network
-from resperf.platform import Platform, distance, instruction_set
+from resperf.platform import Platform
 from resperf.predictors import (
-    Account,
     Estimate,
     LayerPredictor,
     Predictor,
@@ -77,7 +75,9 @@ class Bundle:
     platforms : tuple of Platform
         How and where the training rows were measured; several if a network predictor was trained
         on rows of several, or training steps have optimizers. `setting` and `platform` are the
-        first.
+        first. Where networks were measured on another machine than the layers, they are of that.
+    origin : Platform
+        Where the layers were measured.
     costs : mapping of str to float
         ``call_ms`` and ``reshape_ms`` of that machine, if known.
     stored_copies : mapping of str to StoredCopies
@@ -96,16 +96,12 @@ class Bundle:
     estimates : mapping
         What was estimated instead of learnt -> ``how``, ``source`` and errors. Named
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"reshape_ms"``.
-    correction : Correction or None
-        In-network correction, if the bundle was calibrated on its machine.
     calibrations : tuple of Calibration
-        What users' runs of networks taught besides, by device and setting (`calibration`).
-    transferred : TransferredCalibration or None
-        Where the layers were measured, if not on `platform`.
-    machines : tuple of Adaptation
-        How times are on other machines that `resperf calibrate -o` was run on.
-    adapted : Adaptation or None
-        How times are scaled to another machine, which is then `platform` (`adapted_to`).
+        What it was calibrated by, in the order in which they apply; each says for which machine.
+    layer_calibrations : tuple of Calibration
+        Those that scale layers in isolation from `origin` to `platform`.
+    calibrated_by : Calibration or None
+        The one by which it answers for another machine than its own (`for_machine`).
     unseen : bool
         Whether it stands for a device of which it has no rows (`for_device`).
     part : mapping
@@ -131,6 +127,7 @@ class Bundle:
             Platform.from_json(manifest["platforms"][mark]) for mark in part["platforms"]
         )
         self.setting, self.platform = self.settings[0], self.platforms[0]
+        self.origin = self.platform
         self.costs: Mapping[str, float] = part["costs"]
         self.stored_copies = {
             kind: StoredCopies.from_json(values) for kind, values in part["copies"].items()
@@ -145,20 +142,20 @@ class Bundle:
             for kind, quantities in part.get("intervals", {}).items()
             for quantity, values in quantities.items()
         }
-        learnt = part.get("correction")
-        self.correction = None if learnt is None else Correction.from_json(learnt)
         self.calibrations = tuple(map(Calibration.from_json, part.get("calibrations", ())))
-        origin = part.get("transferred_calibration")
-        self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
-        self.machines = tuple(map(Adaptation.from_json, part.get("machines", ())))
+        self.layer_calibrations: tuple[Calibration, ...] = ()
+        self.calibrated_by: Calibration | None = None
+        with_networks = [c.platform for c in self.calibrations if c.source is Source.NETWORKS]
+        for each in self.calibrations:
+            if each.scales_layers and each.platform in with_networks:
+                self._scale_layers(each)
+                self.settings, self.platforms = (self.setting,), (self.platform,)
         known = [(kind, name) for kind, names in part["predictors"].items() for name in names]
         of_layers = [key for key in known if key[0] != NETWORK]
         self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
-        self.adapted: Adaptation | None = None
-        self._last_adapted: Bundle | None = None
         self.unseen = False
 
     @classmethod
@@ -295,40 +292,30 @@ class Bundle:
             f"it has {there}"
         )
 
-    def changed(self, reason: str, **values: Any) -> Bundle:
-        """Return the bundle with changed values of its part, and the reason in its provenance.
-
-        A value of None removes that entry. `settings` and `platforms` are lists of values, not of
-        references.
-        """
-        manifest = {**self.manifest, "provenance": changed(self.provenance, reason)}
-        for name in ("settings", "platforms"):
-            if name in values:
-                found = {f"{self._place}-{i}": v.to_json() for i, v in enumerate(values[name])}
-                manifest[name] = {**manifest[name], **found}
-                values[name] = list(found)
-        part = {k: v for k, v in {**self.part, **values}.items() if v is not None}
+    def with_calibrations(self, calibrations: Sequence[Calibration], reason: str) -> Bundle:
+        """Return the bundle with these calibrations alone, and the reason in its provenance."""
         parts = list(self.manifest["parts"])
-        parts[self._place] = part
-        manifest["parts"] = parts
-        for name in ("settings", "platforms"):
-            used = {mark for each in parts for mark in each[name]}
-            manifest[name] = {k: v for k, v in manifest[name].items() if k in used}
+        parts[self._place] = {**self.part, "calibrations": [c.to_json() for c in calibrations]}
+        provenance = changed(self.provenance, reason)
+        manifest = {**self.manifest, "parts": parts, "provenance": provenance}
         return Bundle(self.path, manifest, self._place)
 
-    def without_correction(self) -> Bundle:
-        """Return the bundle without in-network correction: its layers as measured in isolation."""
-        alone = self.without_calibrations()
-        alone.correction = None
-        return alone
+    @property
+    def adds_up_layers(self) -> bool:
+        """Whether networks are predicted layer by layer, not by predictors of networks alone."""
+        return bool(self.kinds) or not self.network_quantities
 
-    def without_calibrations(self) -> Bundle:
-        """Return the bundle as it answers without what users' runs of networks taught."""
+    def without_calibrations(self, *sources: Source) -> Bundle:
+        """Return the bundle as it answers without what was timed in these ways."""
         alone = self._copy()
-        alone.calibrations = ()
+        alone.calibrations = tuple(c for c in self.calibrations if c.source not in sources)
         return alone
 
-    def calibration(
+    def isolated(self) -> Bundle:
+        """Return the bundle with its layers as they were measured in isolation."""
+        return self.without_calibrations(Source.NETWORKS, Source.RUNS)
+
+    def runs_calibration(
         self,
         quantity: str | None = None,
         setting: Setting | None = None,
@@ -344,24 +331,22 @@ class Bundle:
         platform : Platform, optional
             The bundle's own unless given.
         """
+        if self.adds_up_layers != (quantity is None):
+            return None
         device = self.device if platform is None else platform.device
         fitting = (
             each
             for each in self.calibrations
-            if each.of_layers == (quantity is None) and quantity in (None, each.quantity)
-            if each.is_of(device, setting or self.setting)
+            if each.is_of_runs(device, setting or self.setting)
+            if quantity in (None, each.quantity)
         )
         return next(fitting, None)
 
     @property
-    def corrections(self) -> tuple[Correction, ...]:
-        """Corrections of layers inside networks, which follow each other; the last has the costs.
-
-        That of the bundle's machine, and that from a user's runs.
-        """
-        calibration = self.calibration()
-        learnt = None if calibration is None else calibration.correction
-        return tuple(each for each in (self.correction, learnt) if each is not None)
+    def network_calibrations(self) -> tuple[Calibration, ...]:
+        """Those of layers inside networks, which follow each other; the last has the costs."""
+        learnt = [each for each in self.calibrations if each.source is Source.NETWORKS]
+        return tuple(each for each in (*learnt, self.runs_calibration()) if each is not None)
 
     def for_device(self, platform: Platform, setting: Setting | None = None) -> Bundle:
         """Return the bundle as it answers for another device, by default under its setting."""
@@ -371,41 +356,27 @@ class Bundle:
         there.unseen = all(platform.device != each.device for each in self.platforms)
         return there
 
-    def adapted_to(self, adaptation: Adaptation) -> Bundle:
-        """Return the bundle as it answers on the machine that probes were measured on.
+    def for_machine(self, calibration: Calibration) -> Bundle:
+        """Return the bundle as it answers on the machine where calibration layers were measured.
 
-        An in-network correction is of the machine where its networks were measured, so it is left
-        out on other hardware. The last one is kept: lowered networks are kept for its setting and
-        platform.
+        What networks taught is of the machine where they were measured, so it is left out on other
+        hardware.
         """
-        if self._last_adapted is not None and self._last_adapted.adapted == adaptation:
-            return self._last_adapted
         there = self._copy()
-        there.adapted = adaptation
-        is_alike = adaptation.platform.same_hardware(self.platform)
-        there.setting = adaptation.setting
-        there.costs = adaptation.of_costs(self.costs, is_alike=is_alike)
-        there.platform = replace(adaptation.platform, device=self.device)
-        there.correction = self.correction if is_alike else None
-        self._last_adapted = there
+        if not calibration.platform.same_hardware(self.platform):
+            there = there.without_calibrations(Source.NETWORKS)
+        there.calibrations += (calibration,)
+        there.calibrated_by = calibration
+        there._scale_layers(calibration)
         return there
 
-    @property
-    def nearest(self) -> Adaptation | None:
-        """The one of its `machines` with the same vectors that is most similar to this one.
-
-        None if there is none, or the bundle's own machine is at least as similar.
-        """
-        vectors = instruction_set().partition("+")[0]
-        found = min(
-            (m for m in self.machines if m.platform.instruction_set.partition("+")[0] == vectors),
-            key=lambda each: distance(each.setting, each.platform),
-            default=None,
-        )
-        if found is None:
-            return None
-        own = distance(self.setting, self.platform)
-        return found if distance(found.setting, found.platform) < own else None
+    def _scale_layers(self, calibration: Calibration) -> None:
+        where = calibration.platform
+        self.costs = calibration.of_costs(self.costs, is_alike=where.same_hardware(self.platform))
+        self.layer_calibrations += (calibration,)
+        self.setting = calibration.setting
+        # Lowered networks are kept by the identity of the platform.
+        self.platform = where if where.device == self.device else replace(where, device=self.device)
 
     def without_session(self) -> Bundle:
         """Return the bundle as it answers for a user, whose session none of its rows are of."""
@@ -443,7 +414,6 @@ class Bundle:
             self._predictors  # noqa: B018
             self._golden  # noqa: B018
         made = copy.copy(self)
-        made._last_adapted = None
         if "checked" in vars(self):
             # The copy is the bundle that is checked, not the one that it was made from.
             vars(made)["checked"] = made
@@ -523,10 +493,8 @@ class Bundle:
     def machine(self) -> str:
         """Name of the machine that is predicted, and of the one that measured the layers."""
         here = self.platform.machine
-        if self.transferred is not None:
-            return f"{here} (layers measured on {self.transferred.origin.machine})"
-        if self.adapted is not None:
-            return f"{here} (layers measured on {self.platforms[0].machine})"
+        if self.layer_calibrations:
+            return f"{here} (layers measured on {self.origin.machine})"
         return here
 
     @property
@@ -571,36 +539,18 @@ class Bundle:
                 self._golden.check_networks(networks, name, predicted.values)
             inside = np.ones(len(networks), dtype=bool)
             bounded = self._bounded(NETWORK, name, predicted, inside)
-            calibration = self.calibration(name, how, where)
+            calibration = self.runs_calibration(name, how, where)
             if calibration is not None:
                 shares = predictor.network_shares(networks, how, where)
                 accounts = [predictor.account(each, how, where) for each in networks]
                 outside = np.array([bool(each and each.extrapolated) for each in accounts])
-                bounded = _corrected(bounded, shares, calibration.correction, outside)
+                bounded = _corrected(bounded, shares, calibration, outside)
             found[name] = bounded
         return found
 
-    def shares(
-        self, networks: Sequence[Network], quantity: str, setting: Setting, platform: Platform
-    ) -> Sequence[Mapping[str, float]]:
-        """Return by what groups a predictor of networks explains a quantity: shares of each."""
-        return self._predictors[NETWORK, quantity].network_shares(networks, setting, platform)
-
-    def account(
-        self, network: Network, quantity: str, setting: Setting, platform: Platform
-    ) -> Account | None:
-        """Say more about the prediction of a network, if the predictor of the quantity can."""
-        return self._predictors[NETWORK, quantity].account(network, setting, platform)
-
-    def at_batches(
-        self, read: Callable[[int], Network], batches: Sequence[int], quantity: str
-    ) -> Mapping[int, Any]:
-        """Return what stands for a network at each of several batch sizes in `predict_networks`."""
-        return self._predictors[NETWORK, quantity].at_batches(read, batches)
-
-    def most_devices(self, quantity: str, setting: Setting, platform: Platform) -> int:
-        """Return how many devices shared one run at most, of those that taught a quantity."""
-        return self._predictors[NETWORK, quantity].most_devices(setting, platform)
+    def network_predictor(self, quantity: str) -> Predictor:
+        """Return the predictor of a quantity of networks."""
+        return self._predictors[NETWORK, quantity]
 
     def predict(
         self,
@@ -641,13 +591,9 @@ class Bundle:
             bounded = self._bounded(kind, own, predicted, inside)
             ms[rows], low_ms[rows], high_ms[rows] = bounded.values, bounded.low, bounded.high
         in_range = np.array([not reason for reason in reasons], dtype=bool)
-        if self.transferred is not None and quantity == self.layer_quantity:
-            factor = self.transferred.factor
-            ms, low_ms, high_ms = (factor * each for each in (ms, low_ms, high_ms))
-            if (probed := self.transferred.adaptation) is not None:
-                ms, low_ms, high_ms = _scaled(probed, layers, ms, low_ms, high_ms)
-        if self.adapted is not None and quantity == self.layer_quantity:
-            ms, low_ms, high_ms = _scaled(self.adapted, layers, ms, low_ms, high_ms)
+        if quantity == self.layer_quantity:
+            for calibration in self.layer_calibrations:
+                ms, low_ms, high_ms = _scaled(calibration, layers, ms, low_ms, high_ms)
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
     def gpu_busy_fraction(self, layers: Sequence[Layer]) -> Array:
@@ -746,7 +692,7 @@ class Bundle:
         if predictor is not None and (predictor.unseen_devices or not self.unseen):
             self._golden.check(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
-            if self.adapted is not None or self.transferred is not None:
+            if self.layer_calibrations:
                 columns = in_known_blocks(columns, ranges)
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
             of_layers = predictor if isinstance(predictor, LayerPredictor) else None
@@ -764,10 +710,10 @@ class Bundle:
 
 
 def _scaled(
-    adapted: Adaptation, layers: Sequence[Layer], ms: Array, low_ms: Array, high_ms: Array
+    calibration: Calibration, layers: Sequence[Layer], ms: Array, low_ms: Array, high_ms: Array
 ) -> tuple[Array, Array, Array]:
-    """Scale times of layers to another machine; the probes' spread joins their intervals."""
-    factors, width = adapted.scaled(layers, ms)
+    """Scale times of layers to another machine; the spread of single ones joins their intervals."""
+    factors, width = calibration.scaled(layers, ms)
     ms_there = factors * ms
     with np.errstate(divide="ignore", invalid="ignore"):
         lower, upper = (np.exp(np.hypot(np.log(each / ms), width)) for each in (low_ms, high_ms))
@@ -777,7 +723,7 @@ def _scaled(
 def _corrected(
     estimate: Estimate,
     shares: Sequence[Mapping[str, float]],
-    learnt: Correction,
+    learnt: Calibration,
     outside: npt.NDArray[np.bool_],
 ) -> Estimate:
     """Multiply the groups of networks by their factors; the runs' errors give the interval.

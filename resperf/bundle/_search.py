@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
+from resperf.bundle._calibration import Calibration
 from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
 from resperf.errors import BundleError, DeviceError, did_you_mean, words_like
-from resperf.platform import Platform, distance
+from resperf.platform import Platform, distance, instruction_set
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
@@ -417,9 +418,9 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
 def best_of(parts: Sequence[Bundle]) -> Bundle:
     """Choose between bundles of one device; the place of the first one decides.
 
-    For this machine's device, the one measured on the most similar machine, or adapted to it. For
-    others, one of the framework's default precision, not compiled; then the one with most kinds of
-    layers and quantities of networks; then the newest.
+    For this machine's device, the one measured on the most similar machine, or calibrated for it.
+    For others, one of the framework's default precision, not compiled; then the one with most kinds
+    of layers and quantities of networks; then the newest.
     """
     first = parts[0]
     beside = [part for part in parts if part.path.parent == first.path.parent]
@@ -431,10 +432,36 @@ def best_of(parts: Sequence[Bundle]) -> Bundle:
     return min(newest_first, key=_fewest_missing)
 
 
+def nearest_machine(part: Bundle) -> Calibration | None:
+    """Return a bundle's calibration for the machine with this one's vectors that is most like it.
+
+    None if there is none, or the bundle's own machine is at least as similar.
+    """
+    vectors = instruction_set().partition("+")[0]
+    alike = (
+        each
+        for each in machines_of(part)
+        if each.platform.instruction_set.partition("+")[0] == vectors
+    )
+    found = min(alike, key=lambda each: distance(each.setting, each.platform), default=None)
+    if found is None:
+        return None
+    own = distance(part.setting, part.platform)
+    return found if distance(found.setting, found.platform) < own else None
+
+
+def machines_of(part: Bundle) -> tuple[Calibration, ...]:
+    """Return a bundle's calibrations by layers for other machines than its own."""
+    return tuple(
+        each
+        for each in part.calibrations
+        if each.scales_layers and each not in part.layer_calibrations
+    )
+
+
 def _distance(part: Bundle) -> tuple[int, ...]:
     """Return how far this machine is from the nearest that a bundle knows."""
-    nearest = part.nearest
-    where = part if nearest is None else nearest
+    where = nearest_machine(part) or part
     return distance(where.setting, where.platform)
 
 

@@ -118,6 +118,21 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+def write_calibrated(bundle: Bundle, output: Path) -> Bundle:
+    """Write a bundle of which only the manifest has changed, and return its part as written."""
+    output = output.resolve()
+    with replaced_folder(output) as folder:
+        write_changed(bundle, folder)
+    return Bundle.load(output).parts[bundle.parts.index(bundle)]
+
+
+def write_changed(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle of which only the manifest has changed."""
+    for name in bundle.manifest["files"]:
+        shutil.copy(bundle.path / name, folder / name)
+    write_manifest(folder, bundle.manifest)
+
+
 @dataclass(frozen=True)
 class GoldenLayer:
     """A layer whose prediction a bundle stores.

@@ -28,7 +28,7 @@ from resperf.cli._sections import HOW, WHAT, option
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
-    from resperf.bundle import Adaptation, Bundle, Calibration, Correction
+    from resperf.bundle import Bundle, Calibration
 
 BATCHES = ("1", "8")
 LAYERS_S, NETWORK_S = 60.0, 3.0
@@ -147,26 +147,18 @@ def command(
 
 def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: bool) -> None:
     """Scale a bundle by calibration layers; on its own machine, -o stores their times in it."""
-    from resperf.workflows import calibrate_layers as by_layers
+    from resperf.workflows.calibrate_layers import calibrate_by_layers
 
     with bar_of_steps("calibration layers") as progress:
-        if output is not None and by_layers.is_own_machine(bundle):
-            made = by_layers.with_reference_times(
-                bundle, output, seconds=seconds, progress=progress
-            )
-            path, found = made.path, None
-        elif output is not None:
-            made, found, path = by_layers.with_this_machine(
-                bundle, output, seconds=seconds, progress=progress
-            )
-        else:
-            found, path = by_layers.adapt(bundle, seconds=seconds, progress=progress)
-    if found is None:
-        stored = made.part["probes"]
+        made, found, path = calibrate_by_layers(bundle, output, seconds=seconds, progress=progress)
+    if found.is_reference:
+        times_ms = found.times[-1].times_ms
         if as_json:
-            show_json({"path": str(path), "reference_times_ms": stored})
+            show_json({"path": str(path), "reference_times_ms": times_ms})
         else:
-            print(f"{path}: holds the times of {len(stored)} calibration layers on its own machine")
+            print(
+                f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
+            )
         return
     if as_json:
         show_json({"path": str(path), "bundle": str(bundle.path), **found.summary()})
@@ -199,22 +191,21 @@ def _by_networks(
     paths, left_out = _without_excluded(paths, network_files(excluded))
     made, notes = calibrate(bundle, paths, target, batches=batches, seconds=seconds, progress=True)
     notes = [*left_out, *notes]
-    assert made.correction is not None
+    learnt, scaled = made.network_calibrations[-1], made.layer_calibrations
     if as_json:
-        values = {"path": str(made.path), "notes": notes, **made.correction.to_json()}
-        if made.transferred is not None:
-            values["transferred_calibration"] = made.transferred.to_json()
+        values = {"path": str(made.path), "notes": notes, **learnt.to_json()}
+        if scaled:
+            values["layers"] = scaled[-1].to_json()
         show_json(values)
         return
-    print(_text_of_networks(made.correction))
-    if made.transferred is not None:
-        layers = made.transferred.adaptation
-        scaled = (
-            f"multiplied by {made.transferred.factor:.2f}"
-            if layers is None
-            else f"scaled by {layers.probes} calibration layers here"
+    print(_text_of_networks(learnt))
+    for layers in scaled:
+        how = (
+            f"multiplied by {layers.others:.2f}"
+            if layers.speeds is None
+            else f"scaled by {layers.count} calibration layers here"
         )
-        print(f"layer times of {made.transferred.origin.machine}, {scaled}")
+        print(f"layer times of {made.origin.machine}, {how}")
     show_notes(notes)
     print(f"{made.path}: predictions of networks now include this correction")
 
@@ -247,13 +238,14 @@ def _by_runs(
         Query(device, framework, word), runs, chosen_output
     )
     if as_json:
-        show_json({"path": str(made.path), "notes": notes, **calibration.to_json()})
+        values = {"path": str(made.path), "networks": calibration.count, "notes": notes}
+        show_json({**values, **calibration.to_json()})
         return
     print(_text_of_runs(calibration))
     show_notes(notes)
     print(
-        f"{made.path}: predictions for {calibration.device} are now calibrated with "
-        f"{counted(calibration.networks, 'network')}"
+        f"{made.path}: predictions for {made.device} are now calibrated with "
+        f"{counted(calibration.count, 'network')}"
     )
 
 
@@ -308,23 +300,23 @@ def _text_of_runs(calibration: Calibration) -> str:
     """Say how much longer the runs took than the bundle says, and how sure that is."""
     from resperf.report.tables import counted, percent_cell, table
 
-    learnt = calibration.correction
-    rows = [[group, f"{factor:.2f}"] for group, factor in learnt.factors.items()]
-    rows.append(["all others", f"{learnt.others:.2f}"])
-    errors = learnt.evidence["mape"]
+    rows = [[group, f"{factor:.2f}"] for group, factor in calibration.factors.items()]
+    rows.append(["all others", f"{calibration.others:.2f}"])
+    errors = calibration.evidence["mape"]
     left_out = ""
-    if calibration.networks > 1:
+    if calibration.count > 1:
         left_out = f", {percent_cell(errors['left_out'])} for networks left out of the fit"
     return (
         f"{table(('layers', 'in the runs / predicted before'), rows, text=('layers',))}\n"
-        f"{counted(len(learnt.evidence['networks']), 'run')} of "
-        f"{counted(calibration.networks, 'network')} ({calibration.quantity}): mean error "
+        f"{counted(len(calibration.evidence['networks']), 'run')} of "
+        f"{counted(calibration.count, 'network')} ({calibration.quantity}): mean error "
         f"{percent_cell(errors['alone'])} before{left_out}; "
-        f"90% interval within a factor of {math.exp(learnt.log_width):.2f}"
+        f"90% interval within a factor of {math.exp(calibration.log_width):.2f}"
     )
 
 
-def _text_of_networks(learnt: Correction) -> str:
+def _text_of_networks(learnt: Calibration) -> str:
+    from resperf.bundle import OVERHEAD_PER_LAYER, OVERHEAD_PER_MB
     from resperf.report.tables import percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
@@ -333,35 +325,35 @@ def _text_of_networks(learnt: Correction) -> str:
     factors = table(("kind", "in networks / in isolation"), rows, text=("kind",))
     return (
         f"{factors}\n"
-        f"overhead between layers: {1e3 * learnt.overhead_ms_per_layer:.2f} us per layer, "
-        f"{learnt.overhead_ms_per_mb:.4f} ms per MB passed between layers\n"
+        f"overhead between layers: {1e3 * learnt.costs[OVERHEAD_PER_LAYER]:.2f} us per layer, "
+        f"{learnt.costs[OVERHEAD_PER_MB]:.4f} ms per MB passed between layers\n"
         f"{count} runs: mean error {percent_cell(errors['alone'])} without the correction, "
         f"{percent_cell(errors['left_out'])} with it, for networks left out of the fit"
     )
 
 
 def _forget(bundle: Bundle, as_json: bool) -> None:
-    from resperf.bundle import adaptation_file
+    from resperf.bundle import calibration_file
     from resperf.platform import this_platform
-    from resperf.prediction.adapting import as_adapted
+    from resperf.prediction.calibrated import calibrated_here
 
-    path = adaptation_file(bundle, this_platform(bundle.platform.device))
+    path = calibration_file(bundle, this_platform(bundle.platform.device))
     known = path.exists()
     path.unlink(missing_ok=True)
     if as_json:
         show_json({"path": str(path), "forgotten": known})
         return
-    what = "was forgotten" if known else "was not adapted to this machine"
-    where = as_adapted(bundle).platform.machine
+    what = "was forgotten" if known else "was not calibrated for this machine"
+    where = calibrated_here(bundle).platform.machine
     print(f"{bundle.path.name}: {what}; its times are those of {where}")
 
 
-def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
+def _text_of_layers(bundle: Bundle, found: Calibration) -> str:
     from resperf.bundle import counting
     from resperf.report.tables import table
 
     rows = [
-        [group, f"{found.correction.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
+        [group, f"{found.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
         for group, doubt in found.factor_ci.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
@@ -370,18 +362,18 @@ def _text_of_layers(bundle: Bundle, found: Adaptation) -> str:
         if found.predicted_reference
         else "measured there, as far as it holds them"
     )
-    single = math.exp(found.correction.log_width)
-    counted = counting(found.runs)
+    single = math.exp(found.log_width)
+    counted = counting(found.times)
     joined = ""
-    if len(found.runs) > 1:
+    if len(found.times) > 1:
         named = ", ".join(each.at for each in counted)
-        joined = f"\nmedians of {len(counted)} of {len(found.runs)} runs count: {named}"
-        if len(counted) < len(found.runs):
+        joined = f"\nmedians of {len(counted)} of {len(found.times)} runs count: {named}"
+        if len(counted) < len(found.times):
             joined += "; in the others the machine changed its speed"
         joined += " (start anew: --forget)"
     return (
         f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
-        f"{found.probes} calibration layers, times on the bundle's machine: {there}; nine of ten "
+        f"{found.count} calibration layers, times on the bundle's machine: {there}; nine of ten "
         f"left out of the fit are within a factor of {single:.2f}; rounds over them differ by "
         f"{math.expm1(found.drift):.0%}{joined}"
     )

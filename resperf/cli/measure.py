@@ -61,8 +61,8 @@ def command(
     from resperf.bundle import find_bundle, named_target
     from resperf.network.files import network_file
     from resperf.prediction import layers_alone
-    from resperf.prediction.adapting import as_adapted
     from resperf.prediction.api import read_batches
+    from resperf.prediction.calibrated import calibrated_here
     from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (
@@ -80,7 +80,7 @@ def command(
     target = named_target(device, framework)
     bundle = None
     if against is not None:
-        bundle = as_adapted(find_bundle(None, target.framework, against))
+        bundle = calibrated_here(find_bundle(None, target.framework, against))
     started = backend(target.framework, target.device_class, **options.run_settings(device, **how))
     # Refuse what cannot be compared or written before measuring for minutes.
     if output is not None:

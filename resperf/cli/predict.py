@@ -310,14 +310,14 @@ def predict_layer(
     as a field: optimizer=adam.
     """
     from resperf.prediction import predict_layers
-    from resperf.prediction.adapting import as_adapted
+    from resperf.prediction.calibrated import calibrated_here
     from resperf.prediction.choice import Query, choose
     from resperf.prediction.host import bundle_warnings
     from resperf.report.network import layers_text, notes_text, warnings_text
 
     layer, optimizer = _typed_layer(kind, fields)
     answer = choose(Query(device, framework, bundle))
-    found = as_adapted(answer.bundle)
+    found = calibrated_here(answer.bundle)
     predictions = predict_layers([layer], found, [optimizer])
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])

@@ -26,7 +26,7 @@ from resperf.network import (
 )
 from resperf.network.assumed import Assumed, checked
 from resperf.network.files import network_file
-from resperf.prediction.adapting import advice, as_adapted
+from resperf.prediction.calibrated import advice, calibrated_here
 from resperf.prediction.choice import (
     Choice,
     Query,
@@ -383,7 +383,7 @@ def _predictions(
     host_dispatch_us: float,
     custom_ms: Mapping[str, float] | None = None,
 ) -> list[Prediction]:
-    bundle = as_adapted(found.bundle)
+    bundle = calibrated_here(found.bundle)
     said = advice(bundle)
     predictions = predict_networks(
         networks, bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,

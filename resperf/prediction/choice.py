@@ -10,6 +10,7 @@ from typing import Any
 from resperf.bundle import (
     MANIFEST,
     Bundle,
+    Source,
     best_of,
     bundle_place,
     find_bundle,
@@ -252,7 +253,12 @@ def _as_calibrated(query: Query) -> Query:
     if query.bundle is None or query.device is not None:
         return query
     place, parts, _ = _searched(query)
-    calibrated = {each.device for part in parts for each in part.calibrations}
+    calibrated = {
+        each.platform.device
+        for part in parts
+        for each in part.calibrations
+        if each.source is Source.RUNS
+    }
     if not _is_bundle(place) or len(calibrated) != 1:
         return query
     return replace(query, device=calibrated.pop())
@@ -267,7 +273,7 @@ def _under_calibrated(query: Query, choice: Choice) -> Choice:
         part.for_device(choice.bundle.platform, setting)
         for part in choice.bundle.parts
         for setting in part.settings
-        if any(each.is_of(device, setting) for each in part.calibrations)
+        if any(each.is_of_runs(device, setting) for each in part.calibrations)
     ]
     ways = {tuple(same_settings(each.setting).items()) for each in found}
     return replace(choice, bundle=found[0]) if len(ways) == 1 else choice

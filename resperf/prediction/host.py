@@ -27,20 +27,16 @@ def bundle_warnings(
 ) -> tuple[str, ...]:
     """Return `host_warnings`, and the origin of the layers if they were measured elsewhere."""
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads, versions=versions)
-    if bundle.adapted is not None:
-        origin = bundle.platforms[0] if bundle.transferred is None else bundle.transferred.origin
-        where = f"on {bundle.platform.machine}" if bundle.adapted.from_bundle else "here"
-        return (
-            *warnings,
-            f"the layers were measured on another machine ({origin.machine}); their times were "
-            f"scaled by {bundle.adapted.probes} calibration layers {where}",
-        )
-    if bundle.transferred is None:
+    if not bundle.layer_calibrations:
         return warnings
+    by, how = bundle.calibrated_by, "fitted to whole networks here"
+    if by is not None:
+        where = f"on {bundle.platform.machine}" if by.from_bundle else "here"
+        how = f"scaled by {by.count} calibration layers {where}"
     return (
         *warnings,
-        f"the layers were measured on another machine ({bundle.transferred.origin.machine}); their "
-        "times were fitted to whole networks here",
+        f"the layers were measured on another machine ({bundle.origin.machine}); their times were "
+        f"{how}",
     )
 
 

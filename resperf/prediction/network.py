@@ -209,11 +209,11 @@ def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = (
         (each.name, replace(bundle.setting, mode=each.mode)) for each in quantities
     ]
     found = (
-        part.calibration(name, setting, bundle.platform)
+        part.runs_calibration(name, setting, bundle.platform)
         for part in bundle.parts
         for name, setting in ways or [(None, bundle.setting)]
     )
-    return max((each.networks for each in found if each is not None), default=0)
+    return max((each.count for each in found if each is not None), default=0)
 
 
 def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:
@@ -284,7 +284,7 @@ def _empty(
         compiled=bundle.setting.compiled,
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
-        adapted=bundle.adapted,
+        calibrated_by=bundle.calibrated_by,
         warnings=(*bundle_warnings(bundle, threads=threads, versions=versions), *network.notes),
         assumed=network.assumed,
     )
@@ -366,16 +366,17 @@ def _widths(
 ) -> tuple[float, float]:
     """Return `Prediction.log_width` and `Prediction.common_width`.
 
-    Probes of another machine add what they leave in doubt to the width of an in-network correction.
-    Without one, that doubt is what all layers share, also where too few networks gave a width after
-    the probes; `STATE_WIDTH` is joined.
+    Calibration layers add what they leave in doubt to the width that networks gave before. Without
+    one, that doubt is what all layers share, also where too few networks gave a width after the
+    layers; `STATE_WIDTH` is joined.
     """
-    own = bundle.corrections[-1].log_width if bundle.corrections else math.inf
-    adapted, transferred = bundle.adapted, bundle.transferred
-    if adapted is None and transferred is not None and math.isinf(own):
-        adapted = transferred.adaptation
-    if adapted is None:
-        apart = math.isinf(own) and transferred is None and bundle.platform.is_processor
+    known = bundle.network_calibrations
+    own = known[-1].log_width if known else math.inf
+    last = bundle.calibrated_by
+    if last is None and bundle.layer_calibrations and math.isinf(own):
+        last = bundle.layer_calibrations[-1]
+    if last is None:
+        apart = math.isinf(own) and bundle.platform.is_processor
         return own, STATE_WIDTH if apart else math.inf
     names = {each.name: each.execution_ms for each in layers}
     placed = [
@@ -384,7 +385,7 @@ def _widths(
         if node.layer is not None and node.name in names
     ]
     found, times_ms = zip(*placed, strict=True) if placed else ((), ())
-    doubt = adapted.doubt(found, times_ms)
+    doubt = last.doubt(found, times_ms)
     if math.isinf(own):
         return own, math.hypot(STATE_WIDTH, doubt)
     return math.hypot(own, doubt), math.inf
@@ -399,7 +400,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     prediction = predict_network(network, bundle, threads=threads)
     bundle = bundle.without_session()
     lowered = lower(network, bundle.setting, bundle.platform)
-    alone = _prediction(network, lowered, bundle.without_correction(), alone=True)
+    alone = _prediction(network, lowered, bundle.isolated(), alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
         for each in (alone, prediction)
@@ -509,10 +510,7 @@ def _weights_moved_ms(
         return []
     sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
     largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
-    transferred = bundle.transferred
-    faster = 1.0 if transferred is None else transferred.factor
-    for probed in (None if transferred is None else transferred.adaptation, bundle.adapted):
-        faster *= 1.0 if probed is None else probed.correction.others
+    faster = math.prod(each.others for each in bundle.layer_calibrations)
     times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
     stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(
@@ -546,7 +544,7 @@ def _in_network(
 
 def _factor(bundle: Bundle, group: str) -> float:
     """Return the time of a group's layers inside a network over what is said of them alone."""
-    return math.prod(each.factor(group) for each in bundle.corrections)
+    return math.prod(each.factor(group) for each in bundle.network_calibrations)
 
 
 def _copies_out_of_range(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:

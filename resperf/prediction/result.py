@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from resperf.bundle import Adaptation
+from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
 from resperf.quantities import EXECUTION, WHOLE_CALL, quantity
@@ -309,7 +309,7 @@ class Prediction:
         device"``; empty if layers were predicted.
     extrapolated : str
         Why the network as a whole is outside what was measured; empty if it is inside.
-    adapted : Adaptation or None
+    calibrated_by : Calibration or None
         How the times were scaled from the bundle's machine to this one (`resperf calibrate`).
     advice : str
         What it costs that they were not, and what to do; empty if nothing can be done.
@@ -355,7 +355,7 @@ class Prediction:
     classes: tuple[Part, ...] = ()
     inferred_from: str = ""
     extrapolated: str = ""
-    adapted: Adaptation | None = None
+    calibrated_by: Calibration | None = None
     advice: str = ""
     assumed: tuple[str, ...] = ()
 
@@ -601,7 +601,7 @@ class Prediction:
             "missing_costs": [
                 {"name": each.name, "reason": each.reason} for each in self.missing_costs
             ],
-            "adapted": None if self.adapted is None else self.adapted.summary(),
+            "calibrated_by": None if self.calibrated_by is None else self.calibrated_by.summary(),
             "advice": self.advice,
         }
 

@@ -104,8 +104,8 @@ def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[
         "overhead_ms_per_mb": inter_layer_bytes(layers) / 1e6,
     }
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
-    if bundle.corrections:
-        costs = {label: getattr(bundle.corrections[-1], label) for label in counts}
+    if learnt := bundle.network_calibrations:
+        costs = {label: learnt[-1].costs[label] for label in counts}
     charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
     return known_sum(list(charged_ms.values())), tuple(
         _no_operator(label, "cost between layers", _unknown(label))

@@ -174,7 +174,7 @@ def scaling(
         )
     name, counts = names[0], sorted(set(devices))
     part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
-    most = part.most_devices(name, bundle.setting, bundle.platform)
+    most = part.network_predictor(name).most_devices(bundle.setting, bundle.platform)
     connected = None
     if counts[-1] > 1 and most == 1:
         connected = topology_of(bundle.device, topology)
@@ -199,7 +199,9 @@ def scaling(
     }
     read_once = cache(read)
     network = read_once(min(shared.values()))
-    subjects = part.at_batches(read_once, list(dict.fromkeys(shared.values())), name)
+    subjects = part.network_predictor(name).at_batches(
+        read_once, list(dict.fromkeys(shared.values()))
+    )
     size_bytes = _GRADIENT_BYTES * counted(network).weights
     for count in counts:
         where = bundle.platform if connected else replace(bundle.platform, devices=count)
@@ -212,7 +214,7 @@ def scaling(
                 ms, low_ms, high_ms = _exchanging(*time, size_bytes, connected, count)
             each = shared[batch, count]
             per_s = each * count / ms * MS_PER_S
-            account = part.account(subject, name, bundle.setting, where)
+            account = part.network_predictor(name).account(subject, bundle.setting, where)
             points.append(
                 Scaled(
                     each, count, ms, low_ms, high_ms, per_s,

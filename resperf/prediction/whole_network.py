@@ -119,9 +119,9 @@ def answered(
     # The per-run overhead is part of the execution.
     called = complete.with_estimates({"call_ms": 0.0}, {}, "")
     total = three_phase(called, replace(copied, nodes=()), ())
-    account = bundle.answering(NETWORK, EXECUTION, bundle.setting, bundle.platform).account(
-        network, EXECUTION, bundle.setting, bundle.platform
-    )
+    part = bundle.answering(NETWORK, EXECUTION, bundle.setting, bundle.platform)
+    predictor = part.network_predictor(EXECUTION)
+    account = predictor.account(network, bundle.setting, bundle.platform)
     answer = replace(
         whole,
         phases=replace(total.phases, execution_ms=found[EXECUTION].value),

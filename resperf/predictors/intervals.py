@@ -34,7 +34,7 @@ FEWEST_GROUPS = 3
 """Minimum groups that say how groups differ: with two, Student's t reaches 4.7 times as far as they
 differ, with three 2.0 times, with nine 1.2 times."""
 PRIOR_NETWORKS = 2
-"""What a spread that was known before counts in that of few networks, or probes."""
+"""What a spread that was known before counts in that of few networks, or layers."""
 PRIOR_ROWS = 1
 """Pseudo-rows with the usual error that are added to the few rows of a kind to estimate its error.
 With more, intervals of kinds with large errors would be too narrow."""

@@ -128,7 +128,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     lines += [quantity_line(each) for each in result.quantities if each.name not in PHASES]
     if result.layers:
         lines.append(_coverage(result))
-    lines += filter(None, (_origins(result), _host(result), _calibrated(result), _adapted(result)))
+    lines += filter(None, (_origins(result), _host(result), _calibrated(result), _scaled(result)))
     lines += [f"assumed: {printable(each)}" for each in result.assumed]
     return "\n".join(lines)
 
@@ -218,21 +218,21 @@ def _calibrated(prediction: Prediction) -> str:
     return f"calibrated with {counted(count, 'network')}" if count else ""
 
 
-def _adapted(prediction: Prediction) -> str:
+def _scaled(prediction: Prediction) -> str:
     """Say by what the times were scaled to this machine, and how sure that is."""
-    found = prediction.adapted
+    found = prediction.calibrated_by
     if found is None:
         return ""
     factors = ", ".join(
-        f"{group} {found.correction.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
+        f"{group} {found.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
         for group, doubt in found.factor_ci.items()
     )
     disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
     where = "this machine"
     if found.from_bundle:
         where = f"a machine more like this one than the bundle's ({found.platform.machine})"
-    by = f"{found.probes} calibration layers on {found.at[:10]}"
-    return f"adapted to {where} by {by}: {factors}{disturbed}"
+    by = f"{found.count} calibration layers on {found.at[:10]}"
+    return f"calibrated for {where} by {by}: {factors}{disturbed}"
 
 
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:

@@ -1,4 +1,4 @@
-"""Fitting in-network corrections to whole networks.
+"""Fitting calibrations to whole networks, or to calibration layers.
 
 A layer measured in isolation finds its inputs and its kernel's instructions in cache. Inside
 networks it does not, and the difference is systematic for each kind of layer. The correction is a
@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from resperf.bundle import Correction
+from resperf.bundle import OVERHEAD_PER_LAYER, OVERHEAD_PER_MB, Calibration
 from resperf.errors import TrainingError, require
 from resperf.features import Array
 from resperf.predictors.intervals import (
@@ -34,12 +34,12 @@ TOTAL_NOISE = 0.03
 RUN_NOISE = 0.2
 """Relative spread of networks around the factors of a card that others were measured on or only
 its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails."""
-TRANSFERRED_NOISE = 0.05
+ELSEWHERE_NOISE = 0.05
 """Relative spread of networks on a machine other than that of their layers."""
-PROBED_NOISE, PROBED_WIDTH, PROBED_COMMON = 0.1, 0.1, 0.05
-"""Where probes have scaled the layers to such a machine: relative spread of its networks, and prior
-standard deviations of a kind's factor and of the common one, which is little more than how the
-machine's speed changes in minutes."""
+SCALED_NOISE, SCALED_WIDTH, SCALED_COMMON = 0.1, 0.1, 0.05
+"""Where calibration layers have scaled the layers to such a machine: relative spread of its
+networks, and prior standard deviations of a kind's factor and of the common one, which is little
+more than how the machine's speed changes in minutes."""
 FACTOR_PRIOR_WIDTH = 0.2
 """Prior standard deviation of a kind's factor around 1, or around a factor common to all kinds.
 Also that of a common factor of a card: 0.06 to 0.33 were seen, in logarithms, where others or a
@@ -90,9 +90,9 @@ class TimedNetwork:
     batch: int | None
     measured_ms: float
     kinds_ms: Mapping[str, float]
-    layers: int
-    inter_layer_mb: float
-    rest_ms: float
+    layers: int = 0
+    inter_layer_mb: float = 0.0
+    rest_ms: float = 0.0
     noise: float = 0.0
 
 
@@ -133,19 +133,22 @@ def priors_of_runs(log_width: float) -> Priors:
     return Priors(common=FACTOR_PRIOR_WIDTH, noise=RUN_NOISE, log_width=log_width)
 
 
-def priors_elsewhere(*, probed: bool) -> Priors:
+def priors_elsewhere(*, scaled: bool) -> Priors:
     """Return what is expected of networks on another machine than that of their layers.
 
-    `probed` says whether the layers were scaled to that machine by probes.
+    `scaled` says whether the layers were scaled to that machine by calibration layers.
     """
-    if probed:
-        return Priors(of_kinds=PROBED_WIDTH, common=PROBED_COMMON, noise=PROBED_NOISE)
-    return Priors(common=MACHINES_WIDTH, noise=TRANSFERRED_NOISE)
+    if scaled:
+        return Priors(of_kinds=SCALED_WIDTH, common=SCALED_COMMON, noise=SCALED_NOISE)
+    return Priors(common=MACHINES_WIDTH, noise=ELSEWHERE_NOISE)
 
 
-def fit_correction(
-    placed: Sequence[TimedNetwork], costs: Mapping[str, float], priors: Priors | None = None
-) -> Correction:
+def fit_calibration(
+    about: Calibration,
+    placed: Sequence[TimedNetwork],
+    costs: Mapping[str, float],
+    priors: Priors | None = None,
+) -> Calibration:
     """Fit a factor for each kind and the overhead between layers to measured totals.
 
     Relative errors are minimised, with priors that draw factors towards 1 (or a factor that all
@@ -154,6 +157,8 @@ def fit_correction(
 
     Parameters
     ----------
+    about : Calibration
+        Says what was measured, where and under which setting; it is returned with what was fitted.
     placed : sequence of TimedNetwork
         At least one; of at least `FEWEST_NETWORKS` networks without a common factor.
     costs : mapping of str to float
@@ -185,12 +190,12 @@ def fit_correction(
     after = np.array([_total_ms(each, kinds, solution) for each in placed])
     if priors.common:
         _refuse_implausible(float(np.median(measured / before)))
-    return Correction(
+    return replace(
+        about,
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
-        overhead_ms_per_layer=float(solution[-2]),
-        overhead_ms_per_mb=float(solution[-1]),
+        costs={OVERHEAD_PER_LAYER: float(solution[-2]), OVERHEAD_PER_MB: float(solution[-1])},
         log_width=_log_width(placed, np.abs(np.log(measured / left_out_ms)), priors.log_width),
-        evidence=_evidence(placed, before, after, left_out_ms),
+        evidence={**about.evidence, **_evidence(placed, before, after, left_out_ms)},
         others=others,
     )
 
@@ -217,13 +222,6 @@ def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
             f"{len(names)} networks are too few to fit an in-network correction; measure at least "
             f"{FEWEST_NETWORKS}{reasons}"
         )
-
-
-def total_ms(placed: TimedNetwork, learnt: Correction) -> float:
-    """Predict a network's total with a correction."""
-    kinds = list(placed.kinds_ms)
-    values = [*map(learnt.factor, kinds), learnt.overhead_ms_per_layer, learnt.overhead_ms_per_mb]
-    return _total_ms(placed, kinds, values)
 
 
 def _evidence(
@@ -294,7 +292,7 @@ def _log_width(placed: Sequence[TimedNetwork], ratios: Any, known: float) -> flo
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
     # Without measured chains the prior is 0, and networks alone determine the costs.
-    chain = [costs.get("overhead_ms_per_layer", 0.0), costs.get("overhead_ms_per_mb", 0.0)]
+    chain = [costs.get(OVERHEAD_PER_LAYER, 0.0), costs.get(OVERHEAD_PER_MB, 0.0)]
     return np.array([1.0] * len(kinds) + chain)
 
 

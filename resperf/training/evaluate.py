@@ -324,11 +324,11 @@ def _networks(
             continue
         # Parts that are of one device and setting answer as these.
         there = part.for_device(platform, setting) if part.many_settings or totals is None else part
-        calibration = there.calibration(examples.quantity)
-        corrections = () if calibration is None else (calibration.correction,)
+        calibration = there.runs_calibration(examples.quantity)
+        of_quantity = () if calibration is None else (calibration,)
         fitted = {
             each["network"]
-            for learnt in (there.corrections if totals else corrections)
+            for learnt in (there.network_calibrations if totals else of_quantity)
             for each in learnt.evidence.get("networks", ())
         }
         if network.name in fitted:

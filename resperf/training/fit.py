@@ -14,6 +14,7 @@ import numpy as np
 from resperf.bundle import (
     Bundle,
     GoldenLayer,
+    Source,
     golden_layers,
     provenance,
     ranges_of,
@@ -213,7 +214,11 @@ def _learn_layers(
 def _is_calibrated(folder: Path) -> bool:
     """Return whether the folder has a calibrated bundle."""
     try:
-        return any(part.correction is not None for part in Bundle.load(folder).parts)
+        return any(
+            each.source is Source.NETWORKS
+            for part in Bundle.load(folder).parts
+            for each in part.calibrations
+        )
     except BundleError:
         return False
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,26 +19,25 @@ from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
     OVERHEAD_PER_MB,
-    Adaptation,
     Bundle,
-    Correction,
-    ProbeTimes,
+    Calibration,
+    LayerTimes,
+    Source,
     Speeds,
-    bundle_id,
     counting,
-    load_adaptation,
-    replaced_folder,
-    save_adaptation,
-    write_manifest,
+    load_calibration,
+    machines_of,
+    save_calibration,
+    write_calibrated,
 )
 from resperf.campaign.process import Taken, WorkerDied, WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, require
-from resperf.layers import Layer
+from resperf.layers import Layer, layer_from_key
 from resperf.lowering import lower_layers
 from resperf.measurement import TOLERANCE, Measurement, Status
-from resperf.platform import Platform, this_platform, usable_cores
-from resperf.prediction.adapting import why_not_adaptable
+from resperf.platform import this_platform, usable_cores
+from resperf.prediction.calibrated import why_not_by_layers
 from resperf.predictors.intervals import half_width, joined_spread
 from resperf.quantities import EXECUTION
 from resperf.settings import NCHWC_BLOCK, Setting
@@ -49,7 +47,7 @@ from resperf.training.correction import (
     MACHINES_WIDTH,
     Priors,
     TimedNetwork,
-    fit_correction,
+    fit_calibration,
 )
 from resperf.workflows.calibration_layers import CALIBRATION_LAYERS
 
@@ -93,50 +91,18 @@ _HUNG_S = 30.0
 """A calibration layer takes a second; after this time more the measuring process hangs."""
 
 
-@dataclass(frozen=True)
-class LayersRun:
-    """Times of the calibration layers on a machine.
-
-    Attributes
-    ----------
-    setting : Setting
-    platform : Platform
-    times_ms : mapping of Layer to float
-        Lowered calibration layer -> execution.
-    remarks : tuple of str
-        How the machine was disturbed, or why that was not seen.
-    drift : float
-        As of `Adaptation`; 0 if there was one turn.
-    busy : float
-        Share of the measurements while other programs used the cores.
-    costs : mapping of str to float
-        What a network pays beside its layers (`Worker.costs`); empty if there was no time.
-    steady : bool
-        Whether nothing showed that the machine changed its speed meanwhile.
-    """
-
-    setting: Setting
-    platform: Platform
-    times_ms: Mapping[Layer, float]
-    remarks: tuple[str, ...] = ()
-    drift: float = 0.0
-    busy: float = 0.0
-    costs: Mapping[str, float] = field(default_factory=dict)
-    steady: bool = True
-
-    @property
-    def ms_of_keys(self) -> dict[str, float]:
-        """Key of a lowered calibration layer -> execution, as files hold them."""
-        return {layer.key: ms for layer, ms in self.times_ms.items()}
-
-
 Progress = Callable[[int, int, str], None]
 """Told (done, all, name) while the calibration layers are measured."""
 
 
-def adapt(
-    bundle: Bundle, *, seconds: float = SECONDS, progress: Progress | None = None
-) -> tuple[Adaptation, Path]:
+def calibrate_by_layers(
+    bundle: Bundle,
+    output: Path | None = None,
+    *,
+    seconds: float = SECONDS,
+    how: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Bundle, Calibration, Path]:
     """Measure the layers here, scale a bundle's times by them, and keep that for predictions.
 
     Earlier runs here are joined with this one: the median of each layer counts. Runs in which the
@@ -145,13 +111,22 @@ def adapt(
     Parameters
     ----------
     bundle : Bundle
+    output : Path, optional
+        Where the bundle is written with this machine's factors added. On machines like this one,
+        predictions by it use them until `calibrate` is run there. The runs joined are then those
+        that the bundle holds of such a machine. On its own machine, the bundle is written with the
+        times of the layers alone, to compare with on others.
     seconds : float
         All of it, measuring and starting; calibration layers that find no time are left out.
+    how : mapping, optional
+        Further keywords of the backend.
     progress : callable, optional
 
     Returns
     -------
-    adaptation : Adaptation
+    bundle : Bundle
+        As written, if it was.
+    calibration : Calibration
     path : Path
         Where it is kept; `resperf.prediction.predict` uses it from now on.
 
@@ -159,42 +134,43 @@ def adapt(
     ------
     MeasurementError
         If the bundle is not one of processors, runs other layers than this machine, too few layers
-        could be compared, or other programs ran during most of it.
+        could be compared, other programs ran during most of it, or if the bundle was to be written
+        and the machine was disturbed or runs its layers under other settings than its own.
     MissingExtraError
         If packages are missing.
     BundleError, OutputError
         If it cannot be kept.
     """
-    run = measure_layers(bundle, seconds=seconds, progress=progress)
-    _refuse_busy(run)
-    known = load_adaptation(bundle, replace(run.platform, probes={}))
-    adaptation = fitted(bundle, run, _earlier([known] if known else [], run))
-    return adaptation, save_adaptation(bundle, adaptation)
-
-
-def is_own_machine(bundle: Bundle) -> bool:
-    """Whether a bundle's layers were measured on a machine like this one."""
     refuse_other_layers(bundle)
     here = this_platform(bundle.platform.device)
-    return bundle.transferred is None and not here.hardware_differences(bundle.platform)
+    is_own = not bundle.layer_calibrations and not here.hardware_differences(bundle.platform)
+    if output is not None and is_own:
+        return _with_reference_times(bundle, output, seconds, how, progress)
+    measured = measure_layers(bundle, seconds=seconds, how=how, progress=progress)
+    if (busy := measured.times[-1].busy) > MOST_BUSY:
+        raise MeasurementError(
+            f"the CPU was busy with other programs during {busy:.0%} of the measurements; "
+            "nothing saved. Stop them and run again"
+        )
+    if output is None:
+        known = load_calibration(bundle, replace(measured.platform, probes={}))
+        found = fitted(bundle, measured, _earlier([known] if known else [], measured))
+    else:
+        # What takes the place of the known factors does not begin with them.
+        found = fitted(bundle, measured, _earlier(machines_of(bundle), measured), anew=True)
+        reason = "scaled to another machine by calibration layers"
+        bundle = _with_calibration(bundle, found, output, reason)
+    return bundle, found, save_calibration(bundle, found)
 
 
-def with_reference_times(
+def _with_reference_times(
     bundle: Bundle,
     output: Path,
-    *,
-    seconds: float = SECONDS,
-    how: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Bundle:
-    """Write a bundle with the times that the layers take on its own machine, which is this one.
-
-    Raises
-    ------
-    MeasurementError
-        If its settings of the framework are others; else as `adapt`.
-    """
-    refuse_other_layers(bundle)
+    seconds: float,
+    how: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> tuple[Bundle, Calibration, Path]:
+    """Write a bundle with the times that the layers take on its own machine, which is this one."""
     target = target_of(bundle.device, bundle.framework)
     device = backend(
         target.framework, target.device_class, threads=bundle.setting.threads, **(how or {})
@@ -204,86 +180,47 @@ def with_reference_times(
             f"{bundle.path} was measured on this machine with other settings "
             f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
         )
-    run = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
-    _refuse_disturbed(bundle, run.remarks)
-    made = bundle.changed("times of calibration layers on its own machine", probes=run.ms_of_keys)
-    return _written(made, output)
+    found = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
+    reference = replace(found, setting=bundle.setting, platform=bundle.platform)
+    reason = "times of calibration layers on its own machine"
+    made = _with_calibration(bundle, reference, output, reason)
+    return made, reference, made.path
 
 
-def with_this_machine(
-    bundle: Bundle, output: Path, *, seconds: float = SECONDS, progress: Progress | None = None
-) -> tuple[Bundle, Adaptation, Path]:
-    """Write a bundle with this machine's factors added, and keep them for predictions here.
-
-    On machines like this one, predictions by that bundle use them until `calibrate` is run there.
-    Runs whose times the bundle holds of such a machine are joined with this one.
-
-    Returns
-    -------
-    bundle : Bundle
-        As written.
-    adaptation : Adaptation
-    path : Path
-        Where it is kept for this machine.
+def _with_calibration(bundle: Bundle, added: Calibration, output: Path, reason: str) -> Bundle:
+    """Write a bundle with a calibration by layers in place of an earlier one of the same machine.
 
     Raises
     ------
     MeasurementError
-        As `adapt`; and if it was disturbed.
+        If the machine was disturbed.
     """
-    refuse_other_layers(bundle)
-    run = measure_layers(bundle, seconds=seconds, progress=progress)
-    _refuse_busy(run)
-    # What takes the place of the known factors does not begin with them.
-    found = fitted(bundle, run, _earlier(bundle.machines, run), anew=True)
-    _refuse_disturbed(bundle, found.remarks)
-    others = [
-        each for each in bundle.machines if found.platform.hardware_differences(each.platform)
-    ]
-    added = replace(found, from_bundle=True)
-    made = bundle.changed(
-        "scaled to another machine by calibration layers",
-        machines=[each.to_json() for each in (*others, added)],
-    )
-    written = _written(made, output)
-    return written, found, save_adaptation(written, found)
-
-
-def _refuse_busy(run: LayersRun) -> None:
-    if run.busy > MOST_BUSY:
-        raise MeasurementError(
-            f"the CPU was busy with other programs during {run.busy:.0%} of the measurements; "
-            "nothing saved. Stop them and run again"
-        )
-
-
-def _refuse_disturbed(bundle: Bundle, remarks: Sequence[str]) -> None:
-    if remarks:
+    if added.remarks:
         raise MeasurementError(
             f"{bundle.path} stays as it is, since others compare with what is written into it: "
-            f"{'; '.join(remarks)}; run this again on a quiet machine, or with more --seconds"
+            f"{'; '.join(added.remarks)}; run this again on a quiet machine, or with more --seconds"
         )
-
-
-def _written(made: Bundle, output: Path) -> Bundle:
-    """Write a bundle of which only the manifest has changed."""
-    with replaced_folder(output.resolve()) as folder:
-        for name in made.manifest["files"]:
-            shutil.copy(made.path / name, folder / name)
-        write_manifest(folder, made.manifest)
-    return Bundle.load(output.resolve()).parts[made.parts.index(made)]
+    others = [
+        each
+        for each in bundle.calibrations
+        if each.source is not Source.LAYERS
+        or each.is_reference != added.is_reference
+        or each in bundle.layer_calibrations
+        or added.platform.hardware_differences(each.platform)
+    ]
+    return write_calibrated(bundle.with_calibrations((*others, added), reason), output)
 
 
 def refuse_other_layers(bundle: Bundle) -> None:
-    """Refuse what cannot be adapted to this machine, before anything is measured.
+    """Refuse what layers cannot calibrate for this machine, before anything is measured.
 
     Raises
     ------
     MeasurementError
     MissingExtraError
     """
-    if why := why_not_adaptable(bundle):
-        raise MeasurementError(f"{bundle.path} cannot be adapted to this machine: {why}")
+    if why := why_not_by_layers(bundle):
+        raise MeasurementError(f"{bundle.path} cannot be calibrated for this machine: {why}")
     require("scipy.optimize", "train")
     require("psutil", "bench")
     if bundle.setting.threads > usable_cores():
@@ -300,14 +237,16 @@ def measure_layers(
     how: Mapping[str, Any] | None = None,
     usual: Mapping[str, float] | None = None,
     progress: Progress | None = None,
-) -> LayersRun:
+) -> Calibration:
     """Measure the layers with a bundle's framework and threads, in three turns if time allows.
+
+    Nothing is fitted yet.
 
     Parameters
     ----------
     bundle : Bundle
     seconds : float
-        As of `adapt`.
+        As of `calibrate_by_layers`.
     how : mapping, optional
         Further keywords of the backend.
     usual : mapping of str to float, optional
@@ -318,7 +257,7 @@ def measure_layers(
     Raises
     ------
     MeasurementError
-        As `adapt`.
+        As `calibrate_by_layers`.
     """
     started_s = time.monotonic()
     refuse_other_layers(bundle)
@@ -366,7 +305,7 @@ class _Turns:
     _costs_s: float = COSTS_S
     _over: bool = False
 
-    def run(self) -> LayersRun:
+    def run(self) -> Calibration:
         """Measure until all turns are done or the time is over."""
         layers = self.worker.lower(CALIBRATION_LAYERS)
         for repeat in range(self.turns):
@@ -380,15 +319,20 @@ class _Turns:
         most = 2 * self.turns
         while not self._over and len(self.rows) < most and (again := self._disturbed(CLEAN)):
             self.rows.append(self._turn(again, len(self.rows)))
-        times_ms = {layer: self._time_ms(layer) for layer in self._measured}
         disturbances, unknown = self._disturbances()
         drifts = (0.0, *self._drifts())
         busy = [BUSY in row.flags for rows in self.rows[: self.turns] for row in rows]
-        return LayersRun(
-            self.worker.setting, self.worker.platform, times_ms,
-            (*self.remarks, *disturbances, *unknown), max(drifts) - min(drifts),
-            sum(busy) / len(busy) if busy else 0.0,
-            _usual_costs(self.costs), steady=not disturbances,
+        times = LayerTimes(
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            {layer.key: self._time_ms(layer) for layer in self._measured},
+            _usual_costs(self.costs),
+            steady=not disturbances,
+            drift=max(drifts) - min(drifts),
+            busy=sum(busy) / len(busy) if busy else 0.0,
+        )
+        return Calibration(
+            Source.LAYERS, self.worker.setting, self.worker.platform,
+            remarks=(*self.remarks, *disturbances, *unknown), times=(times,),
         )  # fmt: skip
 
     def _read_costs(self) -> None:
@@ -497,8 +441,9 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
 
     These are the fallback for times that it does not hold, unless outside the trained range.
     """
-    stored: Mapping[str, float] = bundle.part.get("probes", {})
-    times = bundle.without_correction().predict(layers)
+    references = (each.times[-1].times_ms for each in bundle.calibrations if each.is_reference)
+    stored = next(references, {})
+    times = bundle.isolated().predict(layers)
     predicted = {
         layer: float(ms)
         for layer, ms, inside in zip(layers, times.ms, times.in_range, strict=True)
@@ -509,16 +454,16 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
     return {each: found[each] for each in layers if each in found}, not known
 
 
-def _earlier(known: Sequence[Adaptation], run: LayersRun) -> tuple[ProbeTimes, ...]:
-    """Return earlier runs on the hardware of a run, with the framework as it is now.
+def _earlier(known: Sequence[Calibration], measured: Calibration) -> tuple[LayerTimes, ...]:
+    """Return earlier runs on the hardware of what was measured, with the framework as it is now.
 
     Of more than are kept, the unsteady ones go first, then the oldest.
     """
-    here = replace(run.platform, probes={})
+    here = replace(measured.platform, probes={})
     alike = (
-        each.runs
+        each.times
         for each in known
-        if each.setting == run.setting and not here.hardware_differences(each.platform)
+        if each.setting == measured.setting and not here.hardware_differences(each.platform)
     )
     found = next(alike, ())
     steady = [place for place, each in enumerate(found) if each.steady]
@@ -526,30 +471,29 @@ def _earlier(known: Sequence[Adaptation], run: LayersRun) -> tuple[ProbeTimes, .
     return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(run: LayersRun, runs: Sequence[ProbeTimes], lowered: Sequence[Layer]) -> LayersRun:
-    """Return the medians of the times of `lowered` layers in `runs`, the last of which is `run`."""
-    layers = {each.key: each for each in (*lowered, *run.times_ms)}
+def _joined(runs: Sequence[LayerTimes], known: Collection[str]) -> LayerTimes:
+    """Return the medians of the times of `known` layers, as of the last run."""
     # Another version of this package may have had other calibration layers.
-    told = [
-        {layers[key]: ms for key, ms in each.times_ms.items() if key in layers} for each in runs
-    ]
+    told = [{key: ms for key, ms in each.times_ms.items() if key in known} for each in runs]
     times = [*filter(None, told)]
     times_ms = {
-        layer: median(each[layer] for each in times if layer in each)
-        for layer in dict.fromkeys(layer for each in times for layer in each)
+        key: median(each[key] for each in times if key in each)
+        for key in dict.fromkeys(key for each in times for key in each)
     }
-    levels = [
-        median(math.log(ms / times_ms[layer]) for layer, ms in each.items()) for each in times
-    ]
-    costs = [each.costs for each in runs if each.costs]
-    drift = max(*(each.drift for each in runs), max(levels) - min(levels))
-    return replace(run, times_ms=times_ms, drift=drift, costs=_usual_costs(costs))
+    levels = [median(math.log(ms / times_ms[key]) for key, ms in each.items()) for each in times]
+    drift = max(levels, default=0.0) - min(levels, default=0.0)
+    return replace(
+        runs[-1],
+        times_ms=times_ms,
+        drift=max(drift, *(each.drift for each in runs)),
+        costs=_usual_costs([each.costs for each in runs if each.costs]),
+    )
 
 
 def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the lower quartile of several readings of each cost beside layers.
 
-    As of a monitor's probes: a disturbance only ever costs time.
+    As of a monitor's checks: a disturbance only ever costs time.
     """
     if not costs:
         return {}
@@ -558,32 +502,36 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fitted(
-    bundle: Bundle, run: LayersRun, earlier: Sequence[ProbeTimes] = (), *, anew: bool = False
-) -> Adaptation:
+    bundle: Bundle,
+    measured: Calibration,
+    earlier: Sequence[LayerTimes] = (),
+    *,
+    anew: bool = False,
+) -> Calibration:
     """Fit the groups' factors to the calibration layers' times here and on the bundle's machine.
 
     Where the bundle is of such hardware, or knows of some, its factors stand unless the layers are
     sure of others; `anew` leaves out what it knows of other machines. Times of `earlier` runs here
-    are joined with those of the run, but for unsteady ones where there are steady ones.
+    are joined with those that were `measured`, but for unsteady ones where there are steady ones.
 
     Raises
     ------
     MeasurementError
         If too few calibration layers have both.
     """
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = (*earlier, ProbeTimes(at, run.ms_of_keys, run.costs, run.steady, run.drift))
+    runs = (*earlier, *measured.times)
     # Blocks of another size make another layout of the same calibration layer.
-    lowered = lower_layers(CALIBRATION_LAYERS, run.setting, run.platform)
-    run = _joined(run, counting(runs), lowered) if earlier else run
-    there = dict(
-        zip(lowered, lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform), strict=True)
+    mine, theirs = (
+        lower_layers(CALIBRATION_LAYERS, each.setting, each.platform) for each in (measured, bundle)
     )
-    here_ms = {there.get(layer, layer): ms for layer, ms in run.times_ms.items()}
+    there = {key: layer_from_key(key) for key in runs[-1].times_ms}
+    there |= {layer.key: other for layer, other in zip(mine, theirs, strict=True)}
+    run = _joined(counting(runs), there)
+    here_ms = {there[key]: ms for key, ms in run.times_ms.items()}
     there_ms, predicted_reference = times_there(bundle, list(here_ms))
     layers = list(there_ms)
     if len(layers) < FEWEST_LAYERS:
-        why = f" ({'; '.join(run.remarks)})" if run.remarks else ""
+        why = f" ({'; '.join(measured.remarks)})" if measured.remarks else ""
         raise MeasurementError(
             f"only {len(layers)} calibration layers have a time here and in {bundle.path}{why}; "
             f"at least {FEWEST_LAYERS} are needed: give more --seconds, or name another bundle"
@@ -600,51 +548,37 @@ def fitted(
                 for group, share in zip(GROUPS, row.tolist(), strict=True)
                 if share
             },
-            layers=0,
-            inter_layer_mb=0.0,
-            rest_ms=0.0,
         )
         for layer, row in zip(layers, shares, strict=True)
     ]
     priors = Priors(
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
-    correction = fit_correction(placed, {}, priors)
-    factor_ci, layer_ci = _doubts(correction, shares)
-    here = replace(run.platform, probes={})
-    if (usual := _usual(bundle, here, anew=anew)) is not None:
-        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
-        correction = _where_sure(correction, drifting, usual)
-    return Adaptation(
-        bundle=bundle_id(bundle),
-        at=at,
-        setting=run.setting,
+    here = replace(measured.platform, probes={})
+    blank = replace(
+        measured,
         platform=here,
         speeds=speeds,
-        correction=correction,
-        factor_ci=factor_ci,
-        layer_ci=layer_ci,
         drift=run.drift,
-        probes=len(layers),
         predicted_reference=predicted_reference,
-        remarks=(*run.remarks, *_far_apart(run.costs, bundle.costs)),
-        costs=run.costs,
-        runs=runs,
+        remarks=(*measured.remarks, *_far_apart(run.costs, bundle.costs)),
+        times=runs,
     )
-
-
-def _usual(bundle: Bundle, here: Platform, *, anew: bool) -> Correction | None:
-    """Return the factors of hardware of the same description, if the bundle knows of any."""
+    found = fit_calibration(blank, placed, {}, priors)
+    factor_ci, layer_ci = _doubts(found, shares)
+    known = () if anew else machines_of(bundle)
+    alike = [each for each in known if not here.hardware_differences(each.platform)]
     if here.same_hardware(bundle.platform):
-        return Correction({}, 0.0, 0.0, math.inf, {})
-    known = () if anew else bundle.machines
-    alike = (each for each in known if not here.hardware_differences(each.platform))
-    return next((each.correction for each in alike), None)
+        alike = [blank]
+    if alike:
+        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
+        found = _where_sure(found, drifting, alike[0])
+    return replace(found, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
 
 
 def _where_sure(
-    correction: Correction, factor_ci: Mapping[str, float], usual: Correction
-) -> Correction:
+    learnt: Calibration, factor_ci: Mapping[str, float], usual: Calibration
+) -> Calibration:
     """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
 
     As the positive-part rule of James and Stein: within its doubt a factor is the usual one.
@@ -655,12 +589,12 @@ def _where_sure(
         return expected * math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else expected
 
     return replace(
-        correction,
+        learnt,
         factors={
             group: kept(each, usual.factor(group), factor_ci[group])
-            for group, each in correction.factors.items()
+            for group, each in learnt.factors.items()
         },
-        others=kept(correction.others, usual.others, median(factor_ci.values())),
+        others=kept(learnt.others, usual.others, median(factor_ci.values())),
     )
 
 
@@ -677,16 +611,16 @@ def _far_apart(here: Mapping[str, float], there: Mapping[str, float]) -> list[st
 
 
 def _doubts(
-    correction: Correction, shares: npt.NDArray[np.float64]
+    learnt: Calibration, shares: npt.NDArray[np.float64]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return `Adaptation.factor_ci` and `Adaptation.layer_ci`.
+    """Return `Calibration.factor_ci` and `Calibration.layer_ci`.
 
     From how far off the group's layers are that were left out of the fit, joined with the median
     of all, by Student's distribution. The factor's doubt is that over the root of how many layers
     weigh in the group, and no more than is expected without any.
     """
     special = require("scipy.special", "train")
-    runs = correction.evidence["networks"]
+    runs = learnt.evidence["networks"]
     off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
     usual = max(float(np.median(np.abs(off))) / float(special.ndtri(0.75)), LEAST_SPREAD)
     known = half_width(GROUP_WIDTH)

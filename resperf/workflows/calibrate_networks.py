@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import itertools
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,24 @@ from statistics import median
 
 from resperf.backends import Backend, backend
 from resperf.bundle import (
-    Adaptation,
     Bundle,
-    Correction,
-    TransferredCalibration,
+    Calibration,
+    Source,
     group_of,
     replaced_folder,
-    write_manifest,
+    write_changed,
 )
 from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
+from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
 from resperf.layers import inter_layer_bytes, layer_from_key
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
 from resperf.prediction import Prediction, predict_network
-from resperf.prediction.adapting import why_not_adaptable
+from resperf.prediction.calibrated import why_not_by_layers
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
@@ -39,12 +37,16 @@ from resperf.targets import Target
 from resperf.training.correction import (
     Priors,
     TimedNetwork,
-    fit_correction,
+    fit_calibration,
     priors_elsewhere,
     refuse_few,
     standard_errors,
 )
-from resperf.workflows.calibrate_layers import fitted, measure_layers, other_kernels
+from resperf.workflows.calibrate_layers import (
+    fitted,
+    measure_layers,
+    other_kernels,
+)
 
 COST_READINGS = 5
 """Readings of the costs of calls, overhead between layers and weights; their medians count."""
@@ -69,7 +71,7 @@ def calibrate(
     ----------
     bundle : Bundle
         For a framework that runs here, with the settings that it has here. That of another machine
-        is transferred to this one: its layers are scaled by calibration layers first, where that is
+        becomes one of this: its layers are scaled by calibration layers first, where that is
         possible, and the networks teach the rest.
     paths : sequence of Path
         Networks; all that judge the bundle later must not be among them.
@@ -95,7 +97,7 @@ def calibrate(
     CampaignError
         If the dataset beside `output` is of another machine.
     TrainingError
-        If too few networks could be measured.
+        If too few networks could be measured, or the bundle adds layers up by a published rule.
     KeyboardInterrupt
         If it was interrupted; what was measured is in the journal.
     """
@@ -120,11 +122,7 @@ def calibrate(
             f"{bundle.path} is of {here.threads} threads, and this machine has "
             f"{usable_cores()} cores for them; only as many can be measured"
         )
-    if bundle.method in RULE_OF_METHOD:
-        raise MeasurementError(
-            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which knows "
-            "nothing of what they cost behind each other; only other methods are calibrated"
-        )
+    refuse_published_rule(bundle)
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
     require("h5py", "bench")
@@ -133,38 +131,48 @@ def calibrate(
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
     refuse_few({str(path) for path in paths})
-    remarks: list[str] = []
+    base, remarks = bundle, list[str]()
     if differences:
         if output == bundle.path.resolve():
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        bundle, remarks = _transferred(bundle, target, here, platform)
+        where = replace(platform, device=bundle.device)
+        base, remarks = _scaled_to(bundle, target, here, where)
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
-            bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress,
+            base, device, paths, dataset, batches=batches, seconds=seconds, progress=progress,
         )  # fmt: skip
         refuse_few({each.network for each in placed}, notes)
-        transferred = bundle.transferred
+        layers = [each for each in base.calibrations if each.source is Source.LAYERS]
         priors = Priors()
-        if transferred is not None:
-            priors = priors_elsewhere(probed=transferred.adaptation is not None)
-        learnt = fit_correction(placed, bundle.costs, priors)
-        if differences and transferred is not None:
-            transferred, learnt = _common_factor_of_layers(transferred, learnt)
-        for name in bundle.manifest["files"]:
-            shutil.copy(bundle.path / name, folder / name)
-        networks = len({each.network for each in placed})
-        made = bundle.changed(
-            f"calibrated with {networks} networks that were measured as a whole",
-            correction=learnt.to_json(),
-            calibrations=None,
-            transferred_calibration=None if transferred is None else transferred.to_json(),
-        )
-        write_manifest(folder, made.manifest)
+        if base.layer_calibrations:
+            scaled = base.layer_calibrations[-1].speeds is not None
+            priors = priors_elsewhere(scaled=scaled)
+        about = Calibration(Source.NETWORKS, base.setting, base.platform)
+        learnt = fit_calibration(about, placed, base.costs, priors)
+        if differences:
+            layers, learnt = _common_factor_of_layers(base.layer_calibrations[-1], learnt)
+        reason = f"calibrated with {learnt.count} networks that were measured as a whole"
+        made = bundle.with_calibrations([*layers, learnt], reason)
+        write_changed(made, folder)
     journal_path(dataset).unlink(missing_ok=True)
     return Bundle.load(output).parts[made.parts.index(made)], [*remarks, *notes]
+
+
+def refuse_published_rule(bundle: Bundle) -> None:
+    """Refuse a bundle whose rule has no place for what networks teach.
+
+    Raises
+    ------
+    TrainingError
+    """
+    if bundle.method in RULE_OF_METHOD:
+        raise TrainingError(
+            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which knows "
+            "nothing of what they cost behind each other; only other methods are calibrated"
+        )
 
 
 def _measured_costs(target: Target, threads: int) -> dict[str, float]:
@@ -175,38 +183,31 @@ def _measured_costs(target: Target, threads: int) -> dict[str, float]:
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
 
 
-def _transferred(
+def _scaled_to(
     bundle: Bundle, target: Target, here: Setting, platform: Platform
 ) -> tuple[Bundle, list[str]]:
-    """Make the same bundle one of this machine, its layers scaled by layers where possible.
+    """Return the bundle's layers as they are on this machine, scaled by layers where possible.
 
     Returns remarks on these too.
     """
-    alone = bundle.without_correction()
-    alone.transferred = None
-    adaptation, remarks = _probed(alone)
-    if adaptation is None:
+    there = [
+        each
+        for each in bundle.calibrations
+        if each.source is Source.LAYERS and each not in bundle.layer_calibrations
+    ]
+    alone = bundle.with_calibrations(there, "")
+    found, remarks = _by_layers(alone)
+    if found is None:
         costs = _measured_costs(target, here.threads)
+        found = Calibration(Source.LAYERS, here, platform.with_probes(costs), costs=costs)
     else:
-        costs = dict(alone.adapted_to(adaptation).costs)
-    origin = bundle.platform if bundle.transferred is None else bundle.transferred.origin
-    made = bundle.changed(
-        "transferred to another machine",
-        correction=None,
-        calibrations=None,
-        probes=None,
-        machines=None,
-        settings=[here],
-        platforms=[replace(platform.with_probes(costs), device=bundle.device)],
-        costs=costs,
-        transferred_calibration=TransferredCalibration(origin, adaptation=adaptation).to_json(),
-    )
-    return made, remarks
+        found = replace(found, setting=here, platform=replace(platform, probes={}))
+    return alone.for_machine(found), remarks
 
 
-def _probed(bundle: Bundle) -> tuple[Adaptation | None, list[str]]:
+def _by_layers(bundle: Bundle) -> tuple[Calibration | None, list[str]]:
     """Measure the calibration layers; None if they say nothing of this bundle."""
-    if why_not_adaptable(bundle):
+    if why_not_by_layers(bundle):
         return None, []
     try:
         found = fitted(bundle, measure_layers(bundle))
@@ -216,13 +217,13 @@ def _probed(bundle: Bundle) -> tuple[Adaptation | None, list[str]]:
 
 
 def _common_factor_of_layers(
-    there: TransferredCalibration, learnt: Correction
-) -> tuple[TransferredCalibration, Correction]:
-    """Take the factor common to all layers for one of layers in isolation, where no probe told."""
-    if there.adaptation is not None:
-        return there, learnt
+    layers: Calibration, learnt: Calibration
+) -> tuple[list[Calibration], Calibration]:
+    """Take the factor common to all layers for one of layers in isolation, where none told."""
+    if layers.speeds is not None:
+        return [layers], learnt
     factors = {group: factor / learnt.others for group, factor in learnt.factors.items()}
-    return replace(there, factor=learnt.others), replace(learnt, factors=factors, others=1.0)
+    return [replace(layers, others=learnt.others)], replace(learnt, factors=factors, others=1.0)
 
 
 def measured_networks(
@@ -251,7 +252,7 @@ def measured_networks(
 
     here, platform = device.setting(), device.platform()
     names = network_names(paths)
-    alone = bundle.without_correction()
+    alone = bundle.isolated()
     predicted: dict[tuple[Path, int], TimedNetwork] = {}
     reasons: dict[tuple[Path, int], str] = {}
     for path, batch in itertools.product(paths, batches):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,9 +13,9 @@ from statistics import fmean
 from resperf.bundle import (
     Bundle,
     Calibration,
+    Source,
     provenance,
-    replaced_folder,
-    write_manifest,
+    write_calibrated,
 )
 from resperf.dataset import checksum, read_info, read_networks
 from resperf.devices import canonical_device, is_at_hand
@@ -28,14 +27,13 @@ from resperf.prediction import predict_network
 from resperf.prediction.choice import Query, choose, with_own_card
 from resperf.prediction.data_sheet import METHOD
 from resperf.prediction.offers import own_offers
-from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
 from resperf.settings import PLAIN_PRECISIONS, Setting, same_settings
-from resperf.training.correction import TimedNetwork, fit_correction, priors_of_runs
+from resperf.training.correction import TimedNetwork, fit_calibration, priors_of_runs
 from resperf.training.manifest import described_dataset
 from resperf.training.rows import network_examples, network_quantities
-from resperf.workflows.calibrate_networks import timed_prediction
+from resperf.workflows.calibrate_networks import refuse_published_rule, timed_prediction
 
 OF_LAYERS = ("latency_ms", EXECUTION)
 """What runs may say where layers are added up; the first that they have counts."""
@@ -93,35 +91,29 @@ def calibrate_by_runs(
     query = with_own_card(query)
     wanted, device = _most_frequent(runs, query)
     bundle = _with_setting(_chosen_bundle(query, wanted, device), wanted)
-    if bundle.method in RULE_OF_METHOD:
-        raise TrainingError(
-            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which "
-            "knows nothing of what they cost behind each other; only other methods are calibrated"
-        )
-    of_layers = bool(bundle.kinds) or bundle.method == METHOD
-    quantities = OF_LAYERS if of_layers else bundle.network_quantities
+    refuse_published_rule(bundle)
+    quantities = OF_LAYERS if bundle.adds_up_layers else bundle.network_quantities
     notes: list[str] = []
     quantity, chosen = _chosen(runs, bundle, quantities, notes)
-    base = bundle.without_calibrations()
-    placed = list(_placed(base, chosen, quantity, of_layers, notes))
+    base = bundle.without_calibrations(Source.RUNS)
+    placed = list(_placed(base, chosen, quantity, notes))
     if not placed:
         named = "; ".join(notes[:_SHOWN])
         raise TrainingError(
             f"{runs} has no run that {bundle.path} can be calibrated with; 1 network is needed, 10 "
             f"give a good interval: {named or 'it has no rows of whole networks'}"
         )
-    costs = base.costs if base.correction is None else vars(base.correction)
-    priors = priors_of_runs(fmean(width for _, width in placed))
-    learnt = fit_correction([each for each, _ in placed], costs if of_layers else {}, priors)
-    calibration = Calibration(
-        bundle.device,
+    costs = base.network_calibrations[-1].costs if base.network_calibrations else base.costs
+    about = Calibration(
+        Source.RUNS,
         bundle.setting.without_batch(),
-        quantity,
-        of_layers,
-        len({each.network for each, _ in placed}),
-        {"name": runs.name, "checksum": checksum(runs)},
-        learnt,
+        Platform(bundle.device),
+        quantity=quantity,
+        evidence={"dataset": {"name": runs.name, "checksum": checksum(runs)}},
     )
+    priors = priors_of_runs(fmean(width for _, width in placed))
+    timed = [each for each, _ in placed]
+    calibration = fit_calibration(about, timed, costs if base.adds_up_layers else {}, priors)
     return _written(bundle, calibration, runs, output(bundle)), calibration, notes
 
 
@@ -213,7 +205,7 @@ def _chosen(
             f"{', '.join(quantities) or 'none'}: they contain different things; if yours are the "
             "latter, say so in the list's column 'quantity'"
         )
-    lists = not (bundle.kinds or bundle.method == METHOD)
+    lists = not bundle.adds_up_layers
     examples = network_examples(runs, quantity, lists=lists, left_out=notes)
     rows = map(
         _Run, examples.networks, examples.settings, examples.platforms, map(float, examples.values)
@@ -253,7 +245,7 @@ def _foreign(run: _Run, bundle: Bundle) -> str:
 
 
 def _placed(
-    base: Bundle, runs: Iterable[_Run], quantity: str, of_layers: bool, notes: list[str]
+    base: Bundle, runs: Iterable[_Run], quantity: str, notes: list[str]
 ) -> Iterator[tuple[TimedNetwork, float]]:
     """Yield what each network consists of, and half its interval as a logarithm.
 
@@ -262,7 +254,7 @@ def _placed(
     for run in runs:
         name = run.network.name
         try:
-            if of_layers:
+            if base.adds_up_layers:
                 found = predict_network(run.network, base, whole=False)
                 placed = timed_prediction(found, name, run.value, quantity)
                 yield placed, _half_width(found.low_ms, found.high_ms)
@@ -286,9 +278,10 @@ def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[TimedNetwork, fl
     value = float(estimate.values[0])
     if not value > 0:
         raise UnsupportedError(f"no {quantity} is predicted")
-    [shares] = base.shares([run.network], quantity, setting, base.platform)
+    predictor = base.network_predictor(quantity)
+    [shares] = predictor.network_shares([run.network], setting, base.platform)
     groups_ms = {group: share * value for group, share in shares.items()}
-    placed = TimedNetwork(run.network.name, run.setting.batch, run.value, groups_ms, 0, 0.0, 0.0)
+    placed = TimedNetwork(run.network.name, run.setting.batch, run.value, groups_ms)
     return placed, _half_width(float(estimate.low[0]), float(estimate.high[0]))
 
 
@@ -299,20 +292,14 @@ def _half_width(low: float, high: float) -> float:
 
 def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path) -> Bundle:
     """Write the bundle with a calibration, in place of an earlier one of the same runs' sort."""
-    earlier = bundle.calibration(None if calibration.of_layers else calibration.quantity)
+    earlier = bundle.runs_calibration(None if bundle.adds_up_layers else calibration.quantity)
     kept = [each for each in bundle.calibrations if each is not earlier]
     if bundle.method == METHOD and not bundle.provenance:
         came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
         bundle = Bundle(bundle.path, {**bundle.manifest, "provenance": came_from})
-    output = output.resolve()
-    made = bundle.changed(
-        f"calibrated for {calibration.device} with {calibration.networks} networks of "
-        f"{runs.name} (sha256 {calibration.runs['checksum']})",
-        calibrations=[each.to_json() for each in (*kept, calibration)],
+    made = bundle.with_calibrations(
+        (*kept, calibration),
+        f"calibrated for {bundle.device} with {calibration.count} networks of "
+        f"{runs.name} (sha256 {calibration.evidence['dataset']['checksum']})",
     )
-    with replaced_folder(output) as folder:
-        for name in bundle.manifest["files"]:
-            shutil.copy(bundle.path / name, folder / name)
-        write_manifest(folder, made.manifest)
-    written = Bundle.load(output).parts[made.parts.index(made)]
-    return written.for_device(bundle.platform, bundle.setting)
+    return write_calibrated(made, output).for_device(bundle.platform, bundle.setting)

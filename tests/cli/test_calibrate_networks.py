@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from resperf.backends import backend
-from resperf.bundle import Adaptation, Bundle, Correction, Speeds
+from resperf.bundle import Bundle, Calibration, LayerTimes, Source, Speeds, machines_of
 from resperf.campaign import runner
 from resperf.campaign.process import Interrupted, Taken, WorkerDied
 from resperf.dataset import read_networks
@@ -22,7 +22,7 @@ from resperf.platform import Platform
 from resperf.prediction import predict_network
 from resperf.targets import target
 from resperf.workflows import calibrate_networks as module
-from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS, LayersRun
+from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS
 
 SLOWER = 1.2
 
@@ -113,11 +113,10 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
         SLOWER * before.layers[0].execution_ms, rel=0.02
     )
     # The bundle that was read is unchanged, and calibrating again starts from isolated times.
-    assert Bundle.load(bundle).correction is None
+    assert Bundle.load(bundle).calibrations == ()
     again = ["calibrate", target, "--networks", networks, "--batch", "2", "--seconds", "0.5"]
     assert "dense" in cli.text(*again)
-    learnt = Bundle.load(target).correction
-    assert learnt is not None
+    [learnt] = Bundle.load(target).calibrations
     assert learnt.factors == pytest.approx({"dense": SLOWER}, rel=0.02)
 
 
@@ -129,8 +128,8 @@ def test_a_part_of_a_merged_bundle_is_calibrated(bundle, words, measured, tmp_pa
         {"dense": SLOWER}, rel=0.02
     )
     v100, own = Bundle.load(tmp_path / "made").parts
-    assert v100.correction is None
-    assert own.correction is not None
+    assert v100.calibrations == ()
+    assert len(own.calibrations) == 1
 
 
 def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
@@ -145,7 +144,7 @@ def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
     words = ["--networks", str(networks), "--batch", "2", "--seconds", "0.5"]
     made = Path(cli.json("calibrate", "some-name", *words)["path"])
     assert made == home / "bundles" / "cpu-onnxruntime-1threads"
-    assert Bundle.load(shipped).correction is None
+    assert Bundle.load(shipped).calibrations == ()
     # Now it is the device's own bundle, and is calibrated in its folder.
     assert cli.json("calibrate", "cpu", *words)["path"] == str(made)
     # No other bundle is overwritten.
@@ -184,21 +183,22 @@ def elsewhere(bundle, tmp_path) -> Path:
     there = shutil.copytree(bundle, tmp_path / "there")
     manifest = json.loads((there / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
-    manifest["parts"][0]["probes"] = dict.fromkeys((each.key for each in CALIBRATION_LAYERS), 1.0)
-    learnt = Correction({}, 0.0, 0.0, 0.1, {}, others=3.0)
-    known = Adaptation(
-        "", "2026-01-01", backend("onnxruntime", threads=1).setting(),
+    (there / "bundle.json").write_text(json.dumps(manifest))
+    own = Bundle.load(there)
+    times = LayerTimes("2026-01-01", dict.fromkeys((each.key for each in CALIBRATION_LAYERS), 1.0))
+    reference = Calibration(Source.LAYERS, own.setting, own.platform, times=(times,))
+    known = Calibration(
+        Source.LAYERS, backend("onnxruntime", threads=1).setting(),
         Platform("cpu", processor="a third one", instruction_set="none", cores=1),
-        Speeds(0.001, 1e8, 1e7), learnt, {"node": 0.1}, 20, predicted_reference=False,
-        from_bundle=True,
+        others=3.0, log_width=0.1, speeds=Speeds(0.001, 1e8, 1e7), factor_ci={"node": 0.1},
     )  # fmt: skip
-    manifest["parts"][0]["machines"] = [known.to_json()]
+    manifest = own.with_calibrations([reference, known], "by hand").manifest
     (there / "bundle.json").write_text(json.dumps(manifest))
     return there
 
 
 @pytest.fixture
-def adapting(elsewhere, networks, tmp_path) -> list[object]:
+def moving(elsewhere, networks, tmp_path) -> list[object]:
     """Calibrate that bundle on this machine into the folder ``here``."""
     return [
         "calibrate", elsewhere, "--networks", networks, "--batch", "2", "4", "--seconds", "0.5",
@@ -209,35 +209,34 @@ def adapting(elsewhere, networks, tmp_path) -> list[object]:
 def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
     """Let so many calibration layers take so long here."""
     loaded = Bundle.load(bundle)
-    run = LayersRun(
-        loaded.setting, loaded.platform, dict.fromkeys(CALIBRATION_LAYERS[:count], ms),
-        costs={"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0},
-    )  # fmt: skip
+    times_ms = dict.fromkeys((each.key for each in CALIBRATION_LAYERS[:count]), ms)
+    costs = {"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0}
+    times = LayerTimes("2026-01-01", times_ms, costs)
+    run = Calibration(Source.LAYERS, loaded.setting, loaded.platform, times=(times,))
     monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
 
 
 def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
-    bundle, elsewhere, networks, adapting, measured, tmp_path, monkeypatch, cli
+    bundle, elsewhere, networks, moving, measured, tmp_path, monkeypatch, cli
 ):
     faster = 0.3
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
     layers_take(monkeypatch, bundle, faster, len(CALIBRATION_LAYERS))
-    assert "layer times of another" in (text := cli.text(*adapting))
+    assert "layer times of another" in (text := cli.text(*moving))
     assert f"scaled by {len(CALIBRATION_LAYERS)} calibration layers here" in text
     made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
-    assert alone.transferred is None
-    assert made.transferred is not None
-    assert made.transferred.origin == alone.platform
-    assert (made.transferred.factor, made.part.get("probes")) == (1.0, None)
+    assert made.origin == alone.origin == alone.platform
+    [layers, learnt] = made.calibrations
+    assert (made.layer_calibrations, made.network_calibrations) == ((layers,), (learnt,))
     assert made.platform == Bundle.load(bundle).platform
-    # Factors of further machines were those of its layers there.
-    assert (len(alone.machines), made.machines) == (1, ())
+    # Factors of further machines were those of its layers there, as were their times.
+    assert (len(machines_of(alone)), machines_of(made)) == (1, ())
+    assert [each.is_reference for each in alone.calibrations] == [True, False]
     # Layers are as these say; the networks agree, so that nothing is left for them to teach.
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
     assert one == pytest.approx(faster * other, rel=0.01)
-    assert made.correction is not None
-    assert made.correction.factors["dense"] == pytest.approx(1.0, rel=0.05)
+    assert learnt.factors["dense"] == pytest.approx(1.0, rel=0.05)
     # What was measured here replaces the costs of the other machine.
     assert made.costs["call_ms"] == 0.0201
     assert "probe_call_us" not in made.costs
@@ -246,31 +245,30 @@ def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     # It is a bundle of this machine, which is calibrated as any other.
     again = ["calibrate", tmp_path / "here", "--networks", networks, "--batch", "2"]
     cli.text(*again, "--seconds", "0.5")
-    assert Bundle.load(tmp_path / "here").transferred == made.transferred
+    assert Bundle.load(tmp_path / "here").layer_calibrations == (layers,)
 
 
 def test_where_layers_say_nothing_networks_give_the_common_factor(
-    bundle, elsewhere, adapting, measured, tmp_path, monkeypatch, cli
+    bundle, elsewhere, moving, measured, tmp_path, monkeypatch, cli
 ):
     faster = 0.3
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
     layers_take(monkeypatch, bundle, faster, 3)
     costs = {"call_ms": 0.0201, "reshape_ms": 0.001}
     monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
-    document = cli.json(*adapting)
+    document = cli.json(*moving)
     assert "only 3 calibration layers have a time here" in document["notes"][0]
     made, alone = Bundle.load(tmp_path / "here"), Bundle.load(elsewhere)
-    assert made.transferred is not None
-    assert made.transferred.adaptation is None
-    assert made.correction is not None
-    assert made.correction.others == 1.0
-    slower = made.transferred.factor * made.correction.factors["dense"]
+    [layers, learnt] = made.calibrations
+    assert layers.speeds is None
+    assert learnt.others == 1.0
+    slower = layers.others * learnt.factors["dense"]
     assert slower == pytest.approx(faster, rel=0.05)
     # The cost of a call is measured, and isolated layers are scaled to this machine as well.
     assert made.costs == costs
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
-    assert one == pytest.approx(made.transferred.factor * other)
+    assert one == pytest.approx(layers.others * other)
 
 
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own():
@@ -320,7 +318,7 @@ def test_a_calibration_that_was_interrupted_goes_on(words, measured, tmp_path, m
     assert counts.pop(("mlp3", 2)) > 1
     assert set(counts.values()) == {1}
     assert measured[:5] == first
-    assert len(Bundle.load(target).correction.evidence["networks"]) == 10
+    assert len(Bundle.load(target).calibrations[-1].evidence["networks"]) == 10
     assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]
     rows = read_networks(tmp_path / "made.networks.h5").measurements
     assert len({row.subject.digest for row in rows}) == 11

@@ -89,14 +89,14 @@ def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, hom
         measured_ms = before["total_ms"] + (SLOWER - 1) * before["phases"]["execution_ms"]
         assert after["total_ms"] == pytest.approx(measured_ms, rel=0.02)
         assert after["low_ms"] < measured_ms < after["high_ms"]
-        ratio = math.exp(document["correction"]["log_width"])
+        ratio = math.exp(document["log_width"])
         assert after["high_ms"] == pytest.approx(after["total_ms"] * ratio)
         assert after["high_ms"] / after["low_ms"] < before["high_ms"] / before["low_ms"] / 2
     text = cli.text("predict", judged, "--batch", str(BATCH), "--bundle", folder)
     assert "\ncalibrated with 11 networks\n" in text
     # Provenance names the file by what it holds.
     [change] = Bundle.load(folder).provenance["changes"]
-    assert document["runs"]["checksum"] in change["reason"]
+    assert document["evidence"]["dataset"]["checksum"] in change["reason"]
     assert "calibrated for h100 with 11 networks of runs.h5" in change["reason"]
     # Other precisions and cards are answered as before.
     words = ["--device", "h100", "--precision", "amp"]
@@ -108,7 +108,7 @@ def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, hom
     # What is there is replaced only if its folder is named.
     assert "choose a folder with -o" in cli.error("calibrate", "h100", "--runs", file)
     again = cli.json("calibrate", "h100", "--runs", file, "-o", folder)
-    assert again["correction"]["factors"] == pytest.approx(document["correction"]["factors"])
+    assert again["factors"] == pytest.approx(document["factors"])
     assert len(Bundle.load(folder).calibrations) == 1
     shown = cli.text("calibrate", folder, "--runs", file, "-o", tmp_path / "copy")
     assert "11 runs of 11 networks (latency_ms): mean error " in shown
@@ -119,7 +119,7 @@ def test_a_card_of_ones_own_needs_its_file(my_card, networks, runs, tmp_path, cl
     file = runs(networks[:2], choose(Query(str(my_card()))).bundle, device="mycard")
     made = tmp_path / "made"
     document = cli.json("calibrate", "--device", my_card(), "--runs", file, "-o", made)
-    assert document["device"] == "mycard"
+    assert document["platform"]["device"] == "mycard"
     words = ["--bundle", made, "--device", my_card()]
     assert cli.document("predict", networks[3], "--batch", "8", *words)["calibrated_with"] == 2
     # As a process does that was not told of the card.
@@ -161,7 +161,7 @@ def test_layers_of_a_cpu_bundle_are_corrected_by_runs(bundle, perceptron, runs, 
     file = runs(networks[1:], loaded, device="cpu", extra=extra, **setting)
     document = cli.json("calibrate", bundle, "--runs", file, "-o", tmp_path / "made")
     assert document["networks"] == 11
-    assert document["correction"]["factors"]["dense"] == pytest.approx(SLOWER, rel=0.03)
+    assert document["factors"]["dense"] == pytest.approx(SLOWER, rel=0.03)
     assert document["notes"] == [
         "left out: 2 of framework torch, not onnxruntime, first mlp1",
         "left out: 1 of 64 threads, not 1, first mlp3",
@@ -207,7 +207,7 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
     document = cli.json("calibrate", tmp_path / "costs", "--runs", file, "-o", tmp_path / "made")
     assert (document["networks"], document["quantity"]) == (11, "execution_ms")
     # Casts hardly count in these times: what products teach of all is what is known of them.
-    factors = document["correction"]["factors"]
+    factors = document["factors"]
     assert factors["products with normalisation and activation"] == pytest.approx(2, rel=0.1)
     assert 1.2 < factors["other operators"] < 2
 
@@ -248,7 +248,7 @@ def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
     base = choose(Query("h100", bundle=folder)).bundle
     file = runs(known, base, device="h100", framework="torch")
     made = cli.json("calibrate", folder, "--runs", file, "-o", tmp_path / "made")
-    assert made["device"] == "h100"
+    assert made["platform"]["device"] == "h100"
     words = ["--bundle", tmp_path / "made"]
     after = {each: total_ms(cli, judged, *words, "--device", each) for each in before}
     assert (after["v100"], after["t4"]) == (before["v100"], before["t4"])
@@ -263,7 +263,10 @@ def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
     # Another card is calibrated beside it.
     v100 = runs(known, Bundle.load(folder), device="v100", name="more", framework="torch")
     cli.json("calibrate", tmp_path / "made", "--runs", v100, "-o", tmp_path / "made")
-    assert {each.device for each in Bundle.load(tmp_path / "made").calibrations} == {"h100", "v100"}
+    assert [each.platform.device for each in Bundle.load(tmp_path / "made").calibrations] == [
+        "h100",
+        "v100",
+    ]
     assert total_ms(cli, judged, *words, "--device", "h100") == after["h100"]
 
 
@@ -295,7 +298,7 @@ def test_what_the_host_takes_is_not_taken_for_layers(
     assert document["networks"] == len(chosen) - 1
     [note] = document["notes"]
     assert "the host's dispatch of its 17 kernels alone 8.5 ms" in note
-    assert 1.6 < document["correction"]["factors"]["dense"] < 2
+    assert 1.6 < document["factors"]["dense"] < 2
 
 
 def test_what_cannot_be_used_is_one_line(sheet, bundle, networks, runs, toy_dataset, tmp_path, cli):

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
+from resperf.bundle import (
+    Bundle,
+    Calibration,
+    Source,
+    merge_bundles,
+    replaced_folder,
+    write_changed,
+)
 from resperf.dataset import Dataset, read_dataset, write_dataset
 from resperf.prediction.api import predict
 from resperf.training import train
@@ -173,14 +180,14 @@ def test_an_incomplete_total_is_noted(
 def test_networks_that_the_correction_was_fitted_to_are_left_out(
     bundle: Path, listed: ListFactory, tmp_path: Path, cli
 ) -> None:
-    correction = {
-        "factors": {}, "overhead_ms_per_layer": 0.0, "overhead_ms_per_mb": 0.0, "log_width": 0.1,
-        "evidence": {"networks": [{"network": "lenet5"}]},
-    }  # fmt: skip
+    loaded = Bundle.load(bundle)
+    learnt = Calibration(
+        Source.NETWORKS, loaded.setting, loaded.platform,
+        costs={"overhead_ms_per_layer": 0.0, "overhead_ms_per_mb": 0.0}, log_width=0.1,
+        evidence={"networks": [{"network": "lenet5"}]},
+    )  # fmt: skip
     with replaced_folder(tmp_path / "fitted") as folder:
-        skipped = shutil.ignore_patterns("bundle.json")
-        shutil.copytree(bundle, folder, dirs_exist_ok=True, ignore=skipped)
-        write_manifest(folder, Bundle.load(bundle).changed("t", correction=correction).manifest)
+        write_changed(loaded.with_calibrations([learnt], "by hand"), folder)
     assert "to which the in-network correction was fitted are left out" in cli.error(
         "evaluate", listed("lenet5.onnx,1,2,onnxruntime"), "--bundle", tmp_path / "fitted"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.bundle import Correction, Times, TransferredCalibration
+from resperf.bundle import Calibration, Source, Times
 from resperf.copies import StoredCopies, weights_cost
 from resperf.devices import estimated_ms
 from resperf.devices.estimate import LAUNCH_MS, PROCESSORS
@@ -63,9 +63,9 @@ class FakeBundle:
     kinds = ("conv", "pool", "dense", "reorder")
     stored_copies: Mapping[str, StoredCopies] = {}
     estimates: Mapping[str, object] = {}
-    correction: Correction | None = None
-    transferred: TransferredCalibration | None = None
-    adapted = None
+    network_calibrations: tuple[Calibration, ...] = ()
+    layer_calibrations: tuple[Calibration, ...] = ()
+    calibrated_by = None
     path = Path("bundles/fake")
     largest_bytes = 1000
 
@@ -91,9 +91,17 @@ class FakeBundle:
     def machine(self) -> str:
         return self.platform.machine
 
-    @property
-    def corrections(self) -> tuple[Correction, ...]:
-        return () if self.correction is None else (self.correction,)
+    def learn(
+        self, factors: Mapping[str, float], layer_ms: float, mb_ms: float, log_width: float
+    ) -> None:
+        """Let networks have taught this."""
+        costs = {"overhead_ms_per_layer": layer_ms, "overhead_ms_per_mb": mb_ms}
+        self.network_calibrations = (
+            Calibration(
+                Source.NETWORKS, self.setting, self.platform, factors, costs=costs,
+                log_width=log_width,
+            ),
+        )  # fmt: skip
 
     def with_estimates(self, _costs, _copies, _how) -> FakeBundle:
         return self
@@ -217,7 +225,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
 def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
     nodes = (LoweredNode("fc", "Gemm", WIDE, "execution"),)
     bundle = with_weights_costs(7.0)
-    bundle.correction = Correction({"dense": 2.0}, 0.0, 0.0, math.inf, {})
+    bundle.learn({"dense": 2.0}, 0.0, 0.0, math.inf)
     (fc,) = predict_nodes(nodes, bundle).layers
     assert fc.execution_ms == pytest.approx(2.0 * 0.4)
     assert fc.low_ms == pytest.approx(2.0 * 0.4 * 0.9)
@@ -226,7 +234,7 @@ def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
 def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypatch):
     nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
     bundle = with_weights_costs(0.007)
-    monkeypatch.setattr(FakeBundle, "without_correction", lambda self: self, raising=False)
+    monkeypatch.setattr(FakeBundle, "isolated", lambda self: self, raising=False)
     whole = predict_nodes(nodes, bundle)
     network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
     alone = layers_alone(network, bundle)
@@ -249,7 +257,7 @@ def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
     assert prediction.phases.execution_ms == pytest.approx(1.5 + 0.05 + 1.0 + 0.002 + 0.05)
     assert math.isnan(prediction.host_dispatch_us)
     assert prediction.host_dispatch_source == ""
-    monkeypatch.setattr(FakeBundle, "without_correction", lambda self: self, raising=False)
+    monkeypatch.setattr(FakeBundle, "isolated", lambda self: self, raising=False)
     network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
     alone = layers_alone(network, bundle)
     assert [layer.execution_ms for layer in alone.layers if layer.phase == "execution"] == [
@@ -314,7 +322,7 @@ def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predi
     assert not prediction.complete
     # The in-network correction replaces both.
     bundle = FakeBundle(costs=costs)
-    bundle.correction = Correction({}, 0.01, 0.0, math.inf, {})
+    bundle.learn({}, 0.01, 0.0, math.inf)
     assert predict_nodes(NODES, bundle).missing_costs == ()
     # The published rule needs neither.
     assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
@@ -544,7 +552,7 @@ def test_bounds_of_a_cards_layers_add_up_and_stretch_to_what_is_no_layer(predict
 
 def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nodes):
     bundle = FakeBundle(costs={**COSTS, "overhead_ms_per_layer": 9.0})
-    bundle.correction = Correction({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
+    bundle.learn({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1))
     prediction = predict_nodes(NODES, bundle)
     by_name = {layer.name: layer for layer in prediction.layers}
     assert by_name["conv1"].execution_ms == pytest.approx(3.0)
@@ -560,13 +568,13 @@ def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nod
 
 def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predict_nodes):
     bundle = FakeBundle(far=["dense"])
-    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.1), {})
+    bundle.learn({}, 0.0, 0.0, math.log(1.1))
     prediction = predict_nodes(NODES, bundle)
     inside_ms = prediction.total_ms - 1.0
     assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
     assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)
     # A layer with a narrower interval than networks does not narrow the total's.
-    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.5), {})
+    bundle.learn({}, 0.0, 0.0, math.log(1.5))
     prediction = predict_nodes(NODES, bundle)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.5)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.5)

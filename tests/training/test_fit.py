@@ -14,7 +14,7 @@ import onnx.numpy_helper
 import pytest
 from onnx import helper
 
-from resperf.bundle import Bundle, Correction
+from resperf.bundle import Bundle, Calibration, Source
 from resperf.dataset import checksum, read_dataset, read_table, write_dataset
 from resperf.errors import DatasetError, OutputError, TrainingError
 from resperf.layers import layer_from_key
@@ -243,10 +243,11 @@ def dict_of(module: Any) -> dict[str, Any]:
 def test_training_again_says_that_a_calibration_is_gone(toy_dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "b"
     assert train(toy_dataset, target, method="baseline").part["training"]["notes"] == []
-    values = json.loads((target / "bundle.json").read_text())
-    values["parts"][0]["correction"] = Correction({"conv": 1.25}, 0.004, 0.0, 0.08, {}).to_json()
-    (target / "bundle.json").write_text(json.dumps(values))
-    assert Bundle.load(target).correction is not None
+    bundle = Bundle.load(target)
+    learnt = Calibration(Source.NETWORKS, bundle.setting, bundle.platform, {"conv": 1.25})
+    calibrated = bundle.with_calibrations([learnt], "by hand")
+    (target / "bundle.json").write_text(json.dumps(calibrated.manifest))
+    assert Bundle.load(target).network_calibrations == (learnt,)
     [note] = train(toy_dataset, target, method="baseline").part["training"]["notes"]
     assert note.endswith(f"resperf calibrate {target}")
 

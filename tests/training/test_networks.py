@@ -168,12 +168,18 @@ def test_training_on_noisy_rows_of_networks_says_so(dataset: Path, tmp_path: Pat
     assert note.startswith("100 of 400 measured rows (25%) are noisy")
 
 
+def manifest_with(bundle: Bundle, setting: Setting, **values: Any) -> dict[str, Any]:
+    """Return the manifest of a bundle of one part with another setting and other values."""
+    part = {**bundle.part, "settings": ["0"], **values}
+    return {**bundle.manifest, "settings": {"0": setting.to_json()}, "parts": [part]}
+
+
 def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path) -> None:
     two = train(toy_dataset, tmp_path / "two", method="baseline")
     setting = dataclasses.replace(two.setting, threads=4)
     with replaced_folder(tmp_path / "four") as folder:
         faster = {"call_ms": 0.001, "reshape_ms": 0.0001}
-        write_manifest(folder, two.changed("t", settings=[setting], costs=faster).manifest)
+        write_manifest(folder, manifest_with(two, setting, costs=faster))
     parts = map(str, (two.path, tmp_path / "four"))
     assert main(["bundle", "merge", *parts, "-o", str(tmp_path / "both")]) == 0
     file = tmp_path / "n.onnx"
@@ -234,8 +240,7 @@ def test_quantities_of_training_are_shown_beside_the_inference_of_layers(
         )
         steps, both = (tmp_path / f"{name}-{place}" for name in ("steps", "both"))
         with replaced_folder(steps) as folder:
-            values = {"settings": [setting], "framework": framework}
-            write_manifest(folder, networks.changed("t", **values).manifest)
+            write_manifest(folder, manifest_with(networks, setting, framework=framework))
             shutil.copytree(networks.path, folder, dirs_exist_ok=True, ignore=_manifests)
         merge_bundles([layers.path, steps], both)
         file = tmp_path / "n.onnx"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ import pytest
 from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
-    Adaptation,
     Bundle,
-    Correction,
-    ProbeTimes,
+    Calibration,
+    LayerTimes,
+    Source,
     Speeds,
     find_bundle,
 )
@@ -38,6 +38,7 @@ from resperf.layers import (
     Reorder,
     Softmax,
     Transpose,
+    layer_from_key,
 )
 from resperf.layers.matmul import MatMul
 from resperf.layers.quantized_conv import QuantizedConv
@@ -55,12 +56,11 @@ from resperf.training import train
 from resperf.workflows import calibrate_layers as module
 from resperf.workflows.calibrate_layers import (
     CALIBRATION_LAYERS,
-    LayersRun,
+    calibrate_by_layers,
     fitted,
     measure_layers,
     other_kernels,
     times_there,
-    with_reference_times,
 )
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
@@ -68,14 +68,14 @@ THERE = {"gflops": 50.0, "gb_per_s": 5.0}
 HERE = {"gflops": 25.0, "gb_per_s": 10.0}
 """Computing takes twice as long here as there, moving bytes half as long, a node the same."""
 COUNT = sum(each.kind != "reorder" for each in CALIBRATION_LAYERS)
-"""Probes of a turn."""
+"""Layers of a turn."""
 SMALL = Conv(
     batch=1, channels_in=3, channels_out=3, height=9, width=9, kernel_height=3, kernel_width=3
 )
 
 
 def drawn() -> list[Layer]:
-    """Return the probes that the device runs, and layers of about their sizes."""
+    """Return the calibration layers that the device runs, and layers of about their sizes."""
     draw = random.Random(5)
 
     def size(low: int, high: int) -> int:
@@ -100,7 +100,7 @@ def drawn() -> list[Layer]:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Bundle:
     """Learn the times of a device there, under the setting of the one here."""
-    folder = tmp_path_factory.mktemp("adapt")
+    folder = tmp_path_factory.mktemp("calibrated")
     setting, platform = backend("synthetic", **HERE).setting(), this_platform("synthetic")
 
     def samples(layer: Layer, phase: str) -> Samples:
@@ -128,13 +128,27 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def run(bundle) -> LayersRun:
+def run(bundle) -> Calibration:
     return measure_layers(bundle, how=HERE)
+
+
+def timed(run: Calibration) -> Mapping[str, float]:
+    """Return the times of a run over the layers, by their keys."""
+    return run.times[-1].times_ms
+
+
+def scaled_run(run: Calibration, factor: float, processor: str = "", **more: Any) -> Calibration:
+    """Return a run whose layers take so many times as long, on another processor if it is named."""
+    times_ms = {key: factor * ms for key, ms in timed(run).items()}
+    platform = replace(run.platform, processor=processor or run.platform.processor)
+    return replace(
+        run, platform=platform, times=(replace(run.times[-1], times_ms=times_ms, **more),)
+    )
 
 
 def test_a_machine_of_known_speeds_is_found_again(bundle, run):
     assert run.remarks == ()
-    assert len(run.times_ms) == COUNT
+    assert len(timed(run)) == COUNT
     found = fitted(bundle, run)
     assert found.predicted_reference
     # Of the layers that the device runs, a product of one row reads memory most nearly alone.
@@ -146,18 +160,18 @@ def test_a_machine_of_known_speeds_is_found_again(bundle, run):
         "node": 1.0,
     }  # fmt: skip
     for group, factor in expected.items():
-        assert found.correction.factor(group) == pytest.approx(factor, rel=0.12), group
+        assert found.factor(group) == pytest.approx(factor, rel=0.12), group
     assert all(found.factor_ci[group] < 0.05 for group in ("convolutions", "memory", "caches"))
-    # One probe of the device is a node and nothing else; none computes in integers.
+    # One layer of the device is a node and nothing else; none computes in integers.
     assert 0.05 < found.factor_ci["node"] < found.factor_ci["int8"]
     assert found.factor_ci["int8"] == max(found.factor_ci.values())
-    assert Adaptation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert Calibration.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_networks_are_then_predicted_as_they_run_here(bundle, run):
     network = read_network(LENET, batch=16)
     before = predict_network(network, bundle)
-    after = predict_network(network, bundle.adapted_to(fitted(bundle, run)))
+    after = predict_network(network, bundle.for_machine(fitted(bundle, run)))
     layers = [node.layer for node in before.nodes if node.layer is not None]
     there_ms, here_ms = (
         SESSION_MS + sum(closed_form_ms(each, "execution_ms", **speeds) for each in layers)
@@ -180,20 +194,21 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
 def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     disturbed = measure_layers(bundle, how={**HERE, "slow": slow})
     assert said in "; ".join(disturbed.remarks)
-    assert not disturbed.steady
+    [times] = disturbed.times
+    assert not times.steady
     found = fitted(bundle, disturbed)
     assert found.summary()["remarks"] == list(disturbed.remarks)
-    assert found.drift == disturbed.drift > 0.1
+    assert found.drift == times.drift > 0.1
     # What is common to all layers is in doubt, however many groups they are of.
     some = drawn()[:4]
     steady = replace(found, drift=0.0).doubt(some, [1.0] * len(some))
     assert found.doubt(some, [1.0] * len(some)) == pytest.approx(
-        math.hypot(steady, disturbed.drift / 2)
+        math.hypot(steady, times.drift / 2)
     )
 
 
-def test_disturbed_probes_are_measured_again(bundle, monkeypatch):
-    # A third of the probes is slow in two turns of three: it is measured once more.
+def test_disturbed_layers_are_measured_again(bundle, monkeypatch):
+    # A third of the layers is slow in two turns of three: it is measured once more.
     turn, disturbed = module._Turns._turn, COUNT // 3
 
     def slowed(row: Measurement) -> Measurement:
@@ -203,8 +218,8 @@ def test_disturbed_probes_are_measured_again(bundle, monkeypatch):
         }
         return replace(row, samples=samples, flags=("caches",))
 
-    def with_flags(self, probes, repeat):
-        rows = turn(self, probes, repeat)
+    def with_flags(self, layers, repeat):
+        rows = turn(self, layers, repeat)
         known = self.rows[0] if self.rows else rows
         slow = [row.layer for row in known if row.status is Status.OK][:disturbed]
         return [slowed(row) if repeat < 2 and row.layer in slow else row for row in rows]
@@ -213,123 +228,109 @@ def test_disturbed_probes_are_measured_again(bundle, monkeypatch):
     seen = []
     run = measure_layers(bundle, how=HERE, progress=lambda *words: seen.append(words))
     assert len(seen) == len(CALIBRATION_LAYERS) + 2 * COUNT + disturbed
-    # The fourth turn, of these probes alone, is no drift from the first.
-    assert (run.remarks, run.drift) == ((), 0.0)
+    # The fourth turn, of these layers alone, is no drift from the first.
+    assert (run.remarks, run.times[-1].drift) == ((), 0.0)
     assert all(done <= planned for done, planned, _ in seen)
 
 
 def test_a_factor_that_its_doubt_explains_is_dropped_on_the_same_processor(bundle, run, tmp_path):
-    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
+    made, *_ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
 
-    def scaled(factor: float, platform) -> float:
-        times_ms = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        other = replace(run, times_ms=times_ms, platform=platform, drift=0.1)
-        return fitted(made, other).correction.factor("convolutions")
+    def scaled(factor: float, processor: str = "") -> float:
+        return fitted(made, scaled_run(run, factor, processor, drift=0.1)).factor("convolutions")
 
-    other = replace(run.platform, processor="another one")
-    assert scaled(1.06, run.platform) == 1.0
-    assert scaled(1.06, other) == pytest.approx(1.06, rel=0.01)
-    assert 1.3 < scaled(1.5, run.platform) < scaled(1.5, other) == pytest.approx(1.5, rel=0.01)
+    assert scaled(1.06) == 1.0
+    assert scaled(1.06, "another one") == pytest.approx(1.06, rel=0.01)
+    assert 1.3 < scaled(1.5) < scaled(1.5, "another one") == pytest.approx(1.5, rel=0.01)
 
 
-def test_known_hardware_keeps_its_factors_unless_probes_are_sure_of_others(bundle, run):
-    times_ms = {layer: 1.5 * ms for layer, ms in run.times_ms.items()}
-    elsewhere = replace(run, times_ms=times_ms, platform=replace(run.platform, processor="third"))
-    known = bundle.changed("by hand", machines=[fitted(bundle, elsewhere).to_json()])
+def test_known_hardware_keeps_its_factors_unless_layers_are_sure_of_others(bundle, run):
+    usual = fitted(bundle, scaled_run(run, 1.5, "third"))
+    known = bundle.with_calibrations([usual], "by hand")
 
-    def scaled(factor: float, platform, **how) -> tuple[float, float]:
-        times = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        again = replace(run, times_ms=times, platform=platform, drift=0.1)
-        learnt = fitted(known, again, **how).correction
+    def scaled(factor: float, processor: str, **how) -> tuple[float, float]:
+        learnt = fitted(known, scaled_run(run, factor, processor, drift=0.1), **how)
         return learnt.factor("convolutions"), learnt.others
 
-    usual = fitted(bundle, elsewhere).correction
-    assert scaled(1.6, elsewhere.platform) == (usual.factor("convolutions"), usual.others)
-    anew = scaled(1.6, elsewhere.platform, anew=True)
-    another = scaled(1.6, replace(run.platform, processor="fourth"))
+    assert scaled(1.6, "third") == (usual.factor("convolutions"), usual.others)
+    anew = scaled(1.6, "third", anew=True)
+    another = scaled(1.6, "fourth")
     assert another == anew == pytest.approx([each * 1.6 / 1.5 for each in (
         usual.factor("convolutions"), usual.others)], rel=0.02)  # fmt: skip
     # Twice as long is beyond all doubt, and nearly what is kept.
-    surely, _ = scaled(3.0, elsewhere.platform)
+    surely, _ = scaled(3.0, "third")
     assert 1.8 < surely / usual.factor("convolutions") < 2.0
 
 
 def test_a_longer_time_takes_more_turns_of_which_the_median_counts(bundle, run):
-    count = len(run.times_ms)
+    count = len(timed(run))
     slow = {**HERE, "slow": (count, 3 * count - 1, 1.5)}
     seen = []
     longer = measure_layers(
         bundle, seconds=2 * module.SECONDS, how=slow, progress=lambda *words: seen.append(words)
     )
     assert len(seen) > 5 * count
-    assert longer.times_ms == pytest.approx(run.times_ms, rel=0.01)
+    assert timed(longer) == pytest.approx(timed(run), rel=0.01)
     # In a minute the same time is two turns of three for many.
-    short = measure_layers(bundle, how=slow).times_ms
-    assert sum(short[each] > 1.2 * ms for each, ms in run.times_ms.items()) > count // 3
+    short = timed(measure_layers(bundle, how=slow))
+    assert sum(short[each] > 1.2 * ms for each, ms in timed(run).items()) > count // 3
 
 
-def test_runs_are_joined_by_the_median_of_each_probe(bundle, run):
-    def times(factor: float, at: str) -> ProbeTimes:
-        keys = {layer.key: factor * ms for layer, ms in run.times_ms.items()}
-        return ProbeTimes(at, keys, {"overhead_ms_per_layer": factor, "overhead_ms_per_mb": factor})
+def test_runs_are_joined_by_the_median_of_each_layer(bundle, run):
+    def times(factor: float, at: str) -> LayerTimes:
+        costs = {"overhead_ms_per_layer": factor, "overhead_ms_per_mb": factor}
+        return scaled_run(run, factor, at=at, costs=costs).times[-1]
 
     # Of other hardware than the bundle's, whose factors nothing keeps.
-    slow = replace(
-        run,
-        platform=replace(run.platform, processor="third"),
-        times_ms={layer: 1.2 * ms for layer, ms in run.times_ms.items()},
-        costs={"overhead_ms_per_layer": 1.2, "overhead_ms_per_mb": 1.2},
-    )
+    slow = replace(scaled_run(run, 1.0, "third"), times=(times(1.2, "now"),))
     alone, joined = fitted(bundle, slow), fitted(bundle, slow, (times(1, "a"), times(3, "b")))
-    assert joined.correction.factors == pytest.approx(alone.correction.factors)
+    assert joined.factors == pytest.approx(alone.factors)
     assert joined.factor_ci == pytest.approx(alone.factor_ci)
-    assert [each.at for each in joined.runs] == ["a", "b", joined.at]
+    assert [each.at for each in joined.times] == ["a", "b", "now"]
     assert joined.costs == pytest.approx({"overhead_ms_per_layer": 1.1, "overhead_ms_per_mb": 1.1})
     # The state of the host meanwhile is a doubt that all layers share.
-    assert (alone.drift, joined.drift) == (run.drift, pytest.approx(math.log(3)))
-    # Probes of another version of this package tell nothing.
-    other = ProbeTimes("c", {SMALL.key: 5.0})
-    assert fitted(bundle, slow, (other,)).correction == alone.correction
+    assert (alone.drift, joined.drift) == (run.times[-1].drift, pytest.approx(math.log(3)))
+    # Layers of another version of this package tell nothing.
+    other = LayerTimes("c", {SMALL.key: 5.0})
+    assert fitted(bundle, slow, (other,)).factors == alone.factors
     # The latest runs count, on the same hardware with the same framework.
-    many = replace(joined, runs=tuple(times(1, str(place)) for place in range(9)))
+    many = replace(joined, times=tuple(times(1, str(place)) for place in range(9)))
     newer = replace(many, setting=replace(many.setting, framework_version="99"))
     elsewhere = replace(many, platform=replace(many.platform, processor="another"))
     assert module._earlier([newer, elsewhere], slow) == ()
     assert [each.at for each in module._earlier([newer, many], slow)] == list("45678")
-    assert Adaptation.from_json(json.loads(json.dumps(many.to_json()))) == many
+    assert Calibration.from_json(json.loads(json.dumps(many.to_json()))) == many
 
 
 def test_an_unsteady_run_counts_only_until_there_is_a_steady_one(bundle, run):
-    def times(factor: float, *, steady: bool) -> LayersRun:
-        here = replace(run.platform, processor="third")
-        scaled = {layer: factor * ms for layer, ms in run.times_ms.items()}
-        return replace(run, platform=here, times_ms=scaled, steady=steady, drift=0.01)
+    def times(factor: float, *, steady: bool) -> Calibration:
+        return scaled_run(run, factor, "third", steady=steady, drift=0.01)
 
     noisy, clean, later = (times(3, steady=False), times(1, steady=True), times(5, steady=False))
     first = fitted(bundle, noisy)
-    then = fitted(bundle, clean, first.runs)
+    then = fitted(bundle, clean, first.times)
     alone = fitted(bundle, clean)
-    assert then.correction.factors == pytest.approx(alone.correction.factors)
+    assert then.factors == pytest.approx(alone.factors)
     assert then.drift == alone.drift == 0.01
     # Nor does a noisy run after it change what it taught; both stay in the file.
-    last = fitted(bundle, later, then.runs)
-    assert last.correction.factors == pytest.approx(alone.correction.factors)
-    assert [each.steady for each in last.runs] == [False, True, False]
+    last = fitted(bundle, later, then.times)
+    assert last.factors == pytest.approx(alone.factors)
+    assert [each.steady for each in last.times] == [False, True, False]
     assert last.summary()["runs"] == [then.at]
     assert len(last.summary()["unsteady_runs"]) == 2
     # Two noisy ones are joined as before, and noisy ones are the first to be dropped.
-    both = fitted(bundle, later, first.runs)
+    both = fitted(bundle, later, first.times)
     assert both.drift == pytest.approx(math.log(5 / 3))
-    steady = tuple(replace(then.runs[1], at=str(place)) for place in range(5))
-    kept = module._earlier([replace(last, runs=(*steady, *first.runs))], clean)
+    steady = tuple(replace(then.times[1], at=str(place)) for place in range(5))
+    kept = module._earlier([replace(last, times=(*steady, *first.times))], clean)
     assert [each.at for each in kept] == list("01234")
-    assert Adaptation.from_json(json.loads(json.dumps(last.to_json()))) == last
+    assert Calibration.from_json(json.loads(json.dumps(last.to_json()))) == last
 
 
 def test_a_minute_that_is_too_short_says_so(bundle):
-    # Each build sleeps: three probes or so.
+    # Each build sleeps: three layers or so.
     short = measure_layers(bundle, seconds=4.0, how={**HERE, "real_ms": 400.0})
-    assert 0 < len(short.times_ms) < 10
+    assert 0 < len(timed(short)) < 10
     assert "the time was over after" in short.remarks[0]
     assert "one turn only" in short.remarks[-1]
     said = r"only \d calibration layers have a time here .* --seconds"
@@ -339,39 +340,39 @@ def test_a_minute_that_is_too_short_says_so(bundle):
 
 def test_nothing_is_kept_of_a_machine_at_other_work(bundle, run, monkeypatch):
     kept = []
-    monkeypatch.setattr(module, "save_adaptation", lambda *words: kept.append(words))
-    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.6))
+    monkeypatch.setattr(module, "save_calibration", lambda *words: kept.append(words))
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: scaled_run(run, 1.0, busy=0.6))
     with pytest.raises(MeasurementError, match="busy with other programs during 60%"):
-        module.adapt(bundle)
+        calibrate_by_layers(bundle)
     assert kept == []
-    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: replace(run, busy=0.4))
-    module.adapt(bundle)
+    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: scaled_run(run, 1.0, busy=0.4))
+    calibrate_by_layers(bundle)
     assert len(kept) == 1
 
 
-def test_probes_that_end_the_process_are_named(bundle):
+def test_layers_that_end_the_process_are_named(bundle):
     ended = measure_layers(bundle, how={**HERE, "fail": {"crash": "features_in=1024"}})
     assert any("SIGSEGV" in remark for remark in ended.remarks)
 
 
 def test_a_bundle_keeps_the_times_of_its_own_machine(bundle, run, tmp_path):
-    made = with_reference_times(bundle, tmp_path / "kept", how=HERE)
-    assert made.part["probes"] == pytest.approx(
-        {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in run.times_ms}, rel=1e-3
+    made, reference, _ = calibrate_by_layers(bundle, tmp_path / "kept", how=HERE)
+    assert made.calibrations == (reference,)
+    layers = [layer_from_key(key) for key in timed(run)]
+    assert timed(reference) == pytest.approx(
+        {each.key: closed_form_ms(each, "execution_ms", **HERE) for each in layers}, rel=1e-3
     )
     network = read_network(LENET, batch=2)
     assert predict_network(network, made).total_ms == predict_network(network, bundle).total_ms
-    times, predicted_reference = times_there(made, list(run.times_ms))
+    times, predicted_reference = times_there(made, layers)
     assert not predicted_reference
-    assert len(times) == len(run.times_ms)
+    assert len(times) == len(layers)
     same = fitted(made, run)
     for group in ("convolutions", "products", "memory", "caches", "node"):
-        assert same.correction.factor(group) == pytest.approx(1.0, rel=0.01)
+        assert same.factor(group) == pytest.approx(1.0, rel=0.01)
     # Nothing is written where the machine was disturbed.
     with pytest.raises(MeasurementError, match="a later turn took"):
-        with_reference_times(
-            bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)}
-        )
+        calibrate_by_layers(bundle, tmp_path / "no", how={**HERE, "slow": (COUNT + 1, 10_000, 1.5)})
     assert not (tmp_path / "no").exists()
 
 
@@ -383,7 +384,7 @@ def test_bundles_of_other_layers_are_refused(bundle):
         measure_layers(many)
 
 
-def test_a_processor_with_shorter_vectors_is_adapted_to():
+def test_a_bundle_is_calibrated_for_a_processor_with_shorter_vectors():
     """ONNX Runtime stores channels in blocks of 8 there, of 16 on the bundle's machine."""
     bundle = find_bundle("cpu-onnxruntime")
     assert bundle.setting.options[NCHWC_BLOCK] == "16"
@@ -392,22 +393,23 @@ def test_a_processor_with_shorter_vectors_is_adapted_to():
     platform = replace(bundle.platform, instruction_set="avx2", probes={})
     assert other_kernels(setting, bundle.setting) == []
     assert other_kernels(replace(setting, options={}), bundle.setting) != []
-    probes = zip(
+    lowered = zip(
         lower_layers(CALIBRATION_LAYERS, setting, platform),
         lower_layers(CALIBRATION_LAYERS, bundle.setting, bundle.platform),
         strict=True,
     )
-    pairs = dict(probes)
+    pairs = dict(lowered)
     there_ms, predicted_reference = times_there(bundle, list(pairs.values()))
     assert not predicted_reference
-    times_ms = {here: 2 * there_ms[there] for here, there in pairs.items()}
-    assert sum("nchwc8" in each.key for each in times_ms) > 10
-    found = fitted(bundle, LayersRun(setting, platform, times_ms))
-    assert found.probes == len(times_ms)
+    times_ms = {here.key: 2 * there_ms[there] for here, there in pairs.items()}
+    assert sum("nchwc8" in each for each in times_ms) > 10
+    times = LayerTimes("2026-01-01", times_ms)
+    found = fitted(bundle, Calibration(Source.LAYERS, setting, platform, times=(times,)))
+    assert found.count == len(times_ms)
     assert not found.predicted_reference
-    assert all(found.correction.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)
+    assert all(found.factor(group) == pytest.approx(2, rel=0.05) for group in GROUPS)
     network = read_network(LENET.with_name("resnet18.onnx"), batch=1)
-    there, here = (predict_network(network, each) for each in (bundle, bundle.adapted_to(found)))
+    there, here = (predict_network(network, each) for each in (bundle, bundle.for_machine(found)))
     assert any("nchwc8" in layer.key for layer in here.layers)
     assert all(layer.in_range for layer in here.layers)
     assert here.phases.execution_ms == pytest.approx(2 * there.phases.execution_ms, rel=0.05)
@@ -510,7 +512,7 @@ def test_rows_that_convolutions_copy_are_a_part_of_their_own():
     assert shares[2, GROUPS.index("convolutions")] == pytest.approx(0.9, abs=0.01)
     several = speeds.shares([wide.replace(batch=8)], [8.0])[0]
     assert several[GROUPS.index("unfolding")] == pytest.approx(0.4, abs=0.01)
-    # In blocks nothing is copied, and without such probes nothing is known of it.
+    # In blocks nothing is copied, and without such layers nothing is known of it.
     blocked = product.replace(layout="nchwc8")
     assert not speeds.shares([blocked], [4.0])[0, GROUPS.index("unfolding")]
     assert Speeds.of([tiny, copy], [1e-6, 1e-3]).row_ms == 0.0
@@ -539,14 +541,13 @@ def test_costs_of_weights_are_smoothed(by_hand):
 
 
 @pytest.fixture
-def by_hand(bundle) -> Callable[..., Adaptation]:
-    """Make an adaptation of the bundle with given factors and factor_ci."""
+def by_hand(bundle) -> Callable[..., Calibration]:
+    """Make a calibration of the bundle with given factors and factor_ci."""
 
-    def make(factors: dict[str, float], factor_ci: dict[str, float], **more: Any) -> Adaptation:
-        learnt = Correction(factors, 0.0, 0.0, 0.1, {}, others=1.0)
-        return Adaptation(
-            "", "2026-01-01", bundle.setting, bundle.platform, Speeds(NODE_MS, 5e6, 5e6), learnt,
-            factor_ci, 20, True, **more,
+    def make(factors: dict[str, float], factor_ci: dict[str, float], **more: Any) -> Calibration:
+        return Calibration(
+            Source.LAYERS, bundle.setting, bundle.platform, factors, log_width=0.1,
+            speeds=Speeds(NODE_MS, 5e6, 5e6), factor_ci=factor_ci, **more,
         )  # fmt: skip
 
     return make
@@ -568,7 +569,7 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
     assert made.doubt([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * factor_ci)))
 
 
-def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
+def test_a_single_layer_is_as_uncertain_as_layers_of_its_groups(by_hand):
     layer_ci = {"node": 0.4, "convolutions": 0.2}
     made = by_hand({"node": 2.0, "convolutions": 1.0}, {"node": 0.3}, layer_ci=layer_ci)
     tiny = Activation(batch=1, values=16, activation="relu")
@@ -580,7 +581,7 @@ def test_a_single_layer_is_as_uncertain_as_probes_of_its_groups(by_hand):
     assert widths == pytest.approx([0.4, math.hypot(0.4 * 2 / 3, 0.2 / 3)], abs=0.01)
     apart = replace(made, host_ci=0.3).scaled([tiny, SMALL], there_ms)[1]
     assert apart == pytest.approx(np.hypot(widths, 0.3))
-    # Of a group without a spread of its own, that of all probes is known.
+    # Of a group without a spread of its own, that of all layers is known.
     assert replace(made, layer_ci={}).scaled([tiny], [NODE_MS])[1] == pytest.approx([0.1])
 
 
@@ -588,19 +589,17 @@ def test_the_state_of_a_host_is_a_doubt_that_all_layers_share(bundle, by_hand):
     network = read_network(LENET, batch=1)
     sure, unsure = by_hand({}, {}), by_hand({}, {}, drift=0.2)
     widths = [
-        predict_network(network, bundle.adapted_to(each)).common_width for each in (sure, unsure)
+        predict_network(network, bundle.for_machine(each)).common_width for each in (sure, unsure)
     ]
     assert widths == pytest.approx([STATE_WIDTH, math.hypot(STATE_WIDTH, 0.1)])
 
 
-def test_a_bundle_is_adapted_once(bundle, by_hand):
-    """What is kept for its platform, such as lowered networks, is found again."""
+def test_what_is_kept_by_the_identity_of_a_machine_is_found_again(bundle, by_hand):
+    """Such as lowered networks."""
     made = by_hand({"node": 2.0}, {"node": 0.3})
-    there = bundle.adapted_to(made)
-    assert bundle.adapted_to(by_hand({"node": 2.0}, {"node": 0.3})) is there
-    assert bundle.without_correction().adapted_to(made) is not there
-    other = bundle.adapted_to(by_hand({"node": 3.0}, {"node": 0.3}))
-    assert other.costs["call_ms"] == pytest.approx(1.5 * there.costs["call_ms"])
+    one, again = (bundle.for_machine(made) for _ in range(2))
+    assert one.platform is again.platform
+    assert one.setting is again.setting
 
 
 COSTS = {
@@ -635,21 +634,25 @@ def test_costs_that_were_measured_here_replace_scaled_ones(by_hand):
     assert made.of_costs(COSTS, is_alike=True) == pytest.approx(expected)
 
 
-def test_an_in_network_correction_is_left_out_on_other_hardware(bundle, by_hand):
-    bundle = bundle.without_correction()
+def test_what_networks_taught_is_left_out_on_other_hardware(bundle, by_hand):
+    bundle = bundle.isolated()
     bundle.platform = replace(bundle.platform, processor="one")
-    bundle.correction = Correction({"conv": 1.5}, 0.001, 0.1, 0.2, {})
+    costs = {"overhead_ms_per_layer": 0.001, "overhead_ms_per_mb": 0.1}
+    learnt = Calibration(
+        Source.NETWORKS, bundle.setting, bundle.platform, {"conv": 1.5}, costs=costs, log_width=0.2
+    )
+    bundle.calibrations = (learnt,)
     bundle.costs = {**bundle.costs, **COSTS}
     same, other = (
-        bundle.adapted_to(replace(by_hand({}, {}), platform=replace(bundle.platform, processor=p)))
+        bundle.for_machine(replace(by_hand({}, {}), platform=replace(bundle.platform, processor=p)))
         for p in ("one", "other")
     )
-    assert (same.correction, other.correction) == (bundle.correction, None)
+    assert (same.network_calibrations, other.network_calibrations) == ((learnt,), ())
     network = read_network(LENET, batch=1)
     before, after = (predict_network(network, each) for each in (same, other))
     count = len(layers_behind_each_other(after.nodes))
     # Passing values on costs the same as on the bundle's machine.
-    there = predict_network(network, bundle.without_correction())
+    there = predict_network(network, bundle.isolated())
     assert after.overhead_ms == pytest.approx(there.overhead_ms)
     assert after.overhead_ms > 0.002 * count
     assert before.overhead_ms > 0.001 * count
@@ -657,8 +660,11 @@ def test_an_in_network_correction_is_left_out_on_other_hardware(bundle, by_hand)
 
 
 def test_cores_that_were_far_apart_all_the_time_are_said_to_be(bundle, run):
-    far = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.17}))
+    costs = run.times[-1].costs
+    far, near = (
+        fitted(bundle, scaled_run(run, 1.0, costs={**costs, "overhead_ms_per_mb": ms}))
+        for ms in (0.17, 0.04)
+    )
     assert "cost 0.17 ms, as on a host whose cores are far apart" in far.remarks[-1]
-    near = fitted(bundle, replace(run, costs={**run.costs, "overhead_ms_per_mb": 0.04}))
     assert near.remarks == ()
-    assert run.costs["call_ms"] == pytest.approx(SESSION_MS)
+    assert costs["call_ms"] == pytest.approx(SESSION_MS)

@@ -33,7 +33,7 @@ from resperf.files import write_whole
 from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.prediction import Prediction, predict_network
-from resperf.prediction.adapting import as_adapted
+from resperf.prediction.calibrated import calibrated_here
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.splits import was_packed
 from resperf.workflows.calibrate_layers import fitted, measure_layers
@@ -136,17 +136,17 @@ def measure(
 def versions(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Bundle]:
     """Return a bundle as it is, and calibrated for each of several times."""
     found = {"nothing": bundle}
-    shipped = as_adapted(bundle)
-    if shipped.adapted is not None and shipped.adapted.from_bundle:
+    shipped = calibrated_here(bundle)
+    if shipped.calibrated_by is not None and shipped.calibrated_by.from_bundle:
         found["as on a similar machine that it knows"] = shipped
     for each in seconds:
         run = measure_layers(bundle, seconds=each)
         here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
         label = f"calibrated in {each:.0f} s"
         print(f"{label}: {here.summary()}", flush=True)
-        found[label] = bundle.adapted_to(here)
-        if unknown.correction != here.correction:
-            found[f"{label}, as on unknown hardware"] = bundle.adapted_to(unknown)
+        found[label] = bundle.for_machine(here)
+        if (unknown.factors, unknown.others) != (here.factors, here.others):
+            found[f"{label}, as on unknown hardware"] = bundle.for_machine(unknown)
     return found
 
 

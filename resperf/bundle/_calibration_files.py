@@ -1,4 +1,4 @@
-"""Where adaptations are kept: one file for each bundle and platform, beside the user's bundles."""
+"""Where calibrations are kept: one file for each bundle and machine, beside the user's bundles."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from resperf.bundle._adaptation import Adaptation
 from resperf.bundle._bundle import Bundle
+from resperf.bundle._calibration import Calibration
 from resperf.bundle._search import user_folder
 from resperf.errors import BundleError
 from resperf.files import write_whole
 from resperf.platform import Platform
 
-_FOLDER = "adapted"
+_FOLDER = "calibrated"
 
 
-def bundle_id(bundle: Bundle) -> str:
+def _bundle_id(bundle: Bundle) -> str:
     """Return what tells a bundle's part from others: of its files, its date and its place."""
     files = sorted(bundle.manifest["files"].items())
     place = bundle.manifest["parts"].index(bundle.part)
     return hashlib.sha256(repr((bundle.created, files, place)).encode()).hexdigest()
 
 
-def adaptation_file(bundle: Bundle, platform: Platform) -> Path:
-    """Return the file of a bundle's adaptation to a platform, whether it exists or not.
+def calibration_file(bundle: Bundle, platform: Platform) -> Path:
+    """Return the file of a bundle's calibration for a machine, whether it exists or not.
 
     Raises
     ------
@@ -33,32 +33,32 @@ def adaptation_file(bundle: Bundle, platform: Platform) -> Path:
         If this user has no home folder.
     """
     facts = {name: value for name, value in platform.to_json().items() if name != "probes"}
-    text = json.dumps([bundle_id(bundle), facts], sort_keys=True)
+    text = json.dumps([_bundle_id(bundle), facts], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"
 
 
-def save_adaptation(bundle: Bundle, adaptation: Adaptation) -> Path:
-    """Write an adaptation, in place of an earlier one of the same bundle and platform.
+def save_calibration(bundle: Bundle, calibration: Calibration) -> Path:
+    """Write a calibration, in place of an earlier one of the same bundle and machine.
 
     Raises
     ------
     BundleError, OutputError
         If this user has no folder for it, or it cannot be written.
     """
-    path = adaptation_file(bundle, adaptation.platform)
+    path = calibration_file(bundle, calibration.platform)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BundleError(
             f"{path.parent} cannot be made ({error.strerror}); set RESPERF_HOME to a folder"
         ) from error
-    write_whole(path, json.dumps(adaptation.to_json(), indent=1).encode())
+    write_whole(path, json.dumps(calibration.to_json(), indent=1).encode())
     return path
 
 
-def load_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
-    """Return the adaptation of a bundle to a platform; None if there is none.
+def load_calibration(bundle: Bundle, platform: Platform) -> Calibration | None:
+    """Return the calibration of a bundle for a machine; None if there is none.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def load_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
         If it is damaged.
     """
     try:
-        path = adaptation_file(bundle, platform)
+        path = calibration_file(bundle, platform)
         changed = path.stat()
     except (BundleError, OSError):
         return None
@@ -74,11 +74,11 @@ def load_adaptation(bundle: Bundle, platform: Platform) -> Adaptation | None:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Adaptation:
+def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Calibration:
     try:
-        return Adaptation.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BundleError(
-            f"{path} is no valid adaptation ({type(error).__name__}: {error}); measure it again: "
+            f"{path} is no valid calibration ({type(error).__name__}: {error}); measure it again: "
             "resperf calibrate, or forget it: resperf calibrate --forget"
         ) from error
