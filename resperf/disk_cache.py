@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,22 +63,23 @@ def name_of(*key: Hashable) -> str:
     return f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
 
 
-def load(what: str, name: str) -> Any:
-    """Return the JSON value of a file, or None."""
+def load(what: str, name: str, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return the JSON value of a file, or None; `object_hook` as in `json.loads`."""
     try:
-        return json.loads((folder_of(what) / name).read_text(encoding="utf-8"))
+        text = (folder_of(what) / name).read_text(encoding="utf-8")
+        return json.loads(text, object_hook=object_hook)
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def store(what: str, name: str, value: Any) -> None:
-    """Store a JSON value atomically."""
+def store(what: str, name: str, value: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Store a JSON value atomically; `default` as in `json.dumps`."""
     with contextlib.suppress(OSError):
         target = folder_of(what) / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
             partial = Path(folder) / target.name
-            partial.write_text(json.dumps(value), encoding="utf-8")
+            partial.write_text(json.dumps(value, default=default), encoding="utf-8")
             os.replace(partial, target)
         _delete_oldest(target.parent)
 

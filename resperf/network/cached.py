@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from resperf.network.reader import resolve
 _FOLDER = "networks"
 _MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
 """Networks with more nodes, or more bytes of small constants, are not cached: files stay small."""
+_TAG = "\0"
+"""No tensor or attribute has this name."""
 _DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
@@ -52,11 +54,11 @@ def read_network_once(
         tuple(sorted(checked(assume).items())),
     )
     with suppress(*_DAMAGE):
-        return Network(**_value(disk_cache.load(_FOLDER, name)))
+        return Network(**disk_cache.load(_FOLDER, name, _value))
     network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes, assume=assume)
     if _is_small(network):
         with suppress(TypeError):
-            disk_cache.store(_FOLDER, name, _plain(vars(network)))
+            disk_cache.store(_FOLDER, name, vars(network), _plain)
     return network
 
 
@@ -68,49 +70,43 @@ def _is_small(network: Network) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Write what a network holds: numbers and texts unchanged, all but mappings as a tagged list.
+    """Write what JSON has no form of as its tag and values; tuples become lists.
 
     Raises
     ------
     TypeError
         If there is no exact way.
     """
-    if value is None or isinstance(value, int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return ["tuple", *map(_plain, value)]
     if isinstance(value, Node | Tensor):
-        return [type(value).__name__, *map(_plain, vars(value).values())]
+        return {_TAG: [type(value).__name__, *vars(value).values()]}
     if isinstance(value, bytes):
-        return ["bytes", _text(value)]
+        return {_TAG: ["bytes", _text(value)]}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return ["array", value.dtype.name, value.shape, _text(value.tobytes())]
+        return {_TAG: ["array", value.dtype.name, value.shape, _text(value.tobytes())]}
     raise TypeError(f"{type(value).__name__} cannot be cached")
 
 
-def _value(plain: Any) -> Any:
+def _value(plain: dict[str, Any]) -> Any:
     """Read what `_plain` wrote; what is damaged raises one of `_DAMAGE`."""
-    if isinstance(plain, dict):
-        return {key: _value(each) for key, each in plain.items()}
-    if not isinstance(plain, list):
-        return plain
-    tag, *rest = plain
-    if tag == "bytes":
-        return base64.b64decode(rest[0])
-    if tag == "array":
-        dtype, shape, content = rest
-        values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
-        return values.reshape(shape).copy()
-    return _MADE[tag](map(_value, rest))
+    values = {key: _tuples(each) for key, each in plain.items()}
+    if values.keys() != {_TAG}:
+        return values
+    tag, *rest = values[_TAG]
+    return _MADE[tag](*rest)
 
 
-_MADE: Mapping[str, Callable[[Iterable[Any]], Any]] = {
-    "tuple": tuple,
-    "Node": lambda fields: Node(*fields),
-    "Tensor": lambda fields: Tensor(*fields),
-}
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _array(dtype: str, shape: tuple[int, ...], content: str) -> np.ndarray[Any, Any]:
+    values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
+    return values.reshape(shape).copy()
+
+
+_MADE: Mapping[str, Callable[..., Any]] = {
+    "Node": Node, "Tensor": Tensor, "bytes": base64.b64decode, "array": _array,
+}  # fmt: skip
 """Tag -> what is made of the values behind it."""
 
 

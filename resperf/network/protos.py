@@ -36,6 +36,7 @@ def dtype_name(data_type: int) -> str:
     return str(TensorProto.DataType.Name(data_type)).lower()
 
 
+@cache
 def data_type_of(dtype: str) -> int:
     """Return the ONNX element type of a name from `dtype_name`; 0 if there is none."""
     from onnx import TensorProto
