@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_GC_THRESHOLD = 500_000
+_GC_THRESHOLD = 50_000
 """New objects between two runs of Python's garbage collector."""
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
 FLOATS = ("float32", "float16", "bfloat16")
+INT8_TYPES = ("uint8", "int8")
 DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
 
 

@@ -11,7 +11,6 @@ from resperf.layers._base import ACTIVATIONS, Layer, name
 from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
-from resperf.layers.elementwise import Elementwise
 
 _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "relu": ("Relu", "", {}),
@@ -70,6 +69,8 @@ class Activation(FlatLayer):
         """Read an activation; a Relu or Clip of integers becomes a Min or Max with a scalar."""
         operand = operator.operand(0)
         if operator.op in _BOUNDS and operand.dtype not in FLOATS:
+            from resperf.layers.elementwise import Elementwise
+
             # A Relu or a lower bound is a Max; an upper bound alone is a Min.
             lower = operator.op == "Relu" or operator.has_input(1)
             operands = (operand, Operand((), operand.dtype))

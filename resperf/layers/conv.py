@@ -15,7 +15,6 @@ from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import padded
-from resperf.layers.conv_nd import ConvNd
 
 _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
@@ -141,6 +140,8 @@ class Conv(GroupedLayer, WindowLayer):
     def read(cls, operator: Operator) -> Layer:
         """Read a 2-D convolution; a 1-D or 3-D one is read as `ConvNd`."""
         if len(operator.operand(0).shape) in (3, 5):
+            from resperf.layers.conv_nd import ConvNd
+
             return ConvNd.read(operator)
         weight = operator.operand(1).shape
         if len(weight) != 4:

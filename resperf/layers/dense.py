@@ -13,7 +13,6 @@ from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
 from resperf.layers._product import WeightedProduct
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import padded
-from resperf.layers.matmul import MatMul
 
 _FUSED = (
     "tanh", "sigmoid", "leaky_relu", "elu", "hard_sigmoid", "selu", "softplus", "softsign",
@@ -86,6 +85,8 @@ class Dense(WeightedProduct):
         """
         weight, rows = operator.operand(1), operator.operand(0).shape
         if not weight.is_fixed or len(weight.shape) != 2:
+            from resperf.layers.matmul import MatMul
+
             return MatMul.read(operator)
         if not rows:
             raise LayerError(f"a product of shapes {rows} and {weight.shape} has no layer")

@@ -10,12 +10,9 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, flag, name
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
-from resperf.layers._operator import Kernel, Operator
+from resperf.layers._operator import INT8_TYPES, Kernel, Operator
 from resperf.layers._window import WindowLayer
 from resperf.layers.columns import padded
-from resperf.layers.pool_nd import PoolNd
-from resperf.layers.quantize import INT8_TYPES
-from resperf.layers.quantized_pool import QuantizedPool
 
 _OPS: Mapping[tuple[str, bool], str] = {
     ("max", False): "MaxPool", ("average", False): "AveragePool",
@@ -111,8 +108,12 @@ class Pool(WindowLayer):
         as `QuantizedPool`.
         """
         if operator.operand(0).dtype in INT8_TYPES and operator.op == _OPS["max", False]:
+            from resperf.layers.quantized_pool import QuantizedPool
+
             return QuantizedPool.read(operator)
         if len(operator.outputs) > 1 or len(operator.operand(0).shape) in (3, 5):
+            from resperf.layers.pool_nd import PoolNd
+
             return PoolNd.read(operator)
         (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes
         kernel = None if whole_image else tuple(attributes.get("kernel_shape", ()))

@@ -10,12 +10,11 @@ from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of, rows_and_rest
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import either
 from resperf.units import DTYPE_BYTES
 
-INT8_TYPES = ("uint8", "int8")
 _QUANTIZED = (*INT8_TYPES, "uint16", "int16")
 _DEQUANTIZED = (*_QUANTIZED, "int32")
 Constant = tuple[tuple[int, ...], str]

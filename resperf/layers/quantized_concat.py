@@ -7,9 +7,16 @@ from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name
 from resperf.layers._laws import choices
-from resperf.layers._operator import CONTRIB, Kernel, Operand, Operator, dtype_of, joined
+from resperf.layers._operator import (
+    CONTRIB,
+    INT8_TYPES,
+    Kernel,
+    Operand,
+    Operator,
+    dtype_of,
+    joined,
+)
 from resperf.layers.concat import Concat
-from resperf.layers.quantize import INT8_TYPES
 
 _RESULT_SCALE, _RESULT_ZERO, _FIRST_PART = range(3)
 _INPUTS_OF_PART = 3

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, name
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import either, is_in, padded
-from resperf.layers.quantize import INT8_TYPES, constants, scale
+from resperf.layers.quantize import constants, scale
 from resperf.units import DTYPE_BYTES
 
 _TILE_DEPTH, _TILE_FILTERS = 4, 16

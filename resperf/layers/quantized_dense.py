@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator
 from resperf.layers._product import WeightedProduct
 from resperf.layers.columns import either, is_in
-from resperf.layers.quantize import INT8_TYPES, Constant, constants, scale
+from resperf.layers.quantize import Constant, constants, scale
 from resperf.units import DTYPE_BYTES
 
 _OPS: Mapping[str, str] = {

@@ -13,9 +13,9 @@ from resperf.layers._broadcast import (
     joined_axes,
 )
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
-from resperf.layers.quantize import INT8_TYPES, constants, scale
+from resperf.layers.quantize import constants, scale
 
 _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
 _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, split_rows
+from resperf.layers._operator import INT8_TYPES, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import either
-from resperf.layers.quantize import INT8_TYPES
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.units import DTYPE_BYTES
 

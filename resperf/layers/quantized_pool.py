@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.layers._base import name
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import is_in
-from resperf.layers.quantize import INT8_TYPES, constants, scale
+from resperf.layers.quantize import constants, scale
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",

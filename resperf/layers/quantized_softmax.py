@@ -10,8 +10,8 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import flag, name
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
-from resperf.layers.quantize import INT8_TYPES, constants, scale
+from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
+from resperf.layers.quantize import constants, scale
 from resperf.layers.softmax import softmax_fields, softmax_shape
 
 

@@ -216,13 +216,16 @@ def test_a_misspelt_field_names_the_one_that_was_meant(word: str, meant: str) ->
 
 def test_a_kind_is_imported_when_a_layer_of_it_is_made() -> None:
     code = (
-        "import sys; from resperf.layers import layer_from_key; "
-        "imported = lambda: [k for k in ('softmax', 'recurrent') if f'resperf.layers.{k}' in "
-        "sys.modules]; "
-        "print(imported()); layer_from_key('softmax:batch=2,values=8'); print(imported())"
+        "import sys; from resperf.layers import KINDS, layer_from_key; "
+        "imported = lambda: [k for k in KINDS if f'resperf.layers.{k}' in sys.modules]; "
+        "print(*imported()); "
+        "[layer_from_key(key) for key in ('softmax:batch=2,values=8', "
+        "'conv:batch=1,channels_in=3,size=8,kernel=3,channels_out=4', "
+        "'dense:batch=1,features_in=4,features_out=2', "
+        "'pool:batch=1,channels_in=3,size=8,kernel=3')]; print(*imported())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "['softmax']"]
+    assert done.stdout.splitlines() == ["activation", "conv pool dense activation softmax"]
 
 
 def test_a_name_that_is_no_kind_is_no_attribute() -> None:
