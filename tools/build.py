@@ -33,8 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
 from pages import ROOT, merged, run
-from published import import_layers
-from timm_networks import PARTS, import_part
+from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.dataset import read_info
@@ -453,9 +452,9 @@ def build_torch(work: Path, output: Path) -> None:
 
 def build_operator_costs(work: Path, output: Path) -> None:
     """Import, merge and train the devices of each part, and join the parts."""
-    for part in PARTS:
-        run("train", import_part(part, work), "--method", "class-costs", "-o", work / part)
-    run("bundle", "merge", *(work / part for part in PARTS), "-o", output)
+    for part in TIMM_DEVICES:
+        run("train", import_networks(part, work), "--method", "class-costs", "-o", work / part)
+    run("bundle", "merge", *(work / part for part in TIMM_DEVICES), "-o", output)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,10 +14,11 @@ SEEN = {
     ("convmeter", "fourth"): {"resnext50_32x4d", "convnext_tiny"},
     ("default", "fourth"): {"resnext50_32x4d", "convnext_tiny"},
     ("second", "fourth"): {"tf_efficientnet_lite2"},
+    ("sixth", "first-keras"): {"densenet169"},
 }
 """Pairs of lists -> what both have."""
 OWN = ("default", "calibration", "convmeter", "first", "second", "third", "fourth", "fifth",
-       "sixth", "seventh", "eighth", "ninth")  # fmt: skip
+       "sixth", "seventh", "eighth", "ninth", "first-keras", "heldout-exporters")  # fmt: skip
 
 
 @pytest.fixture
@@ -41,11 +42,20 @@ def test_no_list_repeats_another(tool: ModuleType) -> None:
     for name in OWN:
         listed = tool.LISTS[name]
         both = [*listed.get("sized", ()), *listed.get("dynamo", ()), *listed.get("converted", ())]
-        own = {*listed.get("script", ()), *both}
-        lists[name] = {each.removeprefix("tv_") for each in own}
+        more = [*listed.get("keras", ()), *listed.get("paddle", ())]
+        own = {*listed.get("script", ()), *both, *more}
+        lists[name] = {each.removeprefix("tv_").removeprefix("hub_").casefold() for each in own}
     for (one, these), (other, those) in combinations(lists.items(), 2):
         if (one, other) not in (("default", "convmeter"), ("calibration", "convmeter")):
             assert these & those == SEEN.get((one, other), set()), (one, other)
+
+
+def test_the_frozen_list_has_fifteen_networks_of_each_exporter(tool: ModuleType) -> None:
+    listed = tool.LISTS["heldout-exporters"]
+    by_script = len(listed["script"]) + len(listed["converted"])
+    assert (by_script, len(listed["dynamo"])) == (15, 15)
+    assert (len(listed["keras"]), len(listed["paddle"])) == (15, 15)
+    assert len(tool.exports("heldout-exporters")) == 60
 
 
 def test_every_model_of_a_list_has_sizes(tool: ModuleType) -> None:
@@ -56,6 +66,8 @@ def test_every_model_of_a_list_has_sizes(tool: ModuleType) -> None:
                 assert name in decoders
             if name.endswith("_1s"):
                 assert name in tool.MODELS
+        hub = [name for name in listed.get("keras", ()) if name.startswith("hub_")]
+        assert {*hub, *listed.get("paddle", ())} <= {*tool.MODELS}
 
 
 def test_an_unknown_name_is_answered_with_one_that_is_near(

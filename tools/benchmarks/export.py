@@ -4,30 +4,29 @@
     pip install onnxconverter-common diffusers           # for the lists from first to ninth
     python tools/benchmarks/export.py default build/networks          # 61 networks
     python tools/benchmarks/export.py ninth build/ninth --only resnet50t seresnetaa50d-fp16
-    python tools/benchmarks/export.py convmeter-torch build/convmeter-torch
-    python tools/benchmarks/export.py first-keras build/first         # needs tensorflow and tf2onnx
-    python tools/benchmarks/export.py language build/gpu_networks
-    python tools/benchmarks/export.py operators.jsonl.gz build/gpu_networks --only resnet50
 
-Lists, names and sizes are in networks.toml. A file of timm's operator lists (``model``, ``size``,
-``reparameterised`` per line) is a list as well: each architecture is exported at its listed image
-size, as PyTorch runs it, nothing folded. Weights are random, nothing is downloaded, and files that
-are there already stay. What cannot be exported is named at the end, with the reason.
+Lists, names and sizes are in networks.toml. Weights are random, nothing is downloaded, and files
+that are there already stay. What cannot be exported is named at the end, with the reason: a list
+of several frameworks, which do not fit into one environment, is exported by one command in each.
+
+    pip install --no-deps spandrel einops                              # beside torch and the above
+    pip install tensorflow-cpu kagglehub regex rich && pip install --no-deps tf2onnx keras-hub
+    pip install paddlepaddle paddle2onnx faiss-cpu filelock opencv-python-headless prettytable \\
+        scikit-learn sympy ujson visualdl && pip install --no-deps paddleclas paddleseg
+    python tools/benchmarks/export.py heldout-exporters build/heldout          # in each of three
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gzip
 import inspect
-import json
 import sys
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,11 +53,6 @@ Export = Callable[[Path], bytes]
 
 def exports(name: str) -> dict[str, Export]:
     """Return the networks of a list by file name, without suffix."""
-    if name not in LISTS:
-        rows = operator_lists(Path(name))
-        # The operators are millions of objects, which would slow every collection of garbage.
-        wanted = ({**row, "ops": None} for row in rows.values())
-        return {network_name(row): lambda _, row=row: traced_timm(row) for row in wanted}
     listed = LISTS[name]
     batch = listed.get("batch", BATCH)
     more = LISTS[listed["same_as"]] if "same_as" in listed else listed
@@ -85,6 +79,8 @@ def exports(name: str) -> dict[str, Export]:
         )
     for each in listed.get("keras", ()):
         found[f"keras_{each.casefold()}"] = partial(keras, each)
+    for each in listed.get("paddle", ()):
+        found[f"paddle_{each}"] = partial(paddle, each)
     for each in listed.get("traced", ()):
         found[each] = lambda _, each=each: traced_model(each)
     return found
@@ -94,22 +90,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("list", help=f"{', '.join(LISTS)}, or a file of operator lists")
+    parser.add_argument("list", choices=LISTS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
     arguments = parser.parse_args()
-    if arguments.list not in LISTS and not Path(arguments.list).is_file():
-        parser.error(f"no list is called {arguments.list!r}; there are {', '.join(LISTS)}")
     found = exports(arguments.list)
-    chosen = dict.fromkeys(found) if not arguments.only else {}
-    for word in arguments.only or ():
-        own = [name for name in found if word in (name, name.rpartition("-")[0])]
-        if not own:
+    chosen = arguments.only or found
+    for word in chosen:
+        if word not in found:
             near = " or ".join(get_close_matches(word, found)) or f"one of {len(found)} others"
             parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
-        chosen |= dict.fromkeys([word] if word in own else own)
     warnings.simplefilter("ignore")
-    _kept = declare_operators() if not arguments.list.endswith("keras") else None
+    _kept = declare_operators() if find_spec("torch") else None
     return write_each(arguments.folder, ((name, found[name]) for name in chosen))
 
 
@@ -257,7 +249,9 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Make a model of transformers or diffusers; return it with its sizes."""
     import importlib
 
-    own = {"library", "of", "model", "part", "method", "inputs", "integers", "masked", "base"}
+    own = {
+        "library", "of", "model", "part", "method", "inputs", "integers", "masked", "plain", "base",
+    }  # fmt: skip
     sizes = {
         **DATA["bases"].get(values.get("base"), {}),
         **{key: value for key, value in values.items() if key not in own},
@@ -284,7 +278,7 @@ def library_model(name: str, batch: int) -> Made:
     )
     model, _ = configured(values)
     model = getattr(model, values["part"]) if "part" in values else model
-    if name == "vq_decoder":  # answers a tensor
+    if values.get("plain"):  # answers a tensor
         return model, inputs
     call = getattr(model, values["method"]) if "method" in values else model
 
@@ -370,18 +364,47 @@ def dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
 
 
 def keras(name: str, folder: Path) -> bytes:
-    """Export an application of Keras by tf2onnx."""
+    """Export an application of Keras, or a model of keras-hub, by tf2onnx."""
     import tensorflow as tf
     import tf2onnx
 
-    network = getattr(tf.keras.applications, name)(weights=None)
-    function = tf.function(lambda image: network(image, training=False))
-    image = tf.TensorSpec((None, *network.input_shape[1:]), tf.float32, name="x")
+    shapes: Mapping[str, Any] = {}
+    if name in MODELS:
+        values = MODELS[name][1]
+        network, shapes = configured(values)[0], values.get("inputs", {})
+    else:
+        network = getattr(tf.keras.applications, name)(weights=None)
+    several = isinstance(network.input, dict)
+    tensors = network.input if several else {"x": network.input}
+    function = tf.function(
+        lambda *given: network(
+            dict(zip(tensors, given, strict=True)) if several else given[0], training=False
+        )
+    )
+    signature = [
+        tf.TensorSpec((None, *shapes.get(key, each.shape[1:])), each.dtype, name=key)
+        for key, each in tensors.items()
+    ]
     path = folder / "whole.onnx"
     tf2onnx.convert.from_function(
-        function, input_signature=[image], opset=KERAS_OPSET, output_path=str(path)
+        function, input_signature=signature, opset=KERAS_OPSET, output_path=str(path)
     )
     return bytes(stripped_model(path).SerializeToString())
+
+
+def paddle(name: str, folder: Path) -> bytes:
+    """Export a network of Paddle by paddle2onnx."""
+    import paddle
+
+    sort, values = MODELS[name]
+    network, _ = configured(values)
+    specs = [
+        paddle.static.InputSpec([None, *shape], "float32", key)
+        for key, shape in (values.get("inputs") or DATA["inputs"][sort]).items()
+    ]
+    path = folder / "whole"
+    paddle.onnx.export(network.eval(), str(path), input_spec=specs, opset_version=SCRIPT_OPSET)
+    return bytes(stripped_model(path.with_suffix(".onnx")).SerializeToString())
 
 
 def converted(made: Made, form: str, folder: Path) -> bytes:
@@ -432,97 +455,21 @@ def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> No
     )  # fmt: skip
 
 
-# Networks of published GPU times: unoptimised, without memory for weights
-
-
-def network_name(row: Mapping[str, Any]) -> str:
-    """Return the file name of an architecture, without suffix: ``resnet50-256``."""
-    return f"{row['model']}-{row['size']}" + ("-reparameterised" if row["reparameterised"] else "")
-
-
-def operator_lists(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a file of operator lists, by `network_name`."""
-    with gzip.open(path, "rt") as lines:
-        rows = [json.loads(line) for line in lines]
-    return {network_name(row): row for row in rows if row["ok"]}
-
-
-def traced_timm(row: Mapping[str, Any]) -> bytes:
-    """Export an architecture, without memory for its weights where that is possible."""
-    import timm
-    import torch
-    from timm.utils.model import reparameterize_model
-
-    errors = []
-    # Some architectures read values of tensors, which "meta" tensors do not have.
-    for device, fused_attention in (("meta", True), ("cpu", True), ("meta", False)):
-        timm.layers.set_fused_attn(fused_attention)
-        try:
-            with torch.device(device):
-                module = timm.create_model(row["model"], pretrained=False, **row["kw"]).eval()
-                if row["reparameterised"]:
-                    module = reparameterize_model(module)
-                channels = module.default_cfg.get("input_size", (3,))[0]
-                image = torch.zeros(BATCH, channels, row["size"], row["size"])
-            return traced(module, image)
-        except Exception as error:
-            errors.append(error)
-    raise errors[0]
+# Language models of published GPU times: unoptimised, without memory for weights
 
 
 def traced_model(name: str) -> bytes:
-    """Export a language model, without memory for its weights."""
+    """Return what PyTorch's default exporter writes, without memory for the weights."""
     import torch
 
     with torch.device("meta"):
-        module, (tokens,) = library_model(name, BATCH)
-    return traced(module.eval(), tokens)
-
-
-def traced(module: Any, example: Any) -> bytes:
-    """Return what PyTorch's default exporter writes, with a free batch where that is possible."""
-    import torch
-
-    def program(**more: Any) -> Any:
-        with torch.no_grad():
-            return torch.onnx.export(
-                module, (example,), dynamo=True, optimize=False, verbose=False, **more
-            )
-
-    batch = {0: torch.export.Dim("batch")}
-    varying = any(
-        each.kind is each.VAR_POSITIONAL
-        for each in inspect.signature(module.forward).parameters.values()
-    )
-    with attention_on_any_axes():
-        try:
-            made = program(dynamic_shapes=((batch,),) if varying else (batch,))
-        except Exception:  # an architecture that computes with its batch size
-            made = program()
-    return declared_absent(made.model)
-
-
-@contextlib.contextmanager
-def attention_on_any_axes() -> Iterator[None]:
-    """Write attention on other than four axes as PyTorch computes it without a fused kernel."""
-    import torch
-
-    functional = torch.nn.functional
-    fused = functional.scaled_dot_product_attention
-
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **more: Any) -> Any:
-        if query.dim() == 4 or {name for name, each in more.items() if each} - {"dropout_p"}:
-            return fused(query, key, value, attn_mask, **more)
-        root = query.shape[-1] ** -0.25
-        scores = (query * root) @ (key.transpose(-2, -1) * root)
-        masked = scores if attn_mask is None else scores + attn_mask
-        return masked.softmax(-1) @ value
-
-    functional.scaled_dot_product_attention = attention
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = fused
+        module, inputs = library_model(name, BATCH)
+    with torch.no_grad():
+        program = torch.onnx.export(
+            module.eval(), inputs, dynamo=True, optimize=False, verbose=False,
+            dynamic_shapes=(({0: torch.export.Dim("batch")},),),
+        )  # fmt: skip
+    return declared_absent(program.model)
 
 
 def declared_absent(model: Any) -> bytes:

@@ -26,6 +26,7 @@ from pages import (
     commits,
     imported,
     kept,
+    merged,
     parser_of,
     public_data,
     stored,
@@ -43,6 +44,10 @@ from resperf.report.markdown import methods_markdown
 from resperf.training import Compared, ComparisonSettings, compare
 
 FORMATS = ("perfnet", "justus")
+TIMM_DEVICES: Mapping[str, Sequence[str]] = {
+    "gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_12700h"),
+}  # fmt: skip
+"""Class of devices -> devices, as in the names of timm's files of whole networks."""
 SLOW = ("svr", "perfnet", "resperfnet")
 """On one device of each source alone: the published settings would take days on all of them."""
 SLOW_ON = ("perfnet-1080ti", "justus-1080ti")
@@ -90,6 +95,16 @@ def import_layers(name: str, work: Path) -> Path:
     source, _, device = name.partition("-")
     files = sources(public_data())[name]
     return imported(work / f"{name}.h5", source, files, "--device", device)
+
+
+def import_networks(part: str, work: Path) -> Path:
+    """Import and merge timm's files of a class of devices, once."""
+    data = public_data() / "timm"
+    datasets = []
+    for device in TIMM_DEVICES[part]:
+        files = [*sorted(data.glob(f"benchmark-*{device}*.csv.gz")), data / "operators.jsonl.gz"]
+        datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
+    return merged(work / f"{part}.h5", datasets)
 
 
 def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[Unit]:

@@ -49,38 +49,10 @@ def timed(words: list[str], cache: Path) -> tuple[float, float]:
     return time.perf_counter() - start, usage.ru_maxrss / 1024
 
 
-def embed_weights(source: Path, target: Path) -> None:
-    """Write a network with all its weights inside the file."""
-    from onnx import numpy_helper, save
-
-    from resperf.network import materialise
-
-    model, weights = materialise(source, batch=1)
-    for initializer in model.graph.initializer:
-        if initializer.name in weights:
-            made = numpy_helper.from_array(weights[initializer.name], initializer.name)
-            initializer.CopyFrom(made)
-    save(model, target)
-
-
 def cold_starts(bundle: str, folder: Path) -> None:
-    """Time `resperf predict` of VGG16, without weights and with half a gigabyte of them."""
-    embedded = folder / "vgg16-embedded.onnx"
-    # In a child, so that a gigabyte of weights does not stay in this process.
-    child = os.fork()
-    if child == 0:
-        embed_weights(NETWORKS / "vgg16.onnx", embedded)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        raise SystemExit("the weights could not be embedded")
-    files = {"weightless": NETWORKS / "vgg16.onnx", "embedded": embedded}
-    commands = {"bare imports": BARE} | {
-        name: [
-            sys.executable, "-m", "resperf.cli.main", "predict", str(path),
-            "--bundle", bundle, "--batch", "1",
-        ]
-        for name, path in files.items()
-    }  # fmt: skip
+    """Time `resperf predict` of VGG16 beside the imports that it needs."""
+    words = ["predict", str(NETWORKS / "vgg16.onnx"), "--bundle", bundle, "--batch", "1"]
+    commands = {"bare imports": BARE, "predict": [sys.executable, "-m", "resperf.cli.main", *words]}
     cache = folder / "cache"
     first = {name: timed(words, cache)[0] for name, words in commands.items()}
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
@@ -88,7 +60,6 @@ def cold_starts(bundle: str, folder: Path) -> None:
         for name, words in commands.items():
             runs[name].append(timed(words, cache))
     bare_s = median(seconds for seconds, _ in runs["bare imports"])
-    print(f"embedded file: {embedded.stat().st_size / 1e6:.0f} MB")
     print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
     for name, taken in runs.items():
         seconds = median(each for each, _ in taken)
