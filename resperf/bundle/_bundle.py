@@ -662,8 +662,9 @@ class Bundle:
         """Say for each tensor why its copy is outside the measured range; empty if it is inside."""
         transfers = self._transfers.get(quantity)
         # A time that does not depend on the size has no range.
-        known = transfers is None or not any(transfers.ms_per_mb)
-        largest = math.inf if transfers is None or known else transfers.largest_bytes
+        if transfers is None or not any(transfers.ms_per_mb):
+            return [""] * len(tensor_bytes)
+        largest = transfers.largest_bytes
         return [
             f"tensor of {size:.0f} B above {largest:.0f}" if size > largest else ""
             for size in tensor_bytes
