@@ -17,7 +17,7 @@ from resperf.bundle._calibration import (
     group_of,
 )
 from resperf.bundle._calibration_files import calibration_file, load_calibration, save_calibration
-from resperf.bundle._manifest import COPIES_ASSUMED, MANIFEST, NETWORK, SCHEMA_VERSION
+from resperf.bundle._manifest import MANIFEST, NETWORK
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
 from resperf.bundle._search import (
@@ -47,13 +47,11 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "COPIES_ASSUMED",
     "GROUPS",
     "MANIFEST",
     "NETWORK",
     "OVERHEAD_PER_LAYER",
     "OVERHEAD_PER_MB",
-    "SCHEMA_VERSION",
     "UNKNOWN",
     "Bundle",
     "Calibration",

@@ -315,12 +315,12 @@ class Bundle:
         """Return the bundle with its layers as they were measured in isolation."""
         return self.without_calibrations(Source.NETWORKS, Source.RUNS)
 
-    def runs_calibration(
+    def runs_calibrations(
         self,
         quantity: str | None = None,
         setting: Setting | None = None,
         platform: Platform | None = None,
-    ) -> Calibration | None:
+    ) -> tuple[Calibration, ...]:
         """Return what users' runs taught of the device and setting that it answers for.
 
         Parameters
@@ -332,21 +332,20 @@ class Bundle:
             The bundle's own unless given.
         """
         if self.adds_up_layers != (quantity is None):
-            return None
+            return ()
         device = self.device if platform is None else platform.device
-        fitting = (
+        return tuple(
             each
             for each in self.calibrations
             if each.is_of_runs(device, setting or self.setting)
             if quantity in (None, each.quantity)
         )
-        return next(fitting, None)
 
     @property
     def network_calibrations(self) -> tuple[Calibration, ...]:
         """Those of layers inside networks, which follow each other; the last has the costs."""
         learnt = [each for each in self.calibrations if each.source is Source.NETWORKS]
-        return tuple(each for each in (*learnt, self.runs_calibration()) if each is not None)
+        return (*learnt, *self.runs_calibrations())
 
     def for_device(self, platform: Platform, setting: Setting | None = None) -> Bundle:
         """Return the bundle as it answers for another device, by default under its setting."""
@@ -539,8 +538,7 @@ class Bundle:
                 self._golden.check_networks(networks, name, predicted.values)
             inside = np.ones(len(networks), dtype=bool)
             bounded = self._bounded(NETWORK, name, predicted, inside)
-            calibration = self.runs_calibration(name, how, where)
-            if calibration is not None:
+            for calibration in self.runs_calibrations(name, how, where):
                 shares = predictor.network_shares(networks, how, where)
                 accounts = [predictor.account(each, how, where) for each in networks]
                 outside = np.array([bool(each and each.extrapolated) for each in accounts])
@@ -678,8 +676,9 @@ class Bundle:
         """Say for each tensor why its copy is outside the measured range; empty if it is inside."""
         transfers = self._transfers.get(quantity)
         # A time that does not depend on the size has no range.
-        known = transfers is None or not any(transfers.ms_per_mb)
-        largest = math.inf if transfers is None or known else transfers.largest_bytes
+        if transfers is None or not any(transfers.ms_per_mb):
+            return [""] * len(tensor_bytes)
+        largest = transfers.largest_bytes
         return [
             f"tensor of {size:.0f} B above {largest:.0f}" if size > largest else ""
             for size in tensor_bytes

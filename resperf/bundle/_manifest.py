@@ -20,8 +20,6 @@ MANIFEST = "bundle.json"
 NETWORK = Level.NETWORK.value
 """Used in place of a layer kind if the subjects are networks."""
 SCHEMA_VERSION = 1
-COPIES_ASSUMED: Mapping[str, Any] = {}
-"""Copies of a bundle that does not store how many copies of a layer were measured together."""
 
 _TOP: Mapping[str, type] = {
     "created": str,

@@ -43,7 +43,7 @@ def calibrated_here(bundle: Bundle) -> Bundle:
 def _like(bundle: Bundle, here: Platform) -> Calibration | None:
     """Return what a bundle knows of a machine like this one; None if runs calibrate it besides."""
     found = nearest_machine(bundle)
-    if found is None or bundle.runs_calibration() is not None:
+    if found is None or bundle.runs_calibrations():
         return None
     same = (here.processor, here.model) == (found.platform.processor, found.platform.model)
     return replace(found, host_ci=_HOSTS if same else _PROCESSORS)

@@ -208,12 +208,13 @@ def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = (
     ways: list[tuple[str | None, Setting]] = [
         (each.name, replace(bundle.setting, mode=each.mode)) for each in quantities
     ]
-    found = (
-        part.runs_calibration(name, setting, bundle.platform)
+    counts = (
+        each.count
         for part in bundle.parts
         for name, setting in ways or [(None, bundle.setting)]
+        for each in part.runs_calibrations(name, setting, bundle.platform)
     )
-    return max((each.count for each in found if each is not None), default=0)
+    return max(counts, default=0)
 
 
 def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:

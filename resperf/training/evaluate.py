@@ -324,11 +324,11 @@ def _networks(
             continue
         # Parts that are of one device and setting answer as these.
         there = part.for_device(platform, setting) if part.many_settings or totals is None else part
-        calibration = there.runs_calibration(examples.quantity)
-        of_quantity = () if calibration is None else (calibration,)
         fitted = {
             each["network"]
-            for learnt in (there.network_calibrations if totals else of_quantity)
+            for learnt in (
+                there.network_calibrations if totals else there.runs_calibrations(examples.quantity)
+            )
             for each in learnt.evidence.get("networks", ())
         }
         if network.name in fitted:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle import COPIES_ASSUMED
 from resperf.dataset import DatasetInfo, checksum
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -19,7 +18,8 @@ def part_of(info: DatasetInfo) -> dict[str, Any]:
         "device": info.platform.device,
         "framework": info.setting.framework,
         "costs": dict(info.machine_costs),
-        "copies": COPIES_ASSUMED,
+        # Not stored: how many copies of a layer ran together is assumed.
+        "copies": {},
     }
 
 

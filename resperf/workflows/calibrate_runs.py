@@ -292,13 +292,13 @@ def _half_width(low: float, high: float) -> float:
 
 def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path) -> Bundle:
     """Write the bundle with a calibration, in place of an earlier one of the same runs' sort."""
-    earlier = bundle.runs_calibration(None if bundle.adds_up_layers else calibration.quantity)
-    kept = [each for each in bundle.calibrations if each is not earlier]
+    earlier = bundle.runs_calibrations(None if bundle.adds_up_layers else calibration.quantity)
+    others = [each for each in bundle.calibrations if each not in earlier]
     if bundle.method == METHOD and not bundle.provenance:
         came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
         bundle = Bundle(bundle.path, {**bundle.manifest, "provenance": came_from})
     made = bundle.with_calibrations(
-        (*kept, calibration),
+        (*others, calibration),
         f"calibrated for {bundle.device} with {calibration.count} networks of "
         f"{runs.name} (sha256 {calibration.evidence['dataset']['checksum']})",
     )
