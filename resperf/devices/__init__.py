@@ -9,12 +9,15 @@ from functools import cache
 from pathlib import Path
 
 from resperf import targets
-from resperf.devices.estimate import DataSheetTime, estimated_layer_ms, estimated_ms
+from resperf.devices.estimate import (
+    DataSheetTime,
+    estimated_layer_ms,
+    estimated_ms,
+    lower_bound_ms,
+)
 from resperf.devices.facts import FP32, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
-from resperf.layers import Layer
 from resperf.limits import read_toml
-from resperf.units import MS_PER_S
 
 __all__ = [
     "FP32", "DataSheetTime", "DeviceFacts", "add_device", "canonical_device", "device_class",
@@ -75,6 +78,8 @@ def canonical_device(name: str) -> str:
 @cache
 def device_facts(name: str) -> DeviceFacts | None:
     """Return the facts of a device by any of its names; None if it is not in the table."""
+    if name == targets.DEFAULT.device_class:
+        return None  # The table takes time to read and check.
     return devices().get(canonical_device(name))
 
 
@@ -123,20 +128,3 @@ def _names() -> Mapping[str, str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
-
-
-def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
-    """Return a lower bound of a layer's time on a device, in milliseconds.
-
-    The larger of two times. Memory: each value is moved once, except those that the last-level
-    cache may still hold. Compute: the operations at the peak of the layer's type, on the fastest
-    units that a framework may use for it. Fast convolutions (Winograd, FFT) save at most a factor
-    of the number of pixels in the window, so the operations are divided by it.
-    A training step has several `passes` (`resperf.settings.PASSES`).
-    """
-    taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
-    strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
-    skipped_bytes = layer.input_bytes * max(0.0, 1 - taps / strides)
-    memory_ms = facts.least_moving_ms(layer.moved_bytes - skipped_bytes)
-    peak = facts.largest_peak_of(getattr(layer, "dtype", "float32"))
-    return max(memory_ms, 2 * passes * layer.macs / taps / peak * MS_PER_S)
