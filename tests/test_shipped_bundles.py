@@ -77,9 +77,9 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
         totals.append(prediction.total_ms)
         operations = 2 * sum(layer.macs for layer in prediction.layers)
         peak_ms = operations / devices()[device].peak_flops_per_s * 1e3
-        assert (prediction.complete, prediction.overhead_ms) == (True, 0)
+        assert (prediction.complete, prediction.overheads.overhead_ms) == (True, 0)
         assert prediction.lower_bound_ms < peak_ms < prediction.total_ms < 10 * peak_ms + 10
-        assert 0 < prediction.estimated_ms < 0.2 * prediction.total_ms
+        assert 0 < prediction.origins["estimated_ms"] < 0.2 * prediction.total_ms
         assert not any(layer.below_bound for layer in prediction.layers)
     assert totals == sorted(totals)
 
@@ -92,10 +92,12 @@ def test_predictions_say_which_parts_are_estimated() -> None:
     assert {layer.kind for layer in prediction.layers if not layer.estimated} == {"conv", "dense"}
     pools_ms = sum(layer.execution_ms for layer in prediction.layers if layer.kind == "pool")
     outer_ms = prediction.phases.preprocess_ms + prediction.phases.postprocess_ms
-    assert prediction.reshapes_estimated
-    assert prediction.reshapes_ms == bundle.costs["reshape_ms"] > 0
-    assert prediction.estimated_ms == pytest.approx(pools_ms + outer_ms + prediction.reshapes_ms)
-    assert f"reshapes {prediction.reshapes_ms:.4f}, estimated" in network_text(prediction)
+    assert prediction.overheads.reshapes_estimated
+    assert prediction.overheads.reshapes_ms == bundle.costs["reshape_ms"] > 0
+    assert prediction.origins["estimated_ms"] == pytest.approx(
+        pools_ms + outer_ms + prediction.overheads.reshapes_ms
+    )
+    assert f"reshapes {prediction.overheads.reshapes_ms:.4f}, estimated" in network_text(prediction)
     document = prediction.to_json()
     assert {layer["kind"] for layer in document["layers"] if layer["estimated"]} == {"pool"}
 
@@ -173,8 +175,10 @@ def test_the_version_that_was_asked_is_noted_beside_the_one_measured() -> None:
     )
     network = read_network(ROOT / "models" / "networks" / "lenet5.onnx", batch=1)
     prediction = predict_network(network, bundle)
-    assert not any("framework_version" in each for each in prediction.warnings)
-    assert any("1.0.0 there: it may fuse other operators" in each for each in prediction.warnings)
+    assert not any("framework_version" in each for each in prediction.remarks.warnings)
+    assert any(
+        "1.0.0 there: it may fuse other operators" in each for each in prediction.remarks.warnings
+    )
     document = prediction.to_json()
     assert document["framework_version"] == "1.0.0"
     assert document["lowering"].startswith("onnxruntime ")

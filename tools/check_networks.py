@@ -43,7 +43,7 @@ def faults(prediction: Prediction) -> Iterator[str]:
         },
         **{
             f"group {each.name}": (each.low, each.ms, each.high)
-            for each in (*prediction.groups, *prediction.classes)
+            for each in (*prediction.parts.groups, *prediction.parts.classes)
         },
     }
     for name, (low, value, high) in values.items():
@@ -52,7 +52,7 @@ def faults(prediction: Prediction) -> Iterator[str]:
         elif low > value * (1 + ROUNDING) + ROUNDING or value > high * (1 + ROUNDING) + ROUNDING:
             yield f"{name}: {value} ms is outside its interval {low} to {high}"
     if not prediction.complete and not prediction.skipped:
-        yield f"incomplete, without saying what is missing: {prediction.missing_costs}"
+        yield f"incomplete, without saying what is missing: {prediction.overheads.missing_costs}"
     try:
         json.dumps(prediction.to_json(), allow_nan=False)
     except ValueError as error:
@@ -72,12 +72,13 @@ def checked(network: Path, settings: Sequence[str], batch: int) -> Iterator[tupl
                 where = f"{network.stem} {word} {failure.device} {failure.framework}"
                 yield "fault", where, failure.error
         for each in found:
-            where = f"{network.stem} {word} {each.device} {each.framework}"
-            yield "prediction", where, f"{each.device} {each.framework}"
+            place = f"{each.subject.device} {each.subject.framework}"
+            where = f"{network.stem} {word} {place}"
+            yield "prediction", where, place
             for text in faults(each):
                 yield "fault", where, text
             for skipped in each.skipped:
-                yield "left out", where, f"{each.framework}: {skipped.op}: {skipped.reason}"
+                yield "left out", where, f"{each.subject.framework}: {skipped.op}: {skipped.reason}"
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ from resperf.predictors import (
 )
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
+from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
 from resperf.settings import HALF_TYPES, SESSION, Setting
 
 
@@ -80,6 +80,8 @@ class Bundle:
         Where the layers were measured.
     costs : mapping of str to float
         ``call_ms`` and ``reshape_ms`` of that machine, if known.
+    transfers : mapping of str to Transfers
+        ``preprocess_ms`` and ``postprocess_ms`` -> copies to the device, and back.
     stored_copies : mapping of str to StoredCopies
         Kind -> copies of a layer per measured run; for other kinds they are assumed.
     layer_quantity : str
@@ -134,7 +136,7 @@ class Bundle:
         }
         self.errors: Mapping[str, Any] = part["errors"]
         self.estimates: Mapping[str, Any] = part.get("estimates", {})
-        self._transfers = {
+        self.transfers = {
             quantity: Transfers.from_json(values) for quantity, values in part["transfers"].items()
         }
         self._intervals = {
@@ -386,27 +388,6 @@ class Bundle:
         there.setting = replace(self.setting, options=options)
         return there
 
-    def with_estimates(
-        self, costs: Mapping[str, float], copies: Mapping[str, Transfers], how: str
-    ) -> Bundle:
-        """Return the bundle with costs and copies between host and device that it lacks.
-
-        Parameters
-        ----------
-        costs : mapping of str to float
-        copies : mapping of str to Transfers
-            By quantity, ``preprocess_ms`` or ``postprocess_ms``; marked as estimated.
-        how : str
-            How the copies were estimated.
-        """
-        more = self._copy()
-        more.costs = {**costs, **self.costs}
-        added = {name: each for name, each in copies.items() if name not in self._transfers}
-        more._transfers = {**self._transfers, **added}
-        estimates = {QUANTITIES[name].stem: {"how": how} for name in added}
-        more.estimates = {**self.estimates, **estimates}
-        return more
-
     def _copy(self) -> Bundle:
         """Return a copy that shares the predictors, which are loaded and checked once."""
         if self.part["predictors"]:
@@ -647,43 +628,6 @@ class Bundle:
         )
         return Estimate(values, low, high)
 
-    def transfer_ms(
-        self,
-        quantity: str,
-        tensor_bytes: Sequence[float] | Array,
-    ) -> Array:
-        """Predict copies between host and device.
-
-        Parameters
-        ----------
-        quantity : {"preprocess_ms", "postprocess_ms"}
-            To the device, or back.
-        tensor_bytes : sequence of float (tensors,)
-
-        Returns
-        -------
-        array of float64 (tensors,)
-            In ms; NaN if the bundle has no such transfers.
-        """
-        transfers = self._transfers.get(quantity)
-        if transfers is None:
-            return np.full(len(tensor_bytes), np.nan)
-        return transfers.predict(np.asarray(tensor_bytes, dtype=float))
-
-    def transfers_outside(
-        self, quantity: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
-    ) -> list[str]:
-        """Say for each tensor why its copy is outside the measured range; empty if it is inside."""
-        transfers = self._transfers.get(quantity)
-        # A time that does not depend on the size has no range.
-        if transfers is None or not any(transfers.ms_per_mb):
-            return [""] * len(tensor_bytes)
-        largest = transfers.largest_bytes
-        return [
-            f"tensor of {size:.0f} B above {largest:.0f}" if size > largest else ""
-            for size in tensor_bytes
-        ]
-
     def _predict_kind(
         self, kind: str, quantity: str, columns: Columns
     ) -> tuple[Estimate, Sequence[str]]:
@@ -696,11 +640,10 @@ class Bundle:
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
             of_layers = predictor if isinstance(predictor, LayerPredictor) else None
             return predicted, outside(predictor.kind, columns, ranges, of_layers)
-        if quantity in self._transfers:
+        if (transfers := self.transfers.get(quantity)) is not None:
             name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
             sizes = quantities(layer_kind(kind), columns)[name]
-            copied = Estimate.without_bounds(self.transfer_ms(quantity, sizes))
-            return copied, self.transfers_outside(quantity, sizes)
+            return Estimate.without_bounds(transfers.predict(sizes)), transfers.outside(sizes)
         reason = f"no predictor for {kind}"
         if self.layer_quantity == WHOLE_CALL and quantity != self.layer_quantity:
             reason = f"the bundle predicts whole calls, not {quantity.removesuffix('_ms')}"

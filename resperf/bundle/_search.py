@@ -172,26 +172,25 @@ def find_bundle(
     """
     if device is not None and not device.strip():
         raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
+    place = None
     if path is None:
-        return _of_folders(device or DEFAULT.device_class, framework, None)
-    if device is None and not Path(path).is_dir():
+        device = device or DEFAULT.device_class
+    elif device is None and not Path(path).is_dir():
         # By a device's name, the part of that device is found, which may not be the folder's first.
-        return _of_folders(str(path), framework, None)
-    return _of_folders(device, framework, bundle_place(path, framework))
-
-
-def _of_folders(device: str | None, framework: str | None, path: Path | None) -> Bundle:
-    if path is not None and (path / MANIFEST).exists():
-        return _fitting_part(path, device, framework).checked
-    folders = bundle_folders(path)
+        device = str(path)
+    else:
+        place = bundle_place(path, framework)
+    if place is not None and (place / MANIFEST).exists():
+        return _fitting_part(place, device, framework).checked
+    folders = bundle_folders(place)
     if device and (named := _named(device, folders)) is not None:
         return _fitting_part(named, None, framework).checked
-    if device is None and path is not None:
-        folders = _folders_in(path)
+    if device is None and place is not None:
+        folders = _folders_in(place)
         parts, damaged = _parts_of(folders)
         if damaged and not parts:
             raise next(iter(damaged.values()))
-        device = _device_of(parts, framework, path)
+        device = _device_of(parts, framework, place)
     else:
         parts, damaged = _parts_of(folders)
     fitting = [part for part in parts if _fits(part, device, framework)]
@@ -232,9 +231,10 @@ def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]
             found.setdefault(platform.device, platform)
     if device is None:
         return found
-    wanted = _plain_name(device)
+    facts = device_facts(device)
     for name, platform in found.items():
-        if _plain_name(name) == wanted:
+        is_card = facts is not None and device_facts(name) is facts
+        if is_card or name.casefold() == device.casefold():
             return {name: platform}
     return {part.device: part.platform} if part.path.name == device else {}
 
@@ -328,10 +328,6 @@ def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
     return framework in (None, part.framework) and bool(platforms_of(part, device))
 
 
-def _plain_name(device: str) -> str:
-    return canonical_device(device).casefold()
-
-
 def _parts_of(
     folders: Sequence[Path], *, checked: bool = False
 ) -> tuple[list[Bundle], dict[Path, BundleError]]:
@@ -401,7 +397,7 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
         If there is none, or several and none of them is the default one.
     """
     devices = {
-        _plain_name(device): device
+        canonical_device(device).casefold(): device
         for part in parts
         if framework is None or part.framework == framework
         for device in platforms_of(part)

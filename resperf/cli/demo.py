@@ -57,8 +57,8 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     )
     rows = [
         ComparisonRow(
-            measured.network,
-            measured.batch,
+            measured.subject.network,
+            measured.subject.batch,
             prediction.total_ms,
             measured.total_ms,
             "; ".join(_remarks(len(prediction.skipped), measured)),

@@ -206,7 +206,7 @@ def command(
         return
     answer = predict(network, device=device, **question)
     predictions = answer if isinstance(answer, list) else [answer]
-    for line in dict.fromkeys(filter(None, (each.advice for each in predictions))):
+    for line in dict.fromkeys(filter(None, (each.remarks.advice for each in predictions))):
         click.echo(f"resperf: {line}", err=True)
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])

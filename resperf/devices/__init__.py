@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.devices.estimate import estimated_layer_ms, estimated_ms
+from resperf.devices.estimate import (
+    estimated_layer_ms,
+    estimated_ms,
+    lower_bound_ms,
+)
 from resperf.devices.facts import FP32, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
-from resperf.layers import Layer
 from resperf.limits import read_toml
-from resperf.units import MS_PER_S
 
 __all__ = [
     "FP32", "DeviceFacts", "add_device", "canonical_device", "device_class",
@@ -134,20 +136,3 @@ def _names() -> Mapping[str, str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
-
-
-def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
-    """Return a lower bound of a layer's time on a device, in milliseconds.
-
-    The larger of two times. Memory: each value is moved once, except those that the last-level
-    cache may still hold. Compute: the operations at the peak of the layer's type, on the fastest
-    units that a framework may use for it. Fast convolutions (Winograd, FFT) save at most a factor
-    of the number of pixels in the window, so the operations are divided by it.
-    A training step has several `passes` (`resperf.settings.PASSES`).
-    """
-    taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
-    strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
-    skipped_bytes = layer.input_bytes * max(0.0, 1 - taps / strides)
-    memory_ms = facts.least_moving_ms(layer.moved_bytes - skipped_bytes)
-    peak = facts.largest_peak_of(getattr(layer, "dtype", "float32"))
-    return max(memory_ms, 2 * passes * layer.macs / taps / peak * MS_PER_S)

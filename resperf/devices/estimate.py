@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from resperf.devices.facts import DeviceFacts
+from resperf.devices.facts import DeviceFacts, ideal_ms
 from resperf.layers import Layer
 from resperf.targets import DEFAULT
-from resperf.units import MS_PER_S
 
 
 class TimesLonger(NamedTuple):
@@ -61,7 +60,7 @@ def estimated_ms(
         Type of its values, which decides the peak.
     """
     longer = PROCESSORS if facts.device_class == DEFAULT.device_class else CARDS
-    compute_ms = longer.compute * flops / facts.peak_of(dtype) * MS_PER_S
+    compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
     known = not math.isnan(compute_ms + memory_ms)
@@ -73,3 +72,20 @@ def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     """Estimate the execution of a layer in inference."""
     dtype = getattr(layer, "dtype", "float32")
     return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)
+
+
+def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
+    """Return a lower bound of a layer's time on a device, in milliseconds.
+
+    The larger of two times. Memory: each value is moved once, except those that the last-level
+    cache may still hold. Compute: the operations at the peak of the layer's type, on the fastest
+    units that a framework may use for it. Fast convolutions (Winograd, FFT) save at most a factor
+    of the number of pixels in the window, so the operations are divided by it.
+    A training step has several `passes` (`resperf.settings.PASSES`).
+    """
+    taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
+    strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
+    skipped_bytes = layer.input_bytes * max(0.0, 1 - taps / strides)
+    memory_ms = facts.least_moving_ms(layer.moved_bytes - skipped_bytes)
+    peak = facts.largest_peak_of(getattr(layer, "dtype", "float32"))
+    return max(memory_ms, ideal_ms(2 * passes * layer.macs / taps, peak))

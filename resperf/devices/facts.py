@@ -28,6 +28,11 @@ def _fact(low: float, high: float, unit: str = "", default: Any = None) -> Any:
     return limited(default, Limit(words, lambda value: low <= value <= high))
 
 
+def ideal_ms(work: float, rate_per_s: float) -> float:
+    """Return the time of operations at a peak, or of bytes at a bandwidth, in milliseconds."""
+    return work / rate_per_s * MS_PER_S
+
+
 @dataclass(frozen=True)
 class Peaks(Limited):
     """The table ``peak_tflops``: type of value -> its peak, in TFLOP/s."""
@@ -167,7 +172,7 @@ class DeviceFacts:
 
     def moving_ms(self, moved_bytes: float) -> float:
         """Return the time of reading and writing bytes in the device's own memory."""
-        return moved_bytes / self.bandwidth_bytes_per_s * MS_PER_S
+        return ideal_ms(moved_bytes, self.bandwidth_bytes_per_s)
 
     def least_moving_ms(self, moved_bytes: float) -> float:
         """Return that of the bytes that its last-level cache cannot hold."""

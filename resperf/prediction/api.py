@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle import Bundle, bundle_place, find_bundles
+from resperf.bundle import bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, NetworkError, ResperfError, ShapeError
 from resperf.network import (
@@ -215,10 +215,10 @@ def predict(
         as the host needs for all.
     assume : mapping of str to int, optional
         How many ``boxes`` (NonMaxSuppression) or ``values`` (NonZero, Compress, Unique) are found
-        where the output of an operator depends on the data. `Prediction.assumed` states it.
+        where the output of an operator depends on the data. `Remarks.assumed` states it.
     custom_ms : mapping of str to float, optional
         Times of one run of operators that have no layer, in ms, by domain and operator:
-        ``{"my.domain.MyOp": 0.5}``. `Prediction.assumed` states them.
+        ``{"my.domain.MyOp": 0.5}``. `Remarks.assumed` states them.
     method : str, optional
         Method that the bundle was trained by, such as ``"convmeter"``; any by default.
     training : bool
@@ -249,8 +249,8 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training)
-    found = _chosen_part(query, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    found = choose(query)
     networks = read_batches(network, batch, shapes, assume, block)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
     return predictions if _is_several(batch) else predictions[0]
@@ -306,8 +306,8 @@ def predict_many(
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else _integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training)
-    found = _chosen_part(query, threads)
+    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    found = choose(query)
     read = []
     for place, network in enumerate(networks):
         try:
@@ -384,29 +384,10 @@ def _predictions(
     custom_ms: Mapping[str, float] | None = None,
 ) -> list[Prediction]:
     bundle = calibrated_here(found.bundle)
-    said = advice(bundle)
-    predictions = predict_networks(
+    return predict_networks(
         networks, bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,
-        custom_ms=custom_ms,
+        custom_ms=custom_ms, notes=found.notes, advice=advice(bundle),
     )  # fmt: skip
-    return [replace(each, notes=found.notes, advice=said) for each in predictions]
-
-
-def _chosen_part(query: Query, threads: int | None) -> Choice:
-    chosen = choose(query)
-    return replace(chosen, bundle=_for_threads(chosen.bundle, threads))
-
-
-def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
-    """Return the part of a bundle for this number of threads, or the nearest.
-
-    One that answers for another device or under another setting than its part's first stays as it
-    is, and so does that of an accelerator, whose times are of no number of threads.
-    """
-    of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
-    if threads is None or not of_threads or bundle not in bundle.parts:
-        return bundle
-    return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
 
 
 @dataclass(frozen=True)
@@ -515,4 +496,4 @@ def predict_everywhere(
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
     total_ms = prediction.total_ms
-    return prediction.batch or 0, math.inf if math.isnan(total_ms) else total_ms
+    return prediction.subject.batch or 0, math.inf if math.isnan(total_ms) else total_ms

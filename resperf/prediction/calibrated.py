@@ -1,15 +1,21 @@
-"""Bundles as they answer on this machine, if calibrated for it; what it costs if they are not."""
+"""What calibrations change: bundles on this machine, layers inside networks, intervals."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from resperf.bundle import Bundle, Calibration, is_shipped, load_calibration, nearest_machine
+from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import ResperfError
+from resperf.lowering import LoweredNetwork
 from resperf.platform import Platform, this_platform
+from resperf.prediction.result import LayerPrediction, QuantityPrediction
 from resperf.prediction.rules import RULE_OF_METHOD
 from resperf.quantities import EXECUTION
+from resperf.settings import Setting
 
 COSTS = "On this CPU expect 15-70% error; `resperf calibrate` (1 min) brings it to about 8%"
 """Mean errors of float32 networks between the machines of the shipped bundles
@@ -21,6 +27,9 @@ COSTS_SCALED = (
 _HOSTS, _PROCESSORS = 0.2, 0.5
 """`Calibration.host_ci` for another host of the same model of processor, and for another processor
 with the same vectors: rough."""
+STATE_WIDTH = 0.07
+"""Nine of ten totals are off by less than this, as a logarithm, because the state of a CPU's host
+changes within minutes or from day to day."""
 
 
 def calibrated_here(bundle: Bundle) -> Bundle:
@@ -92,3 +101,82 @@ def advice(bundle: Bundle) -> str:
         there += f"; scaled as on {bundle.platform.machine}, {bundle.platform.instruction_set}"
         costs = COSTS_SCALED
     return f"Using timings of {there} ({bundle.path.name}). {costs}"
+
+
+def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = ()) -> int:
+    """Return how many networks' runs correct quantities of whole networks; without any, layers."""
+    ways: list[tuple[str | None, Setting]] = [
+        (each.name, replace(bundle.setting, mode=each.mode)) for each in quantities
+    ]
+    counts = (
+        each.count
+        for part in bundle.parts
+        for name, setting in ways or [(None, bundle.setting)]
+        for each in part.runs_calibrations(name, setting, bundle.platform)
+    )
+    return max(counts, default=0)
+
+
+def widths(
+    bundle: Bundle, lowered: LoweredNetwork, layers: Sequence[LayerPrediction]
+) -> tuple[float, float]:
+    """Return `Interval.log_width` and `Interval.common_width`.
+
+    Calibration layers add what they leave in doubt to the width that networks gave before. Without
+    one, that doubt is what all layers share, also where too few networks gave a width after the
+    layers; `STATE_WIDTH` is joined.
+    """
+    known = bundle.network_calibrations
+    own = known[-1].log_width if known else math.inf
+    last = bundle.calibrated_by
+    if last is None and bundle.layer_calibrations and math.isinf(own):
+        last = bundle.layer_calibrations[-1]
+    if last is None:
+        apart = math.isinf(own) and bundle.platform.is_processor
+        return own, STATE_WIDTH if apart else math.inf
+    names = {each.name: each.execution_ms for each in layers}
+    placed = [
+        (node.layer, names[node.name])
+        for node in lowered.nodes
+        if node.layer is not None and node.name in names
+    ]
+    found, times_ms = zip(*placed, strict=True) if placed else ((), ())
+    doubt = last.doubt(found, times_ms)
+    if math.isinf(own):
+        return own, math.hypot(STATE_WIDTH, doubt)
+    return math.hypot(own, doubt), math.inf
+
+
+def extra_weights_ms(
+    lowered: LoweredNetwork, bundle: Bundle, layers_ms: Sequence[float]
+) -> list[float]:
+    """Return the extra time of each layer because its weights are in another level of cache.
+
+    Between two uses of a weight, a network reads all its weights, and reads and writes the tensors
+    of its largest layer.
+    """
+    nodes = [(node, node.layer) for node in lowered.nodes if node.layer is not None]
+    if not nodes:
+        return []
+    sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
+    largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
+    faster = math.prod(each.others for each in bundle.layer_calibrations)
+    times_ms = [0.0 if math.isnan(layer_ms) else layer_ms / faster for layer_ms in layers_ms]
+    stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
+    moved_ms = weights_moved_ms(
+        bundle.costs,
+        sum(sizes) + largest,
+        times_ms,
+        sizes,
+        [layer.kind in PACKED_KINDS for _, layer in nodes],
+        [
+            each.of_layer(time_ms, size) if each is not None and size else None
+            for each, time_ms, size in zip(stored, times_ms, sizes, strict=True)
+        ],
+    )
+    return list(map(float, moved_ms))
+
+
+def network_factor(bundle: Bundle, group: str) -> float:
+    """Return the time of a group's layers inside a network over what is said of them alone."""
+    return math.prod(each.factor(group) for each in bundle.network_calibrations)

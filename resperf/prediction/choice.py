@@ -54,6 +54,8 @@ class Query:
         Method that the bundle was trained by.
     training : bool
         Whether training steps are asked for, not runs.
+    threads : int or None
+        Of several parts that were measured with different numbers of threads, that of the nearest.
     """
 
     device: str | None = None
@@ -63,6 +65,7 @@ class Query:
     compiled: bool = False
     method: str | None = None
     training: bool = False
+    threads: int | None = None
 
     @property
     def words(self) -> str:
@@ -71,15 +74,11 @@ class Query:
         named += [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
         return ", ".join([*named, "compiled"] if self.compiled else named)
 
-    @property
-    def _precisions(self) -> tuple[str, ...]:
-        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
-        return PLAIN_PRECISIONS if plain else (str(self.precision),)
-
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
+        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
         return (
-            setting.precision in self._precisions
+            setting.precision in (PLAIN_PRECISIONS if plain else (self.precision,))
             and (setting.mode is Mode.TRAINING or not self.training)
             and (setting.is_compiled or not self.compiled)
         )
@@ -150,26 +149,34 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     ResperfError
         If a TOML file does not describe a device.
     """
-    query = _as_calibrated(with_own_card(query))
-    choice = _under_calibrated(query, _chosen(query))
-    others = () if compared else _measured_alike(query, choice.bundle)
-    return replace(choice, notes=(*choice.notes, *others))
-
-
-def _chosen(query: Query) -> Choice:
-    """Choose what answers a question that names the device, or whose bundle decides on it."""
+    query = with_own_card(query)
+    if query.bundle is not None and query.device is None:
+        query = _as_calibrated(query)
     facts = accelerator(query.device)
+    choice = _chosen(query, facts)
+    if query.bundle is not None and query.precision is None and not query.compiled:
+        choice = _under_calibrated(choice)
+    bundle, notes = choice.bundle, choice.notes
+    of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
+    if query.threads is not None and of_threads and bundle in bundle.parts:
+        wanted = replace(bundle.setting, threads=query.threads)
+        bundle = bundle.answering(None, None, wanted, bundle.platform)
+    if facts is not None and not compared and not _is_bundle(query.device):
+        notes += _measured_alike(query, facts, bundle)
+    return Choice(bundle, notes)
+
+
+def _chosen(query: Query, facts: DeviceFacts | None) -> Choice:
+    """Choose what answers a question that names the device, or whose bundle decides on it."""
     if query.method is not None:
         return _by_method(query, query.method)
     if facts is not None and not _is_bundle(query.device):
         return _of_card(query, facts)
     found = find_bundle(query.device, query.framework, query.bundle)
     parts = sorted(found.parts, key=lambda part: part.part is not found.part)
-    own = list(own_offers(parts, found.device))
-    fitting = query.fitting(own) or query.of_first_precision(own)
-    if not fitting:
-        raise _no_times(query, own[0])
-    _refuse_lacking(query, accelerator(found.device))
+    fitting = _fitting(query, list(own_offers(parts, found.device)))
+    if (its_facts := accelerator(found.device)) is not None:
+        _refuse_lacking(query, its_facts)
     return Choice(fitting[0].bundle)
 
 
@@ -194,10 +201,21 @@ def _by_method(query: Query, method: str) -> Choice:
             if known
             else f"no bundle of {device or place}; see: resperf devices"
         )
-    fitting = query.fitting(mine) or query.of_first_precision(mine)
+    return Choice(_checked(best(_fitting(query, mine))))
+
+
+def _fitting(query: Query, own: Sequence[Offer]) -> list[Offer]:
+    """Return the offers of bundles that were named which fit, in any precision if none is asked.
+
+    Raises
+    ------
+    UnsupportedError
+        If none fits.
+    """
+    fitting = query.fitting(own) or query.of_first_precision(own)
     if not fitting:
-        raise _no_times(query, mine[0])
-    return Choice(_checked(best(fitting)))
+        raise _no_times(query, own[0])
+    return fitting
 
 
 def best(fitting: Sequence[Offer]) -> Offer:
@@ -250,8 +268,6 @@ def with_own_card(query: Query) -> Query:
 
 def _as_calibrated(query: Query) -> Query:
     """Ask a bundle that was calibrated for one device for that, if no other is named."""
-    if query.bundle is None or query.device is not None:
-        return query
     place, parts, _ = _searched(query)
     calibrated = {
         each.platform.device
@@ -264,10 +280,8 @@ def _as_calibrated(query: Query) -> Query:
     return replace(query, device=calibrated.pop())
 
 
-def _under_calibrated(query: Query, choice: Choice) -> Choice:
+def _under_calibrated(choice: Choice) -> Choice:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
-    if query.bundle is None or query.precision is not None or query.compiled:
-        return choice
     device = choice.bundle.device
     found = [
         part.for_device(choice.bundle.platform, setting)
@@ -358,14 +372,11 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
-def _measured_alike(query: Query, chosen: Bundle) -> tuple[str, ...]:
+def _measured_alike(query: Query, facts: DeviceFacts, chosen: Bundle) -> tuple[str, ...]:
     """Name the cards of a device's series that were measured, if what answers does not know both.
 
     Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
     """
-    facts = accelerator(query.device)
-    if facts is None or _is_bundle(query.device):
-        return ()
     _, parts, _ = _searched(query)
     knows = chosen.knows_device()
     found = [
@@ -440,10 +451,10 @@ def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
     return "" if facts is None or peak in facts.peaks_flops_per_s else peak
 
 
-def _refuse_lacking(query: Query, facts: DeviceFacts | None) -> None:
+def _refuse_lacking(query: Query, facts: DeviceFacts) -> None:
     """Refuse a precision that a device's units do not have."""
     lacked = lacked_type(query.precision, facts)
-    if facts is None or not lacked:
+    if not lacked:
         return
     there = ", ".join(facts.peaks_flops_per_s)
     raise UnsupportedError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from resperf.errors import UnsupportedError
 from resperf.quantities import Composition, quantity
@@ -16,19 +16,15 @@ def composable(name: str, known: Collection[str]) -> bool:
     return row.over_layers is not Composition.NONE and name in known
 
 
-def composed(
-    name: str, of_layers: Callable[[str], Sequence[float]], of_ends: Callable[[str], float]
-) -> float:
+def composed(name: str, of_layers: Mapping[str, Sequence[float]]) -> float:
     """Compose a network's quantity.
 
     Parameters
     ----------
     name : str
         A name in the table of quantities.
-    of_layers : callable
+    of_layers : mapping of str to sequence of float
         Quantity -> its value for each layer.
-    of_ends : callable
-        Quantity -> its value for the network's inputs or outputs.
 
     Raises
     ------
@@ -37,13 +33,13 @@ def composed(
     """
     row = quantity(name)
     if row.over_layers is Composition.SUM:
-        return float(sum(of_layers(name)))
+        return float(sum(of_layers[name]))
     if row.over_layers is Composition.MAXIMUM:
-        return max(of_layers(name), default=0.0)
+        return max(of_layers[name], default=0.0)
     if row.over_layers is Composition.ENDS:
-        return of_ends(name)
+        return 0.0  # Costs of a network's inputs and outputs are part of the three phases.
     if row.over_layers is Composition.DERIVED:
-        return sum(composed(part, of_layers, of_ends) for part in row.parts)
+        return sum(composed(part, of_layers) for part in row.parts)
     raise UnsupportedError(
         f"{name} ({row.contains}) of a network does not follow from that of its layers; use a "
         "predictor trained on networks"

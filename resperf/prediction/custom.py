@@ -6,20 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from resperf.bundle import Bundle
 from resperf.errors import UnsupportedError, printable
 from resperf.lowering import LoweredNode
-from resperf.network import Network, Node
+from resperf.network import Network
 from resperf.prediction.result import LayerPrediction
 from resperf.units import US_PER_MS
 
 _NAMED = 8
 """Operators that an error names."""
-
-
-def operator_name(node: Node) -> str:
-    """Return domain and operator: ``"my.domain.MyOp"``; ONNX's own have no domain."""
-    return f"{node.domain}.{node.op}" if node.domain else node.op
 
 
 class CustomTimes:
@@ -40,7 +34,10 @@ class CustomTimes:
     def __init__(self, network: Network, times_ms: Mapping[str, float] | None) -> None:
         self._times_ms = dict(times_ms or {})
         self._network = network
-        self._names = {node.name: operator_name(node) for node in network.nodes}
+        self._names = {
+            node.name: f"{node.domain}.{node.op}" if node.domain else node.op
+            for node in network.nodes
+        }
         self._used: Counter[str] = Counter()
         there = dict.fromkeys(self._names.values())
         for name, time_ms in self._times_ms.items():
@@ -79,21 +76,12 @@ class CustomTimes:
         )  # fmt: skip
 
     def statements(self) -> tuple[str, ...]:
-        """Say which operators have which stated times."""
-        return tuple(
-            f"{count} x {name} takes {_duration(self._times_ms[name])} each (--custom)"
-            if count > 1
-            else f"{name} takes {_duration(self._times_ms[name])} (--custom)"
-            for name, count in self._used.items()
-        )
-
-    def refuse_unused(self) -> None:
-        """Refuse times of operators that are predicted without them.
+        """Say which operators have which stated times.
 
         Raises
         ------
         UnsupportedError
-            If there are any.
+            If there are times of operators that are predicted without them.
         """
         for name in self._times_ms:
             if name not in self._used:
@@ -101,20 +89,12 @@ class CustomTimes:
                     f"{name} of {self._network.name} is predicted by layers, or runs nothing: "
                     f"leave out --custom {name}"
                 )
-
-    def refuse_whole(self, bundle: Bundle) -> None:
-        """Refuse times for a bundle that predicts networks as a whole.
-
-        Raises
-        ------
-        UnsupportedError
-            If there are any.
-        """
-        if self._times_ms:
-            raise UnsupportedError(
-                f"{bundle.path} predicts networks as a whole, without single operators: leave out "
-                "--custom, or choose another device or --framework"
-            )
+        return tuple(
+            f"{count} x {name} takes {_duration(self._times_ms[name])} each (--custom)"
+            if count > 1
+            else f"{name} takes {_duration(self._times_ms[name])} (--custom)"
+            for name, count in self._used.items()
+        )
 
 
 def _duration(time_ms: float) -> str:

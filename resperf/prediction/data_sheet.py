@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from resperf.bundle import Bundle
-from resperf.devices import FP32, DeviceFacts, device_facts, target_of
-from resperf.errors import ResperfError
+from resperf.devices import FP32, DeviceFacts, device_facts
 from resperf.features import FEATURE_SET_VERSION
 from resperf.layers import Activation, Dense, Elementwise
 from resperf.lowering import lower_layers
@@ -23,10 +22,11 @@ from resperf.units import MS_PER_S
 
 METHOD = "data_sheet"
 """Method of what `sheet_bundle` returns."""
+_EMPTY = ("costs", "copies", "predictors", "transfers", "ranges", "errors", "intervals", "golden",
+          "training")  # fmt: skip
 _COPY_CALL_MS = 0.01
 _BUS_TIMES_LONGER = 1.25
 """Copies from pinned memory reach about 80% of the bus."""
-_HOW = "bytes over the published rate of the bus"
 
 
 def sheet_facts(bundle: Bundle) -> DeviceFacts | None:
@@ -85,27 +85,9 @@ def _of_processor(bundle: Bundle) -> DeviceFacts | None:
     )
 
 
-def completed(bundle: Bundle, facts: DeviceFacts | None) -> Bundle:
-    """Return a bundle with the costs that its target does not have, and with estimated copies.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    facts : DeviceFacts or None
-        None: estimate no copies.
-    """
-    try:
-        free = target_of(bundle.device, bundle.framework).no_such_costs
-    except ResperfError:
-        free = ()
-    costs = {name: 0.0 for name in free if name not in bundle.costs}
-    copies = {} if facts is None else _copies(facts)
-    return bundle.with_estimates(costs, copies, _HOW) if costs or copies else bundle
-
-
-def _copies(facts: DeviceFacts) -> dict[str, Transfers]:
-    """Estimate the copies between host and device."""
-    if math.isnan(facts.bus_bytes_per_s):
+def estimated_copies(facts: DeviceFacts | None) -> dict[str, Transfers]:
+    """Estimate the copies between host and device, by quantity; none if their bus is not known."""
+    if facts is None or math.isnan(facts.bus_bytes_per_s):
         return {}
     ms_per_mb = _BUS_TIMES_LONGER * 1e9 / facts.bus_bytes_per_s
     copy = Transfers(_COPY_CALL_MS, (0.0,), (ms_per_mb,), math.inf)
@@ -126,20 +108,7 @@ def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
         "method": METHOD,
         "settings": ["1"],
         "platforms": ["1"],
-        **{
-            name: {}
-            for name in (
-                "costs",
-                "copies",
-                "predictors",
-                "transfers",
-                "ranges",
-                "errors",
-                "intervals",
-                "golden",
-                "training",
-            )
-        },
+        **{name: {} for name in _EMPTY},
     }
     manifest = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

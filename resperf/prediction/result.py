@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
-from resperf.quantities import EXECUTION, WHOLE_CALL, quantity
+from resperf.quantities import WHOLE_CALL, quantity
 from resperf.records import Record
 from resperf.settings import Mode
 from resperf.units import US_PER_MS, format_ms, json_values
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WHOLE_NETWORK = "whole_network"
-"""Value of `Prediction.rule` if the network was predicted as a whole."""
+"""Value of `Total.rule` if the network was predicted as a whole."""
+THREE_PHASE = "three_phase"
+"""Value of `Total.rule` for all bundles but those of methods that were published with a rule."""
+EXECUTING, OUTER_PHASES = "execution", ("preprocess", "postprocess")
+"""Stem of the phase in which layers run, and of those around it."""
 USUAL_DISPATCH_US = (5.0, 20.0)
 """What hosts need to start one kernel of eager PyTorch (docs/predicting.md)."""
 DISPATCH_GIVEN, DISPATCH_OF_LAYERS = "given", "layers"
-"""Values of `Prediction.host_dispatch_source`."""
+"""Values of `Overheads.host_dispatch_source`."""
 
 
 def known_sum(times_ms: Sequence[float]) -> float:
@@ -232,75 +236,65 @@ class Part(Record):
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """How long one run of a network takes on a device.
+class Subject:
+    """What was predicted: a network, and what runs it.
 
     Attributes
     ----------
     network, device, framework : str
     batch : int or None
         First dimension of the network's inputs, if all inputs have the same.
-    phases : PhaseTimes
-    layers : tuple of LayerPrediction
-        In the order they run.
-    skipped : tuple of Skipped
-        Operators and copies that the total does not contain.
-    call_ms : float
-        Cost of the call, contained in ``phases.execution_ms``; NaN if not known.
-    reshapes_ms : float
-        Cost of operators that only change a shape, likewise.
-    overhead_ms : float
-        Overhead between layers, likewise.
-    warnings : tuple of str
-        Why the numbers may be off.
-    lowering : str
-        What turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+    machine : str
+        Machine that is predicted, and the one that measured the layers if that is another.
+    bundle : str
+        Folder of the bundle.
+    method : str
+        That the bundle was trained by.
     framework_version : str
         That the layers were measured with; empty if not known.
-    rule : str
-        The published rule by which the phases were added up: a name of
-        `resperf.prediction.rules.RULES`.
-    estimated_phases : tuple of str
-        Those of preprocess and postprocess that are estimated instead of learnt.
-    reshapes_estimated : bool
-        Whether the cost of operators that only change a shape is estimated.
-    copies : str
-        ``"stored"`` if the bundle says how many copies of a layer were measured together, which
-        decides in which level of cache their weights were; else ``"assumed"``.
-    nodes : tuple of LoweredNode
-        What the framework runs, and which of the network's nodes became it.
-    log_width : float
-        Nine of ten runs of networks inside the trained range take their predicted total within a
-        factor of exp(log_width); infinite if no whole networks were measured.
-    common_width : float
-        Logarithm of the factor by which nine of ten totals are off because of what all layers
-        share, the machine's state or its speed; their own errors come on top. Infinite if all
-        layers are taken to err together.
-    machine : str
-        Text naming the machine of the measured times; empty if not known.
-    bundle, method : str
-        Folder and method of the predictors.
     precision, compiled : str
-        Of the setting that was predicted; empty if the bundle does not say.
-    host_dispatch_us : float
-        What the host was taken to need for starting one kernel; NaN if it is not known.
-    host_dispatch_source : str
-        ``"given"`` by the user, or learnt from ``"layers"`` whose times contain it; empty if not
-        known.
-    kernels : int
-        Number of kernels that the host starts, if `host_dispatch_us` is known.
-    waiting_ms : float
-        How much longer the host needs for that than the device for running them, contained in
-        ``phases.execution_ms``.
-    calibrated_with : int
-        Number of networks whose runs, given by the user, correct the total and give its interval.
-    notes : tuple of str
-        Which of several bundles answers, or that none is of this device.
+        As in `resperf.settings.Setting`.
+    """
+
+    network: str
+    device: str
+    framework: str
+    batch: int | None
+    machine: str = ""
+    bundle: str = ""
+    method: str = ""
+    framework_version: str = ""
+    precision: str = ""
+    compiled: str = ""
+
+    @property
+    def title(self) -> str:
+        """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
+        return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a network runs, and how long each part takes.
+
+    Attributes
+    ----------
+    layers : tuple of LayerPrediction
+        In the order they run; empty if the network was predicted as a whole.
+    times_ms : mapping of str to sequence of float
+        Stem of a phase -> times of its layers, those without one included as NaN; of a network that
+        was predicted as a whole, its execution.
+    skipped : tuple of Skipped
+        Operators without a time.
+    nodes : tuple of LoweredNode
+    lowering : str
+        What turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+    copies : str
+        Whether the bundle says how many copies of a layer were measured together (``"stored"``).
     quantities : tuple of QuantityPrediction
         Other predicted quantities of the network, such as ``peak_memory_bytes``.
-    missing_costs : tuple of Skipped
-        Costs other than operators, such as ``overhead_ms_per_layer``, that the total does not
-        contain because the bundle does not have them.
     groups, classes : tuple of Part
         The execution of a network that was predicted as a whole, attributed to groups and to single
         classes of operators; empty if they are not told apart.
@@ -309,55 +303,173 @@ class Prediction:
         device"``; empty if layers were predicted.
     extrapolated : str
         Why the network as a whole is outside what was measured; empty if it is inside.
-    calibrated_by : Calibration or None
-        How the times were scaled from the bundle's machine to this one (`resperf calibrate`).
-    advice : str
-        What it costs that they were not, and what to do; empty if nothing can be done.
-    assumed : tuple of str
-        What the user stated and the prediction takes as it is: how much operators find whose
-        output depends on the data, and times of custom operators.
+    warnings : tuple of str
+        Why these times may be off.
     """
 
-    network: str
-    device: str
-    framework: str
-    batch: int | None
-    phases: PhaseTimes
-    layers: tuple[LayerPrediction, ...]
+    layers: tuple[LayerPrediction, ...] = ()
+    times_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
-    call_ms: float = 0.0
-    reshapes_ms: float = 0.0
-    overhead_ms: float = 0.0
-    warnings: tuple[str, ...] = ()
-    lowering: str = ""
-    framework_version: str = ""
-    rule: str = "three_phase"
-    estimated_phases: tuple[str, ...] = ()
-    reshapes_estimated: bool = False
-    copies: str = "assumed"
     nodes: tuple[LoweredNode, ...] = ()
-    log_width: float = math.inf
-    common_width: float = math.inf
-    machine: str = ""
-    bundle: str = ""
-    method: str = ""
-    missing_costs: tuple[Skipped, ...] = ()
-    precision: str = ""
-    compiled: str = ""
-    host_dispatch_us: float = math.nan
-    host_dispatch_source: str = ""
-    kernels: int = 0
-    waiting_ms: float = 0.0
-    calibrated_with: int = 0
-    notes: tuple[str, ...] = ()
+    lowering: str = ""
+    copies: str = "assumed"
     quantities: tuple[QuantityPrediction, ...] = ()
     groups: tuple[Part, ...] = ()
     classes: tuple[Part, ...] = ()
     inferred_from: str = ""
     extrapolated: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def quantity(self, name: str) -> QuantityPrediction | None:
+        """Return a quantity that was predicted for the network as a whole; None if it was not."""
+        return next((each for each in self.quantities if each.name == name), None)
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """What a network costs beside its layers.
+
+    Attributes
+    ----------
+    call_ms : float
+        Cost of the call, contained in ``phases.execution_ms``; NaN if not known.
+    reshapes_ms : float
+        Cost of operators that only change a shape, likewise.
+    overhead_ms : float
+        Overhead between layers, likewise.
+    outer_ms : mapping of str to sequence of float
+        Phase of `OUTER_PHASES` -> times of its copies, NaN if not known.
+    skipped : tuple of Skipped
+        Copies and costs that the bundle does not have.
+    missing_costs : tuple of Skipped
+        Costs other than operators, such as ``overhead_ms_per_layer``, that the total does not
+        contain because the bundle does not have them.
+    out_of_range : tuple of (str, str)
+        Inputs and outputs larger than all measured copies, and why.
+    estimated_phases : tuple of str
+        Stems of phases whose copies are estimated, not learnt.
+    reshapes_estimated : bool
+    host_dispatch_us : float
+        Time that the host needs to start one kernel; NaN if not known.
+    host_dispatch_source : str
+        Where that is from: ``"given"`` by the user, or ``"layers"``.
+    kernels : int
+        How many the host starts; 0 unless `host_dispatch_us` is known.
+    """
+
+    call_ms: float = 0.0
+    reshapes_ms: float = 0.0
+    overhead_ms: float = 0.0
+    outer_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
+    missing_costs: tuple[Skipped, ...] = ()
+    out_of_range: tuple[tuple[str, str], ...] = ()
+    estimated_phases: tuple[str, ...] = ()
+    reshapes_estimated: bool = False
+    host_dispatch_us: float = math.nan
+    host_dispatch_source: str = ""
+    kernels: int = 0
+
+    @property
+    def host_ms(self) -> float:
+        """Time that the host needs to start all kernels; NaN if its dispatch is not known."""
+        return self.host_dispatch_us * self.kernels / US_PER_MS
+
+
+@dataclass(frozen=True)
+class Total:
+    """A network's time, added up.
+
+    Attributes
+    ----------
+    phases : PhaseTimes
+    total_ms : float
+        Sum of the three phases as far as they are known. If only the latency of the network as a
+        whole was predicted, that.
+    rule : str
+        Rule by which layers and phases add up (`resperf.prediction.rules`).
+    waiting_ms : float
+        How much longer the host needs for starting kernels than the device for running them,
+        contained in ``phases.execution_ms``.
+    """
+
+    phases: PhaseTimes
+    total_ms: float
+    rule: str = THREE_PHASE
+    waiting_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """90% interval of a total; NaN if a layer that counts has none.
+
+    It does not include skipped operators.
+
+    Attributes
+    ----------
+    low_ms, high_ms : float
+    log_width : float
+        Logarithm of the ratio within which nine of ten totals of whole networks are; infinite if
+        none were measured.
+    common_width : float
+        Logarithm of the ratio of the error that all layers share; infinite if that is not known.
+    """
+
+    low_ms: float = math.nan
+    high_ms: float = math.nan
+    log_width: float = math.inf
+    common_width: float = math.inf
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What is to be said of a prediction.
+
+    Attributes
+    ----------
+    warnings : tuple of str
+        Why the numbers may be off.
+    notes : tuple of str
+        Which of several bundles answers, or that none is of this device.
+    assumed : tuple of str
+        What the user stated and the prediction takes as it is: how much operators find whose
+        output depends on the data, and times of custom operators.
+    calibrated_by : Calibration or None
+        How the times were scaled from the bundle's machine to this one (`resperf calibrate`).
+    advice : str
+        What it costs that they were not, and what to do; empty if nothing can be done.
+    calibrated_with : int
+        Number of networks whose runs, given by the user, correct the total and give its interval.
+    """
+
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     calibrated_by: Calibration | None = None
     advice: str = ""
-    assumed: tuple[str, ...] = ()
+    calibrated_with: int = 0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How long one run of a network takes on a device.
+
+    Attributes
+    ----------
+    subject : Subject
+    parts : Parts
+    overheads : Overheads
+    total : Total
+    interval : Interval
+    remarks : Remarks
+    """
+
+    subject: Subject
+    parts: Parts
+    overheads: Overheads
+    total: Total
+    interval: Interval
+    remarks: Remarks
 
     def __str__(self) -> str:
         """One line: what was predicted, the total in ms, and its 90% interval if it is known."""
@@ -368,14 +480,7 @@ class Prediction:
             if not math.isnan(self.low_ms):
                 found += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
         left_out = "" if self.complete else ", incomplete"
-        return f"{self.title}: {found}{left_out}"
-
-    @property
-    def title(self) -> str:
-        """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
-        batch = "" if self.batch is None else f", batch {self.batch}"
-        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
-        return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
+        return f"{self.subject.title}: {found}{left_out}"
 
     def to_dataframe(self) -> DataFrame:
         """Return the layers as a table, in the order they run.
@@ -384,7 +489,7 @@ class Prediction:
         -------
         pandas.DataFrame (layers, columns)
             The attributes of `LayerPrediction`, times in ms. No rows if the network was predicted
-            as a whole (`groups`).
+            as a whole (`Parts.groups`).
 
         Raises
         ------
@@ -400,70 +505,50 @@ class Prediction:
 
     @property
     def total_ms(self) -> float:
-        """Sum of the three phases as far as they are known, in milliseconds.
-
-        If only the latency of the network as a whole was predicted, that.
-        """
-        if self.rule != WHOLE_NETWORK or not math.isnan(self.phases.execution_ms):
-            return self.phases.total_ms
-        latency = self.predicted_quantity("latency_ms")
-        return math.nan if latency is None else latency.value
-
-    def predicted_quantity(self, name: str) -> QuantityPrediction | None:
-        """Return a quantity that was predicted for the network as a whole; None if it was not."""
-        return next((each for each in self.quantities if each.name == name), None)
+        """Milliseconds of one run (`Total.total_ms`)."""
+        return self.total.total_ms
 
     @property
-    def host_ms(self) -> float:
-        """Time that the host needs to start all kernels; NaN if its dispatch is not known."""
-        return self.host_dispatch_us * self.kernels / US_PER_MS
+    def low_ms(self) -> float:
+        """Lower end of the 90% interval of the total."""
+        return self.interval.low_ms
+
+    @property
+    def high_ms(self) -> float:
+        """Upper end of the 90% interval of the total; does not include `skipped` operators."""
+        return self.interval.high_ms
+
+    @property
+    def phases(self) -> PhaseTimes:
+        """Times of the three phases."""
+        return self.total.phases
+
+    @property
+    def layers(self) -> tuple[LayerPrediction, ...]:
+        """Layers in the order they run."""
+        return self.parts.layers
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Operators and copies that the total does not contain."""
+        return (*self.parts.skipped, *self.overheads.skipped)
 
     @property
     def complete(self) -> bool:
         """Whether the total contains all operators and costs."""
-        return not self.skipped and not self.missing_costs
+        return not self.skipped and not self.overheads.missing_costs
 
     @property
     def covered(self) -> Covered:
         """Return how much of the network's work the total contains."""
-
-        def share(name: str) -> float:
+        shares = {}
+        for name in ("macs", "moved_bytes"):
             inside = sum(getattr(layer, name) for layer in self.layers)
             left_out = [getattr(each, name) for each in self.skipped]
             whole = inside + sum(each for each in left_out if not math.isnan(each))
-            return inside / whole if whole else math.nan
-
+            shares[name] = inside / whole if whole else math.nan
         unsized = sum(math.isnan(each.macs + each.moved_bytes) for each in self.skipped)
-        return Covered(share("macs"), share("moved_bytes"), unsized)
-
-    @property
-    def estimated_ms(self) -> float:
-        """How much of the total is estimated from physical costs, not by trained predictors."""
-        parts_ms = [
-            *(getattr(self.phases, f"{phase}_ms") for phase in self.estimated_phases),
-            *(
-                layer.execution_ms
-                for layer in self.layers
-                if layer.estimated and layer.phase not in self.estimated_phases
-            ),
-            self.reshapes_ms if self.reshapes_estimated else 0.0,
-        ]
-        return known_sum(parts_ms)
-
-    @property
-    def given_ms(self) -> float:
-        """How much of the total the user stated, as times of custom operators."""
-        return math.fsum(layer.execution_ms for layer in self.layers if layer.given)
-
-    @property
-    def _inferred_ms(self) -> float:
-        if self.inferred_from:
-            return self.phases.execution_ms - self.waiting_ms
-        return sum(
-            layer.execution_ms
-            for layer in self.layers
-            if layer.inferred and layer.phase not in self.estimated_phases
-        )
+        return Covered(**shares, unsized=unsized)
 
     @property
     def origins(self) -> dict[str, Any]:
@@ -475,92 +560,27 @@ class Prediction:
         ``host`` is time in which the device waits for the host; ``given`` are the user's times of
         custom operators.
         """
+        copied = self.overheads.estimated_phases
+        learnt_phases = [layer for layer in self.layers if layer.phase not in copied]
+        inferred_ms = sum(layer.execution_ms for layer in learnt_phases if layer.inferred)
+        if self.parts.inferred_from:
+            inferred_ms = self.phases.execution_ms - self.total.waiting_ms
+        estimated_ms = [
+            *(getattr(self.phases, f"{phase}_ms") for phase in copied),
+            *(layer.execution_ms for layer in learnt_phases if layer.estimated),
+            self.overheads.reshapes_ms if self.overheads.reshapes_estimated else 0.0,
+        ]
         parts_ms = {
             "measured": 0.0,
-            "inferred": self._inferred_ms,
-            "estimated": self.estimated_ms,
-            "host": self.waiting_ms,
-            "given": self.given_ms,
+            "inferred": inferred_ms,
+            "estimated": known_sum(estimated_ms),
+            "host": self.total.waiting_ms,
+            "given": math.fsum(layer.execution_ms for layer in self.layers if layer.given),
         }
         rest_ms = self.total_ms - sum(parts_ms.values())
         # Rounding may leave less than nothing.
         parts_ms["measured"] = 0.0 if rest_ms < 0 else rest_ms
-        return {
-            **{f"{name}_ms": part_ms for name, part_ms in parts_ms.items()},
-            **{
-                name: part_ms / self.total_ms if self.total_ms else 0.0
-                for name, part_ms in parts_ms.items()
-            },
-        }
-
-    @property
-    def lower_bound_ms(self) -> float:
-        """Sum of the layers' lower bounds on the device; NaN if one is not known."""
-        return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
-
-    @property
-    def low_ms(self) -> float:
-        """Lower end of the 90% interval of the total."""
-        return self._bound_ms(-1)
-
-    @property
-    def high_ms(self) -> float:
-        """Upper end of the 90% interval of the total; does not include `skipped` operators."""
-        return self._bound_ms(1)
-
-    def _bound_ms(self, sign: int) -> float:
-        """Return the lower (-1) or upper (1) bound; NaN if a layer that counts has none.
-
-        If whole networks were measured, their errors give the width; layers outside the trained
-        range add their own intervals. Otherwise different layers err independently around an error
-        that all share (`common_width`), or, where that is not known, all together; other costs are
-        taken to be equally uncertain. The host's dispatch is taken as it is if the user gave it.
-        Learnt from other hosts, it may be half or twice as long, or any of `USUAL_DISPATCH_US`.
-        """
-        # Times that the user stated are taken as they are.
-        device_ms = self.total_ms - self.waiting_ms - self.given_ms
-        bound_ms = self._device_bound_ms(sign, device_ms) + self.given_ms
-        if math.isnan(self.host_ms) or math.isnan(bound_ms):
-            return bound_ms
-        host_ms = self.host_ms
-        if self.host_dispatch_source == DISPATCH_OF_LAYERS:
-            fast_ms, slow_ms = (each * self.kernels / US_PER_MS for each in USUAL_DISPATCH_US)
-            host_ms = min(host_ms / 2, fast_ms) if sign < 0 else max(2 * host_ms, slow_ms)
-        return max(bound_ms, self.total_ms - self.phases.execution_ms + host_ms)
-
-    def _device_bound_ms(self, sign: int, total_ms: float) -> float:
-        """Return the bound of a total in which the device never waits."""
-        if self.rule == WHOLE_NETWORK:
-            known = self.predicted_quantity(EXECUTION)
-            if known is None or math.isnan(total_ms):
-                return math.nan
-            return total_ms / known.value * (known.low if sign < 0 else known.high)
-        layers = [layer for layer in self.layers if not layer.given]
-        layers_ms = sum(layer.execution_ms for layer in layers)
-        if not layers_ms:
-            return math.nan
-        bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in layers]
-        if math.isinf(self.log_width):
-            if math.isinf(self.common_width):
-                return total_ms * sum(bounds_ms) / layers_ms
-            off_ms: dict[str, float] = {}
-            for layer, bound_ms in zip(layers, bounds_ms, strict=True):
-                # Estimates of one kind rest on one guess.
-                key = layer.kind if layer.estimated else layer.key
-                off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
-            own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
-            if own <= 0:
-                return 0.0
-            return total_ms * math.exp(sign * math.hypot(math.log(own), self.common_width))
-        ratio = math.exp(sign * self.log_width)
-        wider_ms = [
-            sign * (bound_ms - layer.execution_ms * ratio)
-            for layer, bound_ms in zip(layers, bounds_ms, strict=True)
-            # Runs of networks with estimated layers have told how far off such layers are.
-            if not layer.in_range and not (self.calibrated_with and layer.estimated)
-        ]
-        # `not each <= 0` includes NaN.
-        return total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
+        return self._with_shares(parts_ms)
 
     @property
     def coverage(self) -> dict[str, Any]:
@@ -574,36 +594,51 @@ class Prediction:
         """
         inside_ms = sum(x.execution_ms for x in self.layers if x.in_range and not x.given)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
-        if self.inferred_from and self.extrapolated:
-            outside_ms = self._inferred_ms
-        elif self.inferred_from:
-            inside_ms = self._inferred_ms
+        if self.parts.inferred_from and self.parts.extrapolated:
+            outside_ms = self.phases.execution_ms - self.total.waiting_ms
+        elif self.parts.inferred_from:
+            inside_ms = self.phases.execution_ms - self.total.waiting_ms
         parts_ms = {
             "in_range": inside_ms,
             "out_of_range": outside_ms,
             "other": self.total_ms - inside_ms - outside_ms,
         }
         return {
-            **{f"{name}_ms": part_ms for name, part_ms in parts_ms.items()},
-            **{
-                name: part_ms / self.total_ms if self.total_ms else 0.0
-                for name, part_ms in parts_ms.items()
-            },
+            **self._with_shares(parts_ms),
             "unknown": len(self.skipped),
             **dataclasses.asdict(self.covered),
         }
 
+    def _with_shares(self, parts_ms: Mapping[str, float]) -> dict[str, float]:
+        """Return times of parts of the total, and their shares of it."""
+        total_ms = self.total_ms
+        return {f"{name}_ms": part_ms for name, part_ms in parts_ms.items()} | {
+            name: part_ms / total_ms if total_ms else 0.0 for name, part_ms in parts_ms.items()
+        }
+
+    @property
+    def lower_bound_ms(self) -> float:
+        """Sum of the layers' lower bounds on the device; NaN if one is not known."""
+        return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; measured networks have the keys `SHARED` as well."""
-        return {
-            **values_of(self, *SHARED, *_OWN),
-            "quantities": {each.name: each.to_json() for each in self.quantities},
+        origins = self.origins
+        values: dict[str, Any] = {
+            "origins": origins, "estimated_ms": origins["estimated_ms"], "complete": self.complete,
+            "lower_bound_ms": self.lower_bound_ms, "coverage": self.coverage,
+        }  # fmt: skip
+        for each in vars(self).values():
+            values |= vars(each)
+        values |= {
+            "skipped": self.skipped,
+            "quantities": {each.name: each for each in self.parts.quantities},
             "missing_costs": [
-                {"name": each.name, "reason": each.reason} for each in self.missing_costs
+                {"name": each.name, "reason": each.reason} for each in self.overheads.missing_costs
             ],
-            "calibrated_by": None if self.calibrated_by is None else self.calibrated_by.summary(),
-            "advice": self.advice,
+            "calibrated_by": self.remarks.calibrated_by and self.remarks.calibrated_by.summary(),
         }
+        return {name: json_values(values[name]) for name in (*SHARED, *_OWN)}
 
 
 SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped")
@@ -614,10 +649,6 @@ _OWN = (
     "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
-    "groups", "classes", "inferred_from", "extrapolated", "assumed",
+    "groups", "classes", "inferred_from", "extrapolated", "assumed", "quantities", "missing_costs",
+    "calibrated_by", "advice",
 )  # fmt: skip
-
-
-def values_of(result: object, *names: str) -> dict[str, Any]:
-    """Return attributes as plain JSON values, in the given order."""
-    return {name: json_values(getattr(result, name)) for name in names}

@@ -19,6 +19,8 @@ from resperf.bundle import NETWORK, Bundle
 from resperf.devices.collectives import Topology, topology_of
 from resperf.errors import UnsupportedError
 from resperf.network import Network
+from resperf.prediction.result import QuantityPrediction
+from resperf.prediction.whole_network import time_quantity
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL
 from resperf.records import Record
 from resperf.settings import PASSES, Mode
@@ -174,20 +176,9 @@ def scaling(
         )
     name, counts = names[0], sorted(set(devices))
     part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
-    most = part.network_predictor(name).most_devices(bundle.setting, bundle.platform)
-    connected = None
-    if counts[-1] > 1 and most == 1:
-        connected = topology_of(bundle.device, topology)
-        if connected is None or name != STEP:
-            raise UnsupportedError(
-                f"{bundle.path} learnt from runs on one device only, which say nothing about "
-                f"{counts[-1]}; measure some on several, and train again"
-            )
-    elif topology is not None:
-        raise UnsupportedError(
-            f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
-            "leave out the topology"
-        )
+    predictor = part.network_predictor(name)
+    most = predictor.most_devices(bundle.setting, bundle.platform)
+    connected = _connected(bundle, name, most, counts[-1], topology)
     # Loads what reads operators of PyTorch, which other predictions do without.
     from resperf.predictors.network_totals import counted
 
@@ -199,25 +190,21 @@ def scaling(
     }
     read_once = cache(read)
     network = read_once(min(shared.values()))
-    subjects = part.network_predictor(name).at_batches(
-        read_once, list(dict.fromkeys(shared.values()))
-    )
+    subjects = predictor.at_batches(read_once, list(dict.fromkeys(shared.values())))
     size_bytes = _GRADIENT_BYTES * counted(network).weights
     for count in counts:
         where = bundle.platform if connected else replace(bundle.platform, devices=count)
         own = [subjects[shared[batch, count]] for batch in series]
-        found = part.predict_networks(own, bundle.setting, where, name)[name]
-        times = zip(found.values.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+        times = time_quantity(own, name, part, bundle.setting, where)
+        if connected is not None and count > 1:
+            times = [_exchanging(time, size_bytes, connected, count) for time in times]
         for (batch, points), subject, time in zip(series.items(), own, times, strict=True):
-            ms, low_ms, high_ms = time
-            if connected is not None and count > 1:
-                ms, low_ms, high_ms = _exchanging(*time, size_bytes, connected, count)
             each = shared[batch, count]
-            per_s = each * count / ms * MS_PER_S
-            account = part.network_predictor(name).account(subject, bundle.setting, where)
+            per_s = each * count / time.value * MS_PER_S
+            account = predictor.account(subject, bundle.setting, where)
             points.append(
                 Scaled(
-                    each, count, ms, low_ms, high_ms, per_s,
+                    each, count, time.value, time.low, time.high, per_s,
                     math.nan if images is None else images / per_s,
                     account.extrapolated if account is not None else "",
                 )
@@ -234,6 +221,26 @@ def scaling(
     )  # fmt: skip
 
 
+def _connected(
+    bundle: Bundle, name: str, most: int, devices: int, topology: str | None
+) -> Topology | None:
+    """Return what connects devices whose exchange is added; None if the times contain it."""
+    if devices > 1 and most == 1:
+        connected = topology_of(bundle.device, topology)
+        if connected is None or name != STEP:
+            raise UnsupportedError(
+                f"{bundle.path} learnt from runs on one device only, which say nothing about "
+                f"{devices}; measure some on several, and train again"
+            )
+        return connected
+    if topology is not None:
+        raise UnsupportedError(
+            f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
+            "leave out the topology"
+        )
+    return None
+
+
 def _share(batch: int, count: int) -> int:
     """Return the batch size of each device where they share one."""
     if batch % count:
@@ -242,8 +249,8 @@ def _share(batch: int, count: int) -> int:
 
 
 def _exchanging(
-    ms: float, low_ms: float, high_ms: float, size_bytes: float, connected: Topology, count: int
-) -> tuple[float, float, float]:
+    time: QuantityPrediction, size_bytes: float, connected: Topology, count: int
+) -> QuantityPrediction:
     """Return the step on several devices from the step on one, with its interval.
 
     PyTorch's DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass,
@@ -252,9 +259,9 @@ def _exchanging(
     """
     whole, _ = connected.all_reduce(count, size_bytes)
     last, _ = connected.all_reduce(count, min(size_bytes, _BUCKET_BYTES))
-    hidden_ms = (PASSES - 1) / PASSES * ms
+    hidden_ms = (PASSES - 1) / PASSES * time.value
     exposed_ms = max(last.ms, whole.ms - hidden_ms)
-    return ms + exposed_ms, low_ms, high_ms + whole.high_ms
+    return replace(time, value=time.value + exposed_ms, high=time.high + whole.high_ms)
 
 
 def _parts(connected: Topology, counts: Sequence[int]) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ class SumOfLayers(Predictor):
             for network in cast("Sequence[Network]", subjects)
         ]
         self.notes_ = tuple(
-            f"{each.network}: its total leaves out {len(each.skipped)} operators and "
-            f"{len(each.missing_costs)} costs that the bundle does not predict"
+            f"{each.subject.network}: its total leaves out {len(each.skipped)} operators and "
+            f"{len(each.overheads.missing_costs)} costs that the bundle does not predict"
             for each in found
             if not each.complete
         )
@@ -70,7 +70,7 @@ class SumOfLayers(Predictor):
             unknown = (math.nan, math.nan)
             values = {name: (getattr(each.phases, name), *unknown) for name in PHASES}
             values["latency_ms"] = each.total_ms, each.low_ms, each.high_ms
-            values |= {one.name: (one.value, one.low, one.high) for one in each.quantities}
+            values |= {one.name: (one.value, one.low, one.high) for one in each.parts.quantities}
             for name, value in values.items():
                 rows.setdefault(name, []).append(value)
         return {name: Estimate(*np.array(values, dtype=float).T) for name, values in rows.items()}

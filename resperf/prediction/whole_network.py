@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from resperf.bundle import NETWORK, Bundle
 from resperf.devices import device_class
 from resperf.errors import BundleError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS
-from resperf.lowering import lower, work_of
+from resperf.lowering import LoweredNetwork, work_of
 from resperf.network import Network
-from resperf.prediction.data_sheet import completed, sheet_facts
+from resperf.platform import Platform
 from resperf.prediction.result import (
+    EXECUTING,
     USUAL_DISPATCH_US,
-    WHOLE_NETWORK,
     Part,
-    Prediction,
+    Parts,
     QuantityPrediction,
     Skipped,
 )
-from resperf.prediction.rules import three_phase
 from resperf.quantities import EXECUTION, STEP
 from resperf.settings import Mode, Setting, same_settings
 from resperf.targets import DEFAULT
@@ -31,13 +31,13 @@ _MODE_OF = {EXECUTION: Mode.INFERENCE, STEP: Mode.TRAINING}
 """Quantity -> the only mode that has it."""
 
 
-def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
+def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
     """Use the predictors trained on networks whose setting is nearest to the bundle's.
 
     What only rows of training steps taught is of that mode, beside the quantities of a run. Where
     training steps are asked for, there are only their quantities.
     """
-    found = {}
+    found: dict[str, QuantityPrediction] = {}
     names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
     for name in names:
         is_run = bundle.setting.mode is Mode.INFERENCE
@@ -46,7 +46,7 @@ def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPred
                 continue
             try:
                 part = bundle.answering(NETWORK, name, setting, bundle.platform)
-                one = part.predict_networks([network], setting, bundle.platform, name)[name]
+                (found[name],) = time_quantity([network], name, part, setting, bundle.platform)
             except BundleError:
                 # Its part has another framework or mode.
                 continue
@@ -54,12 +54,18 @@ def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPred
                 if setting is bundle.setting:
                     raise
                 continue
-            found[name] = QuantityPrediction(
-                name, float(one.values[0]), float(one.low[0]), float(one.high[0]),
-                part.method_of(NETWORK, name), setting.mode,
-            )  # fmt: skip
             break
     return found
+
+
+def time_quantity(
+    subjects: Sequence[Any], name: str, part: Bundle, setting: Setting, platform: Platform
+) -> list[QuantityPrediction]:
+    """Predict a quantity of networks, or of what stands for them (`Bundle.at_batches`)."""
+    found = part.predict_networks(subjects, setting, platform, name)[name]
+    rows = zip(found.values.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+    method = part.method_of(NETWORK, name)
+    return [QuantityPrediction(name, *row, method, setting.mode) for row in rows]
 
 
 def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
@@ -85,71 +91,55 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
     )
 
 
-def answered(
-    empty: Prediction,
+def time_as_a_whole(
     network: Network,
+    lowered: LoweredNetwork | None,
     bundle: Bundle,
     found: Mapping[str, QuantityPrediction],
-    *,
-    estimated: bool = True,
     host_dispatch_us: float = math.nan,
-) -> Prediction:
-    """Return the prediction of a network of which only quantities as a whole are known.
+) -> Parts:
+    """Return what is known of a network whose layers are not predicted.
 
     Parameters
     ----------
-    empty : Prediction
-        Without values.
-    network, bundle
+    network : Network
+    lowered : LoweredNetwork or None
+        None if its execution is not among the quantities.
+    bundle : Bundle
     found : mapping of str to QuantityPrediction
-        By quantity. Only with ``execution_ms`` the phases are known.
-    estimated : bool
-        Whether copies that the bundle lacks are estimated from the data sheet.
+        By quantity.
     host_dispatch_us : float
         NaN if not known.
     """
-    whole = replace(empty, rule=WHOLE_NETWORK, quantities=tuple(found.values()))
-    if EXECUTION not in found:
-        return whole
-    lowered = lower(network, bundle.setting, bundle.platform)
-    is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
-    complete = completed(bundle, sheet_facts(bundle) if estimated else None)
-    # A processor computes where the inputs are.
-    copied = replace(lowered, inputs=(), outputs=(), unsized_outputs=()) if is_host else lowered
-    # The per-run overhead is part of the execution.
-    called = complete.with_estimates({"call_ms": 0.0}, {}, "")
-    total = three_phase(called, replace(copied, nodes=()), ())
-    part = bundle.answering(NETWORK, EXECUTION, bundle.setting, bundle.platform)
-    predictor = part.network_predictor(EXECUTION)
-    account = predictor.account(network, bundle.setting, bundle.platform)
-    answer = replace(
-        whole,
-        phases=replace(total.phases, execution_ms=found[EXECUTION].value),
-        skipped=total.missing,
-        # Parts of the execution that are not told apart.
-        call_ms=math.nan,
-        reshapes_ms=math.nan,
-        overhead_ms=math.nan,
-        warnings=(*whole.warnings, *lowered.notes),
-        lowering=lowered.method,
+    quantities = tuple(found.values())
+    if lowered is None:
+        return Parts(times_ms={EXECUTING: (math.nan,)}, quantities=quantities)
+    parts = Parts(
+        times_ms={EXECUTING: (found[EXECUTION].value,)},
         nodes=lowered.nodes,
-        estimated_phases=tuple(
-            phase for phase in ("preprocess", "postprocess") if phase in complete.estimates
-        ),
+        lowering=lowered.method,
+        quantities=quantities,
+        warnings=lowered.notes,
     )
+    setting, platform = bundle.setting, bundle.platform
+    part = bundle.answering(NETWORK, EXECUTION, setting, platform)
+    account = part.network_predictor(EXECUTION).account(network, setting, platform)
     if account is None:
-        return answer
-    left_out = tuple(Skipped(network.name, "operator", why) for why in account.left_out)
-    answer = replace(
-        answer,
-        skipped=(*left_out, *_custom(network), *answer.skipped),
+        return parts
+    left_out = (Skipped(network.name, "operator", why) for why in account.left_out)
+    parts = replace(
+        parts,
+        skipped=(*left_out, *_custom(network)),
         groups=tuple(Part(name, *band) for name, band in account.groups.items()),
         classes=tuple(Part(name, *band) for name, band in account.classes.items()),
         inferred_from=account.inferred_from,
         extrapolated=account.extrapolated,
-        warnings=(*answer.warnings, *account.notes),
+        warnings=(*lowered.notes, *account.notes),
     )
-    return answer if is_host else _with_unknown_dispatch(answer, host_dispatch_us)
+    is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
+    if is_host or not math.isnan(host_dispatch_us):
+        return parts
+    return _with_unknown_dispatch(parts, found[EXECUTION].value)
 
 
 def _custom(network: Network) -> Iterator[Skipped]:
@@ -165,17 +155,15 @@ def _custom(network: Network) -> Iterator[Skipped]:
             yield Skipped(node.name, op, reason, *work_of(network, [node.name]))
 
 
-def _with_unknown_dispatch(answer: Prediction, host_dispatch_us: float) -> Prediction:
-    """Say what the host's dispatch may add if it is not known, and widen extrapolated intervals.
+def _with_unknown_dispatch(parts: Parts, execution_ms: float) -> Parts:
+    """Say what the host's unknown dispatch may add, and widen extrapolated intervals.
 
     The data contains the dispatch of its hosts, so that this concerns shorter times only.
     """
-    if not math.isnan(host_dispatch_us):
-        return answer
-    kernels = sum(node.role != "view" for node in answer.nodes)
+    kernels = sum(node.role != "view" for node in parts.nodes)
     low_ms, high_ms = (each * kernels / US_PER_MS for each in USUAL_DISPATCH_US)
-    if not answer.extrapolated and high_ms <= answer.phases.execution_ms:
-        return answer
+    if not parts.extrapolated and high_ms <= execution_ms:
+        return parts
     warning = (
         "the host's dispatch is not known (--host-dispatch-us) and may decide: the usual "
         f"{USUAL_DISPATCH_US[0]:g} to {USUAL_DISPATCH_US[1]:g} us for each of {kernels} kernels "
@@ -183,8 +171,8 @@ def _with_unknown_dispatch(answer: Prediction, host_dispatch_us: float) -> Predi
     )
     quantities = tuple(
         replace(each, high=max(each.high, high_ms))
-        if each.name == EXECUTION and answer.extrapolated
+        if each.name == EXECUTION and parts.extrapolated
         else each
-        for each in answer.quantities
+        for each in parts.quantities
     )
-    return replace(answer, quantities=quantities, warnings=(*answer.warnings, warning))
+    return replace(parts, quantities=quantities, warnings=(*parts.warnings, warning))

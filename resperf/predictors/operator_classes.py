@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
 from resperf.devices.estimate import LAUNCH_MS
+from resperf.devices.facts import ideal_ms
 from resperf.errors import Message, UnsupportedError
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
 from resperf.settings import HALF_TYPES, Setting
-from resperf.units import DTYPE_BYTES, MS_PER_S
+from resperf.units import DTYPE_BYTES
 
 _LARGEST_VALUE_BYTES = 8
 """Bytes of a value of an unknown type: those of the widest types, int64 and float64."""
@@ -301,7 +302,7 @@ class _Work:
         facts = self.facts
         # Half precision is taken to be float16, and float32 to be computed without matrix cores.
         peak = facts.peak_flops_per_s if self.dtype else facts.peak_of("float16")
-        return flops * self.grown / peak * MS_PER_S
+        return ideal_ms(flops * self.grown, peak)
 
     def moved(self, count: float) -> float:
         """Return the time of bytes that grow with the batch."""

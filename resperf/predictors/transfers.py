@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -67,13 +69,22 @@ class Transfers(Record):
         coefficients = fit_terms(_terms(tensor_bytes[timed], steps), times_ms[timed])
         return cls(float(coefficients[0]), steps, tuple(coefficients[1:].tolist()), largest)
 
-    def predict(self, tensor_bytes: Array) -> Array:
+    def predict(self, tensor_bytes: Array | Sequence[float]) -> Array:
         """Return the time of each tensor in ms, shape (rows,)."""
         sizes = np.asarray(tensor_bytes, dtype=float)
         times_ms: Array = _terms(sizes, self.steps_bytes) @ np.array(
             [self.constant_ms, *self.ms_per_mb]
         )
         return times_ms
+
+    def outside(self, tensor_bytes: Array | Sequence[float]) -> list[str]:
+        """Say for each tensor why its copy is outside the measured range; empty if it is inside."""
+        # A time that does not depend on the size has no range.
+        largest = self.largest_bytes if any(self.ms_per_mb) else math.inf
+        return [
+            f"tensor of {size:.0f} B above {largest:.0f}" if size > largest else ""
+            for size in tensor_bytes
+        ]
 
 
 def _terms(tensor_bytes: Array, steps_bytes: tuple[float, ...]) -> Array:

@@ -13,7 +13,7 @@ from resperf.prediction import LayerPrediction, Prediction
 from resperf.quantities import PHASES, quantity
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.engine_nodes import nodes_of_layers
-from resperf.report.network import SHOWN_LAYERS, heading, notes_text, warnings_text
+from resperf.report.network import SHOWN_LAYERS, notes_text, warnings_text
 from resperf.report.side_by_side import order_agreement, slower_ms
 from resperf.report.tables import counted
 from resperf.settings import PLAIN_PRECISIONS
@@ -76,7 +76,7 @@ class EngineComparison:
     @property
     def differences(self) -> list[str]:
         """What is not the same on both sides, one phrase each."""
-        mine, setting, device = self.prediction, self.run.setting, self.run.platform.device
+        mine, setting, device = self.prediction.subject, self.run.setting, self.run.platform.device
         found = []
         if mine.device != device:
             found.append(f"predicted for {mine.device}, the engine ran on {device}")
@@ -120,10 +120,10 @@ def compare_with_engine(
     DatasetError
         If the engine has another batch size.
     """
-    if run.batch is not None and prediction.batch not in (None, run.batch):
+    if run.batch is not None and prediction.subject.batch not in (None, run.batch):
         raise DatasetError(
             f"{run.name} ran with batch {run.batch}, the prediction is of batch "
-            f"{prediction.batch}; give --batch {run.batch}"
+            f"{prediction.subject.batch}; give --batch {run.batch}"
         )
     nodes, matched_by = nodes_of_layers(run.layers, network)
     groups = _groups([frozenset(each.sources) for each in prediction.layers], nodes)
@@ -211,7 +211,7 @@ def engine_comparison_text(found: EngineComparison, *, every: bool = False) -> s
     batch = "" if run.batch is None else f", batch {run.batch}"
     words = ", ".join(filter(None, (version, setting.precision)))
     title = (
-        f"{heading(found.prediction)}: predicted\n"
+        f"{found.prediction.subject.title}: predicted\n"
         f"beside the engine {run.name}{batch}, on {run.platform.device} with {words}: measured"
     )
     parts = [
@@ -225,7 +225,7 @@ def engine_comparison_text(found: EngineComparison, *, every: bool = False) -> s
         _only_text("in the engine only",
                    [(each.ms, f"{_short(each.name)} ({each.type or 'unknown'})")
                     for each in found.engine_only], every),
-        warnings_text(found.prediction.warnings),
+        warnings_text(found.prediction.remarks.warnings),
     ]  # fmt: skip
     return "\n\n".join(filter(None, parts))
 

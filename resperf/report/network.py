@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resperf.bundle import Calibration
 from resperf.errors import Message, printable
 from resperf.measurement import layer_and_optimizer, written_kind
 from resperf.prediction import (
@@ -17,7 +18,7 @@ from resperf.prediction import (
     Prediction,
     QuantityPrediction,
 )
-from resperf.prediction.result import DISPATCH_OF_LAYERS
+from resperf.prediction.result import DISPATCH_OF_LAYERS, Overheads, Subject
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, rate_cell, table
 from resperf.settings import Mode
@@ -50,11 +51,13 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
     """
     parts = (
         _totals(result),
-        _parts(result, every) if isinstance(result, Prediction) and result.groups else "",
+        _parts(result, every) if isinstance(result, Prediction) and result.parts.groups else "",
         _layers(result, every) if result.layers else "",
         _skipped(result, every) if result.skipped else "",
-        notes_text(result.notes) if isinstance(result, Prediction) else "",
-        warnings_text(result.warnings),
+        notes_text(result.remarks.notes) if isinstance(result, Prediction) else "",
+        warnings_text(
+            result.remarks.warnings if isinstance(result, Prediction) else result.warnings
+        ),
     )
     return "\n\n".join(filter(None, parts))
 
@@ -67,14 +70,6 @@ def warnings_text(warnings: Sequence[str]) -> str:
 def notes_text(notes: Sequence[str]) -> str:
     """Return one line per note on which bundle answers."""
     return "\n".join(f"note: {note}" for note in dict.fromkeys(notes))
-
-
-def heading(result: Prediction | MeasuredNetwork) -> str:
-    """Name a network, its batch, and where it runs."""
-    if isinstance(result, Prediction):
-        return result.title
-    batch = "" if result.batch is None else f", batch {result.batch}"
-    return f"{result.network}{batch}, on {result.device} with {result.framework}"
 
 
 def quantity_line(found: QuantityPrediction) -> str:
@@ -96,17 +91,21 @@ def quantity_cell(value: float, unit: str) -> str:
 
 
 def _totals(result: Prediction | MeasuredNetwork) -> str:
+    count = result.remarks.calibrated_with if isinstance(result, Prediction) else 0
+    calibrated = [f"calibrated with {counted(count, 'network')}"] if count else []
     if (
         isinstance(result, Prediction)
-        and result.rule == WHOLE_NETWORK
+        and result.total.rule == WHOLE_NETWORK
         and math.isnan(result.phases.execution_ms)
     ):
-        lines = [f"{heading(result)}: predicted", *map(quantity_line, result.quantities)]
-        return "\n".join([*lines, *filter(None, [_calibrated(result)])])
+        lines = [f"{result.subject.title}: predicted", *map(quantity_line, result.parts.quantities)]
+        return "\n".join([*lines, *calibrated])
     remarks = {"total": _total_remark(result), "execution": _contents(result)}
-    lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
+    lines = [
+        f"{result.subject.title}: {'predicted' if isinstance(result, Prediction) else 'measured'}"
+    ]
     if isinstance(result, Prediction):
-        remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
+        remarks |= dict.fromkeys(result.overheads.estimated_phases, ESTIMATED)
         lines += incomplete_lines(result)
     times_ms = {"total": result.total_ms} | {
         f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
@@ -125,11 +124,16 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
         return "\n".join(lines)
-    lines += [quantity_line(each) for each in result.quantities if each.name not in PHASES]
+    lines += [quantity_line(each) for each in result.parts.quantities if each.name not in PHASES]
     if result.layers:
         lines.append(_coverage(result))
-    lines += filter(None, (_origins(result), _host(result), _calibrated(result), _scaled(result)))
-    lines += [f"assumed: {printable(each)}" for each in result.assumed]
+    lines += filter(None, [_origins(result)])
+    if not math.isnan(result.overheads.host_ms):
+        lines.append(_host(result))
+    lines += calibrated
+    if result.remarks.calibrated_by is not None:
+        lines.append(_scaled(result.remarks.calibrated_by))
+    lines += [f"assumed: {printable(each)}" for each in result.remarks.assumed]
     return "\n".join(lines)
 
 
@@ -154,8 +158,8 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     if prediction.skipped:
         skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
-    if prediction.missing_costs:
-        names = " and ".join(f"no {each.name}" for each in prediction.missing_costs)
+    if prediction.overheads.missing_costs:
+        names = " and ".join(f"no {each.name}" for each in prediction.overheads.missing_costs)
         lines.append(
             "the total does not include overhead between layers: the bundle's dataset holds "
             f"{names}"
@@ -186,7 +190,7 @@ def _origins(prediction: Prediction) -> str:
         return ""
     words = {
         "measured": "learnt from measurements of this device",
-        "inferred": f"inferred from {prediction.inferred_from or 'other devices'}",
+        "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
         "estimated": f"{ESTIMATED} from data sheets and other measurements",
         "host": "waiting for the host",
         "given": "given by the user",
@@ -198,31 +202,21 @@ def _origins(prediction: Prediction) -> str:
 
 
 def _host(prediction: Prediction) -> str:
-    """Compare the host's dispatch with the device's time, if it is known."""
-    if math.isnan(prediction.host_dispatch_us):
-        return ""
-    device_ms = prediction.phases.execution_ms - prediction.waiting_ms
+    """Compare the host's dispatch with the device's time."""
+    costs, total = prediction.overheads, prediction.total
+    device_ms = total.phases.execution_ms - total.waiting_ms
     learnt = " (of the hosts that measured; yours: --host-dispatch-us)"
-    source = learnt if prediction.host_dispatch_source == DISPATCH_OF_LAYERS else ""
-    dispatch = f"{round(prediction.host_dispatch_us, 1):g} us{source}"
+    source = learnt if costs.host_dispatch_source == DISPATCH_OF_LAYERS else ""
+    dispatch = f"{round(costs.host_dispatch_us, 1):g} us{source}"
     return (
-        f"execution is the larger of host dispatch, {dispatch} x {prediction.kernels} kernels = "
-        f"{ms_cell(prediction.host_ms)} ms, and device time, "
+        f"execution is the larger of host dispatch, {dispatch} x {costs.kernels} kernels = "
+        f"{ms_cell(costs.host_ms)} ms, and device time, "
         f"{ms_cell(device_ms)} ms"
     )
 
 
-def _calibrated(prediction: Prediction) -> str:
-    """Say how many networks' runs the prediction is calibrated with."""
-    count = prediction.calibrated_with
-    return f"calibrated with {counted(count, 'network')}" if count else ""
-
-
-def _scaled(prediction: Prediction) -> str:
+def _scaled(found: Calibration) -> str:
     """Say by what the times were scaled to this machine, and how sure that is."""
-    found = prediction.calibrated_by
-    if found is None:
-        return ""
     factors = ", ".join(
         f"{group} {found.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
         for group, doubt in found.factor_ci.items()
@@ -243,10 +237,10 @@ def _total_remark(result: Prediction | MeasuredNetwork) -> str:
     if not math.isnan(result.low_ms):
         part = " of what is predicted" if result.skipped else ""
         parts.append(f"90% interval{part} {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
-    if isinstance(result, Prediction) and result.extrapolated:
-        parts.append(f"extrapolated: {result.extrapolated}")
-    if result.estimated_ms > 0:
-        parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
+    if result.parts.extrapolated:
+        parts.append(f"extrapolated: {result.parts.extrapolated}")
+    if (estimated_ms := result.origins["estimated_ms"]) > 0:
+        parts.append(f"{ms_cell(estimated_ms)} of it {ESTIMATED}")
     if result.lower_bound_ms > 0:
         parts.append(f"at least {ms_cell(result.lower_bound_ms)} at the device's peak")
     return ", ".join(parts)
@@ -254,16 +248,15 @@ def _total_remark(result: Prediction | MeasuredNetwork) -> str:
 
 def _contents(result: Prediction | MeasuredNetwork) -> str:
     """List the parts of the execution phase that are not layers."""
+    costs = result.overheads if isinstance(result, Prediction) else result
     parts = []
-    if result.call_ms > 0:
-        parts.append(f"per-run overhead {ms_cell(result.call_ms)}")
-    if result.reshapes_ms > 0:
-        mark = (
-            f", {ESTIMATED}" if isinstance(result, Prediction) and result.reshapes_estimated else ""
-        )
-        parts.append(f"reshapes {ms_cell(result.reshapes_ms)}{mark}")
-    if isinstance(result, Prediction) and result.overhead_ms > 0:
-        parts.append(f"overhead between layers {ms_cell(result.overhead_ms)}")
+    if costs.call_ms > 0:
+        parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
+    if costs.reshapes_ms > 0:
+        mark = f", {ESTIMATED}" if isinstance(costs, Overheads) and costs.reshapes_estimated else ""
+        parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
+    if isinstance(costs, Overheads) and costs.overhead_ms > 0:
+        parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
     return f"of this {', '.join(parts)}" if parts else ""
 
 
@@ -273,7 +266,7 @@ def _parts(prediction: Prediction, every: bool) -> str:
         "groups of operators: attributed from the times of whole networks, not measured; bands of "
         "equally good fits"
     )
-    found = [prediction.groups, *([prediction.classes] if every else [])]
+    found = [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
     rows = [
         [each.name, ms_cell(each.ms), f"{ms_cell(each.low)}-{ms_cell(each.high)}",
          percent_cell(each.ms / prediction.total_ms)]
@@ -323,7 +316,7 @@ def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
     Only the first of many nodes are named unless `every` is true.
     """
     rows = []
-    for node in prediction.nodes:
+    for node in prediction.parts.nodes:
         remark = "" if node.role == "execution" else node.role
         layer, reason = ("", node.reason) if node.layer is None else (_fields(node.layer.key), "")
         remarks = "; ".join(filter(None, [remark, reason]))
@@ -331,7 +324,7 @@ def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
         rows.append([node.op, sources, layer, remarks])
     headings = ("kernel", "from nodes", "layer", "remark")
     kernels = table(headings, rows, text=headings)
-    return f"lowered by {prediction.lowering}, in the order they run\n{kernels}"
+    return f"lowered by {prediction.parts.lowering}, in the order they run\n{kernels}"
 
 
 def _named(names: Sequence[str], most: int) -> str:
@@ -377,20 +370,20 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     if len(largest) > len(lines):
         lines.append(f"and {len(largest) - len(lines)} more reasons")
     unread = next((reason.unread for reason in reasons if reason.unread), "")
-    if unread and isinstance(result, Prediction) and result.rule != WHOLE_NETWORK:
+    if unread and isinstance(result, Prediction) and result.total.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")
     return "\n".join(
         [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
     )
 
 
-def _distinct_names(predictions: Sequence[Prediction]) -> list[str]:
+def _distinct_names(predictions: Sequence[Subject]) -> list[str]:
     """Name each prediction by its device; if bundles of a device differ, by its bundle's name."""
     bundles: dict[tuple[str, str], set[str]] = {}
     for each in predictions:
         bundles.setdefault((each.device, each.framework), set()).add(each.bundle)
 
-    def name(each: Prediction) -> str:
+    def name(each: Subject) -> str:
         others = bundles[each.device, each.framework]
         if len(others) == 1:
             return each.device
@@ -400,6 +393,10 @@ def _distinct_names(predictions: Sequence[Prediction]) -> list[str]:
         return folder if folder.startswith(f"{each.device}-") else f"{each.device} ({folder})"
 
     return [name(each) for each in predictions]
+
+
+def _batch_cell(batch: int | None) -> str:
+    return UNKNOWN_BATCH if batch is None else str(batch)
 
 
 def _said(lines: Iterable[tuple[str, str]]) -> list[str]:
@@ -421,38 +418,40 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     failures : sequence of Failure
         Bundles that cannot predict the network.
     """
-    names = _distinct_names(predictions)
+    subjects = [each.subject for each in predictions]
+    names = _distinct_names(subjects)
     rows = [
-        [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
+        [name, each.subject.framework, _batch_cell(each.subject.batch),
          "" if each.complete else INCOMPLETE, ms_cell(each.total_ms), interval_cell(each),
-         ms_cell(each.phases.execution_ms), ms_cell(each.estimated_ms),
+         ms_cell(each.phases.execution_ms), ms_cell(each.origins["estimated_ms"]),
          str(len(each.skipped) or ""),
-         "network" if each.extrapolated else str(sum(not x.in_range for x in each.layers))]
+         "network" if each.parts.extrapolated else str(sum(not x.in_range for x in each.layers))]
         for name, each in zip(names, predictions, strict=True)
     ]  # fmt: skip
-    parts = [predictions[0].network if predictions else "no bundle can predict this network"]
+    parts = [subjects[0].network if predictions else "no bundle can predict this network"]
     if rows:
         headings = (
             "device", "framework", "batch", "", "total ms", "90% interval", "execution",
             "estimated", "skipped", "out of range",
         )  # fmt: skip
         parts[0] += "\n" + table(headings, rows, text=TEXT_HEADINGS)
-    pairs = {(name, each.framework) for name, each in zip(names, predictions, strict=True)}
+    pairs = {(name, each.framework) for name, each in zip(names, subjects, strict=True)}
     counts = Counter(name for name, _ in pairs)
     lacking, notes, warnings = [], [], []
     for name, each in zip(names, predictions, strict=True):
-        place = f"{name} with {each.framework}" if counts[name] > 1 else name
+        place = f"{name} with {each.subject.framework}" if counts[name] > 1 else name
         lacking += [(place, f": {line}") for line in incomplete_lines(each, listed=False)]
-        notes += [(place, f": {note}") for note in each.notes]
+        notes += [(place, f": {note}") for note in each.remarks.notes]
         # Each device would name another layer and reason; the table has the number.
-        warnings += [(place, f": {Message.of(line).general}") for line in each.warnings]
+        warnings += [(place, f": {Message.of(line).general}") for line in each.remarks.warnings]
     failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
     parts += [
         "\n".join(f"not predicted for {line}" for line in _said(failed)),
         "\n".join(f"damaged: {each.error}" for each in failures if not each.device),
         "\n".join(_said(lacking)),
         "\n".join(
-            f"assumed: {printable(x)}" for x in (predictions[0].assumed if predictions else ())
+            f"assumed: {printable(x)}"
+            for x in (predictions[0].remarks.assumed if predictions else ())
         ),
         notes_text(_said(notes)),
         warnings_text(_said(warnings)),
@@ -470,10 +469,10 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
     """
     rows = []
     for each in results:
-        batch = math.nan if each.batch is None else each.batch
         predicted = each if isinstance(each, Prediction) else None
+        batch = math.nan if each.subject.batch is None else each.subject.batch
         rows.append(
-            [UNKNOWN_BATCH if each.batch is None else str(each.batch),
+            [_batch_cell(each.subject.batch),
              INCOMPLETE if predicted and not predicted.complete else "",
              ms_cell(each.total_ms), interval_cell(predicted) if predicted else "",
              ms_cell(each.total_ms / batch), rate_cell(batch / each.total_ms * MS_PER_S)]

@@ -10,7 +10,6 @@ from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.network import (
     SHOWN_LAYERS,
-    heading,
     incomplete_lines,
     layer_remarks,
     warnings_text,
@@ -44,10 +43,10 @@ def side_by_side_text(
     more = "" if len(shown) == len(rows) else f": {len(shown)} of {len(rows)}, --all shows all"
     totals = comparison_table(total_comparison(prediction, measured), title="")
     parts = [
-        f"{heading(measured)}\n{totals}",
+        f"{measured.subject.title}\n{totals}",
         f"layers, slowest first{more}\n" + comparison_table(shown, title="layer"),
         order_agreement(rows),
-        warnings_text((*prediction.warnings, *measured.warnings)),
+        warnings_text((*prediction.remarks.warnings, *measured.warnings)),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -118,8 +117,10 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
         ComparisonRow("  preprocess", None, mine.preprocess_ms, theirs.preprocess_ms),
         ComparisonRow("  execution", None, mine.execution_ms, theirs.execution_ms),
         ComparisonRow("    sum of layers", None, layers_ms, measured.layers_ms),
-        ComparisonRow("    per-run overhead", None, prediction.call_ms, measured.call_ms),
-        ComparisonRow("    reshapes", None, prediction.reshapes_ms, measured.reshapes_ms),
-        ComparisonRow("    remainder", None, prediction.overhead_ms, measured.remainder_ms, rest),
+        ComparisonRow("    per-run overhead", None, prediction.overheads.call_ms, measured.call_ms),
+        ComparisonRow("    reshapes", None, prediction.overheads.reshapes_ms, measured.reshapes_ms),
+        ComparisonRow(
+            "    remainder", None, prediction.overheads.overhead_ms, measured.remainder_ms, rest
+        ),
         ComparisonRow("  postprocess", None, mine.postprocess_ms, theirs.postprocess_ms),
     ]

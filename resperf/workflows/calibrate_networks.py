@@ -352,24 +352,24 @@ def timed_prediction(
             # What no kind of layer describes is known by its operator.
             group = group_of(layer_from_key(layer.key)) if layer.key else layer.kind
             kinds_ms[group] = kinds_ms.get(group, 0.0) + layer.execution_ms
-    layers = layers_behind_each_other(prediction.nodes)
+    layers = layers_behind_each_other(prediction.parts.nodes)
+    costs, total_ms = prediction.overheads, prediction.total_ms
     # What the bundle does not know is not in the total either.
-    overhead_ms = 0.0 if math.isnan(prediction.overhead_ms) else prediction.overhead_ms
+    overhead_ms = 0.0 if math.isnan(costs.overhead_ms) else costs.overhead_ms
     alone_ms = sum(kinds_ms.values()) + overhead_ms
-    total_ms = prediction.total_ms
     if quantity == EXECUTION:
         total_ms = prediction.phases.execution_ms
-    if prediction.waiting_ms and measured_ms <= total_ms:
+    if prediction.total.waiting_ms and measured_ms <= total_ms:
         raise UnsupportedError(
-            f"it took {measured_ms:.3g} ms, and the host's dispatch of its {prediction.kernels} "
+            f"it took {measured_ms:.3g} ms, and the host's dispatch of its {costs.kernels} "
             f"kernels alone {total_ms:.3g} ms, which says nothing of its layers"
         )
     return TimedNetwork(
         network=name,
-        batch=prediction.batch,
+        batch=prediction.subject.batch,
         measured_ms=measured_ms,
         kinds_ms=kinds_ms,
         layers=len(layers),
         inter_layer_mb=inter_layer_bytes(layers) / 1e6,
-        rest_ms=total_ms - prediction.waiting_ms - alone_ms,
+        rest_ms=total_ms - prediction.total.waiting_ms - alone_ms,
     )

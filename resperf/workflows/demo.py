@@ -106,7 +106,7 @@ def run_demo(
     rows, runs = [], []
     with reference_monitor(device, bundle=bundle) as monitor:
         for (path, batch), prediction in zip(judged, predictions, strict=True):
-            tell(f"      {path.stem}, batch {prediction.batch}")
+            tell(f"      {path.stem}, batch {prediction.subject.batch}")
             run = measure_network(
                 path, device, batch=batch, seconds=NETWORK_SECONDS, layers=False, monitor=monitor
             )

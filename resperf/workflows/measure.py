@@ -23,9 +23,10 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
-from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, values_of
+from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, Subject
 from resperf.quantities import PHASES, layer_quantity
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
+from resperf.units import json_values
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -43,8 +44,8 @@ class MeasuredNetwork:
 
     Attributes
     ----------
-    network, device, framework : str
-    batch : int or None
+    subject : Subject
+        Without what a prediction says of its bundle.
     phases : PhaseTimes
         Medians; see `resperf.campaign.guarded.GuardedRuns`. A re-layout of the network's input or
         output, which a framework runs within its per-run overhead, is counted in preprocess or
@@ -75,10 +76,7 @@ class MeasuredNetwork:
         the network's edges in its execution.
     """
 
-    network: str
-    device: str
-    framework: str
-    batch: int | None
+    subject: Subject
     phases: PhaseTimes
     percentiles_ms: Mapping[str, float]
     runs: int
@@ -121,10 +119,13 @@ class MeasuredNetwork:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
-        return values_of(
-            self, *SHARED, "percentiles_ms", "runs", "call_ms", "reshapes_ms", "remainder_ms",
+        names = (
+            *SHARED, "percentiles_ms", "runs", "call_ms", "reshapes_ms", "remainder_ms",
             "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
         )  # fmt: skip
+        values = {**vars(self.subject), **vars(self)}
+        values |= {"total_ms": self.total_ms, "remainder_ms": self.remainder_ms}
+        return {name: json_values(values[name]) for name in names}
 
 
 @contextmanager
@@ -214,10 +215,7 @@ def measure_network(
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     setting = dataclasses.replace(row.setting, batch=network.batch, shapes=given)
     result = MeasuredNetwork(
-        network=network.name,
-        device=row.platform.device,
-        framework=row.setting.framework,
-        batch=network.batch,
+        Subject(network.name, row.platform.device, row.setting.framework, network.batch),
         phases=_median_phases(timed),
         percentiles_ms=_percentiles(timed),
         runs=len(timed.totals_ms),

@@ -241,7 +241,9 @@ def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     assert made.costs["call_ms"] == 0.0201
     assert "probe_call_us" not in made.costs
     prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
-    assert any("measured on another machine (another" in each for each in prediction.warnings)
+    assert any(
+        "measured on another machine (another" in each for each in prediction.remarks.warnings
+    )
     # It is a bundle of this machine, which is calibrated as any other.
     again = ["calibrate", tmp_path / "here", "--networks", networks, "--batch", "2"]
     cli.text(*again, "--seconds", "0.5")

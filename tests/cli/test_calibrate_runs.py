@@ -172,7 +172,7 @@ def test_layers_of_a_cpu_bundle_are_corrected_by_runs(bundle, perceptron, runs, 
     before, after = (
         predict_network(read_network(networks[0], batch=BATCH), each) for each in (loaded, made)
     )
-    assert after.calibrated_with == 11
+    assert after.remarks.calibrated_with == 11
     assert after.layers[0].execution_ms == pytest.approx(
         SLOWER * before.layers[0].execution_ms, rel=0.03
     )
@@ -281,9 +281,9 @@ def test_what_the_host_takes_is_not_taken_for_layers(
     bundle = choose(Query("v100", bundle=folder)).bundle
     chosen = networks[4:9]
     found = [predict_network(read_network(each, batch=BATCH), bundle) for each in chosen]
-    device_ms = [each.phases.execution_ms - each.waiting_ms for each in found]
+    device_ms = [each.phases.execution_ms - each.total.waiting_ms for each in found]
     # All wait for the host, which needs 0.5 ms for each of 17 kernels.
-    assert all(each.waiting_ms > 1 for each in found)
+    assert all(each.total.waiting_ms > 1 for each in found)
     # The first one had a faster host; the others' devices need twice as long, more than the host.
     times_ms = [8.0, *(2 * each for each in device_ms[1:])]
     lines = [

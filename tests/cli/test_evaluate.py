@@ -170,10 +170,13 @@ def test_an_incomplete_total_is_noted(
         predict(NETWORKS / f"{name}.onnx", bundle=bundle, batch=1) for name in ("lenet5", "alexnet")
     ]
     incomplete = [each for each in predicted if not isinstance(each, list) and not each.complete]
-    assert "alexnet" in {each.network for each in incomplete}
+    assert "alexnet" in {each.subject.network for each in incomplete}
     error = cli.run("evaluate", path, "--bundle", bundle).err
     for each in incomplete:
-        assert f"{each.network}: its total leaves out {len(each.skipped)} operators and " in error
+        assert (
+            f"{each.subject.network}: its total leaves out {len(each.skipped)} operators and "
+            in error
+        )
     assert error.count("its total leaves out") == len(incomplete)
 
 

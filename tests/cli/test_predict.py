@@ -18,7 +18,7 @@ from onnx.helper import make_node
 import resperf
 from resperf.bundle import Bundle
 from resperf.layers import Dense, layer_from_key
-from resperf.prediction.network import STATE_WIDTH
+from resperf.prediction.calibrated import STATE_WIDTH
 from resperf.testing.synthetic import closed_form_ms
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -123,7 +123,10 @@ def test_the_python_api_says_the_same(bundle, cli):
     document = cli.document("predict", LENET, "--bundle", bundle, "--batch", "4")
     prediction = resperf.predict(LENET, device="cpu", batch=4, bundle=bundle)
     assert prediction.total_ms == pytest.approx(document["total_ms"])
-    assert [each.batch for each in resperf.predict(LENET, batch=[1, 2], bundle=bundle)] == [1, 2]
+    assert [each.subject.batch for each in resperf.predict(LENET, batch=[1, 2], bundle=bundle)] == [
+        1,
+        2,
+    ]
 
 
 def test_other_threads_than_the_bundles_are_a_warning(bundle, cli):

@@ -151,7 +151,7 @@ def test_what_cannot_be_stated_is_refused(detector, bundle, cli, words, message)
 
 def test_python_takes_the_same_and_refuses_times_that_are_none(warped, bundle):
     prediction = resperf.predict(warped, bundle=bundle, custom_ms={"my.ops.Warp": 0.25})
-    assert prediction.given_ms == 0.5
+    assert prediction.origins["given_ms"] == 0.5
     with pytest.raises(UnsupportedError, match="nan ms is not a time above 0"):
         resperf.predict(warped, bundle=bundle, custom_ms={"my.ops.Warp": float("nan")})
 

@@ -123,9 +123,9 @@ def test_integers_of_numpy_are_integers() -> None:
     assert [each.to_json() for each in array] == [each.to_json() for each in plain]
     shapes = {"x": np.array([2, 40, 4, 4])}
     model = network(8)
-    assert resperf.predict(model, device="h100", shapes=shapes).batch == 2
+    assert resperf.predict(model, device="h100", shapes=shapes).subject.batch == 2
     one = resperf.predict(model, device="h100", batch=np.uint8(2))
-    assert type(one.batch) is int
+    assert type(one.subject.batch) is int
     assert one.to_json() == resperf.predict(model, device="h100", batch=2).to_json()
     for wrong in (2.0, "2", np.float32(2)):
         with pytest.raises(ShapeError, match=r"batch .* is not an integer"):
@@ -141,13 +141,13 @@ def test_many_networks_are_predicted_as_each_alone(device: str, models) -> None:
     given = [*models, LENET]
     together = resperf.predict_many(given, device=device, batch=4)
     alone = [resperf.predict(each, device=device, batch=4) for each in given]
-    assert [each.network for each in together] == ["of_8", "of_300", "of_24", "lenet5"]
+    assert [each.subject.network for each in together] == ["of_8", "of_300", "of_24", "lenet5"]
     for one, other in zip(together, alone, strict=True):
         # Matrix products of many rows add up in another order.
         assert one.total_ms == pytest.approx(other.total_ms, rel=1e-5)
         assert [each.key for each in one.layers] == [each.key for each in other.layers]
-        assert one.notes == other.notes
-        assert one.warnings == other.warnings
+        assert one.remarks.notes == other.remarks.notes
+        assert one.remarks.warnings == other.remarks.warnings
     assert resperf.predict_many([], device=device) == []
 
 

@@ -22,10 +22,12 @@ from resperf.network import Network, Node, Tensor
 from resperf.platform import Accelerator, this_platform
 from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
+from resperf.prediction.calibrated import STATE_WIDTH
 from resperf.prediction.choice import Query, choose
 from resperf.prediction.data_sheet import limits_of
+from resperf.prediction.interval import bound
 from resperf.prediction.layers import layer_times
-from resperf.prediction.network import STATE_WIDTH
+from resperf.predictors.transfers import Transfers
 from resperf.settings import Setting
 
 CONV = Conv(batch=1, channels_in=3, height=4, width=4, kernel_height=3, kernel_width=3,
@@ -103,9 +105,6 @@ class FakeBundle:
             ),
         )  # fmt: skip
 
-    def with_estimates(self, _costs, _copies, _how) -> FakeBundle:
-        return self
-
     def own_quantity(self, _kind: str) -> str:
         return self.layer_quantity
 
@@ -132,11 +131,10 @@ class FakeBundle:
             reason=tuple("height=4 below 8" if each else "" for each in far),
         )
 
-    def transfer_ms(self, phase: str, tensor_bytes: Sequence[int]) -> np.ndarray:
-        return np.asarray(tensor_bytes) * 1e-6
-
-    def transfers_outside(self, phase: str, tensor_bytes: Sequence[int]) -> list[str]:
-        return [f"{phase} of {each}" if each > self.largest_bytes else "" for each in tensor_bytes]
+    @property
+    def transfers(self) -> dict[str, Transfers]:
+        copies = Transfers(0.0, (0.0,), (1.0,), self.largest_bytes)
+        return {"preprocess_ms": copies, "postprocess_ms": copies}
 
 
 IMAGE = Tensor("image", (1, 3, 4, 4), "float32")  # 48 values, 192 bytes
@@ -177,9 +175,9 @@ def test_three_phases_add_up_transfers_layers_views_and_one_session_call(predict
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0 + 0.002 + 0.05)
     assert prediction.phases.postprocess_ms == pytest.approx(40e-6 + 0.3)
     assert prediction.total_ms == pytest.approx(0.300208 + 3.552 + 0.30004)
-    assert (prediction.call_ms, prediction.reshapes_ms) == (0.05, 0.002)
+    assert (prediction.overheads.call_ms, prediction.overheads.reshapes_ms) == (0.05, 0.002)
     assert prediction.skipped == ()
-    assert prediction.rule == "three_phase"
+    assert prediction.total.rule == "three_phase"
 
 
 def test_layers_behind_each_other_cost_what_was_calibrated(predict_nodes):
@@ -189,9 +187,9 @@ def test_layers_behind_each_other_cost_what_was_calibrated(predict_nodes):
     layers = [node.layer for node in NODES if node.role == "execution"]
     read_mb = sum(layer.input_bytes for layer in layers[1:]) / 1e6
     charged = predict_nodes(NODES, bundle)
-    assert charged.overhead_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
-    assert charged.total_ms == pytest.approx(plain.total_ms + charged.overhead_ms)
-    assert plain.overhead_ms == 0.0
+    assert charged.overheads.overhead_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
+    assert charged.total_ms == pytest.approx(plain.total_ms + charged.overheads.overhead_ms)
+    assert plain.overheads.overhead_ms == 0.0
 
 
 WIDE = Dense(batch=1, features_in=2048, features_out=2048)
@@ -216,7 +214,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
     assert fc.execution_ms == pytest.approx(1.0 - nearer_ms, rel=1e-3)
     assert fc.low_ms == pytest.approx(0.9 - nearer_ms, rel=1e-3)
     assert fc.high_ms == pytest.approx(1.25 - nearer_ms, rel=1e-3)
-    assert prediction.overhead_ms == 0
+    assert prediction.overheads.overhead_ms == 0
     # The published rule adds up isolated layers.
     paper = predict_nodes(nodes, with_weights_costs(0.007, method="resperfnet"))
     assert paper.layers[-1].execution_ms == 1.0
@@ -240,8 +238,10 @@ def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypa
     alone = layers_alone(network, bundle)
     assert [layer.execution_ms for layer in alone.layers] == [2.0, 1.0]
     assert alone.total_ms == whole.total_ms
-    assert alone.overhead_ms == pytest.approx(whole.layers[-1].execution_ms - 1.0, abs=1e-4)
-    assert alone.overhead_ms < 0
+    assert alone.overheads.overhead_ms == pytest.approx(
+        whole.layers[-1].execution_ms - 1.0, abs=1e-4
+    )
+    assert alone.overheads.overhead_ms < 0
 
 
 def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
@@ -255,8 +255,8 @@ def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
     assert (conv.low_ms, conv.high_ms) == pytest.approx((0.9 * 1.5, 1.25 * 1.5))
     assert (pool.execution_ms, dense.execution_ms) == pytest.approx((0.05, 1.0))
     assert prediction.phases.execution_ms == pytest.approx(1.5 + 0.05 + 1.0 + 0.002 + 0.05)
-    assert math.isnan(prediction.host_dispatch_us)
-    assert prediction.host_dispatch_source == ""
+    assert math.isnan(prediction.overheads.host_dispatch_us)
+    assert prediction.overheads.host_dispatch_source == ""
     monkeypatch.setattr(FakeBundle, "isolated", lambda self: self, raising=False)
     network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
     alone = layers_alone(network, bundle)
@@ -272,8 +272,8 @@ def test_the_papers_rule_is_equation_2(predict_nodes, method):
     assert prediction.phases.preprocess_ms == pytest.approx(0.7 + 0.3)  # conv1 is first
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
     assert prediction.phases.postprocess_ms == pytest.approx(0.9 + 0.3)  # fc is last
-    assert (prediction.call_ms, prediction.reshapes_ms) == (0.0, 0.0)
-    assert prediction.rule == "resperfnet"
+    assert (prediction.overheads.call_ms, prediction.overheads.reshapes_ms) == (0.0, 0.0)
+    assert prediction.total.rule == "resperfnet"
 
 
 def test_the_papers_rule_lists_an_outer_phase_that_it_cannot_predict(predict_nodes):
@@ -300,7 +300,7 @@ def test_unknown_costs_are_listed_too(predict_nodes):
         ("flat", "Flatten"),
         ("session", "call"),
     ]
-    assert [(each.name, each.reason) for each in prediction.missing_costs] == [
+    assert [(each.name, each.reason) for each in prediction.overheads.missing_costs] == [
         ("overhead_ms_per_layer", "the bundle's dataset holds no overhead_ms_per_layer"),
         ("overhead_ms_per_mb", "the bundle's dataset holds no overhead_ms_per_mb"),
     ]
@@ -317,13 +317,13 @@ def test_unknown_costs_are_listed_too(predict_nodes):
 def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predict_nodes):
     costs = {"call_ms": 0.05, "reshape_ms": 0.002, "overhead_ms_per_layer": 0.5}
     prediction = predict_nodes(NODES, FakeBundle(costs=costs))
-    assert prediction.overhead_ms == pytest.approx(3 * 0.5)
-    assert [each.name for each in prediction.missing_costs] == ["overhead_ms_per_mb"]
+    assert prediction.overheads.overhead_ms == pytest.approx(3 * 0.5)
+    assert [each.name for each in prediction.overheads.missing_costs] == ["overhead_ms_per_mb"]
     assert not prediction.complete
     # The in-network correction replaces both.
     bundle = FakeBundle(costs=costs)
     bundle.learn({}, 0.01, 0.0, math.inf)
-    assert predict_nodes(NODES, bundle).missing_costs == ()
+    assert predict_nodes(NODES, bundle).overheads.missing_costs == ()
     # The published rule needs neither.
     assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
 
@@ -332,7 +332,7 @@ def test_one_layer_alone_reads_nothing_of_another(predict_nodes):
     bundle = FakeBundle(costs={"call_ms": 0.05, "overhead_ms_per_layer": 0.5})
     prediction = predict_nodes([NODES[1]], bundle)
     assert prediction.complete
-    assert prediction.overhead_ms == 0.5
+    assert prediction.overheads.overhead_ms == 0.5
 
 
 def test_a_phase_of_which_nothing_is_known_is_unknown_and_not_zero(predict_nodes):
@@ -385,7 +385,9 @@ def test_strict_about_the_range_names_what_is_outside(predict_nodes):
         predict_nodes((*NODES, LRN), strict="range")
     far = FakeBundle()
     far.largest_bytes = 100
-    with pytest.raises(UnsupportedError, match=r"1 layers and copies .*copy of image: preprocess"):
+    with pytest.raises(
+        UnsupportedError, match=r"1 layers and copies .*copy of image: tensor of 192 B above 100"
+    ):
         predict_nodes(NODES, far, strict="range")
 
 
@@ -400,18 +402,18 @@ def test_a_layer_out_of_range_is_flagged_with_its_reason(predict_nodes):
     flags = {layer.name: (layer.in_range, layer.reason) for layer in prediction.layers}
     assert flags["pool1"] == (False, "height=4 below 8")
     assert flags["conv1"] == (True, "")
-    assert prediction.warnings[-1] == (
+    assert prediction.remarks.warnings[-1] == (
         "1 of 5 layers are outside the trained range, first pool1 (height=4 below 8)"
     )
 
 
 def test_notes_of_reading_and_lowering_reach_the_user(predict_nodes):
-    assert predict_nodes(NODES).warnings == ("batch set", "a note")
+    assert predict_nodes(NODES).remarks.warnings == ("batch set", "a note")
 
 
 def test_other_threads_bring_a_warning(predict_nodes):
-    assert predict_nodes(NODES, threads=2).warnings == ("batch set", "a note")
-    assert "2 threads, not 4" in predict_nodes(NODES, threads=4).warnings[0]
+    assert predict_nodes(NODES, threads=2).remarks.warnings == ("batch set", "a note")
+    assert "2 threads, not 4" in predict_nodes(NODES, threads=4).remarks.warnings[0]
 
 
 def test_the_json_form_has_the_promised_keys_first(predict_nodes):
@@ -463,7 +465,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     assert flagged.lower_bound_ms == pytest.approx(0.1327, rel=0.01)
     assert flagged.to_json()["layers"][0]["below_bound"] is True
     assert any("1 of 1 layers are predicted faster than the device's peak, first fc (0.05 ms, at "
-               "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
+               "least 0.133 ms)" in warning for warning in flagged.remarks.warnings)  # fmt: skip
     bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.15})
     bundle.device = "1080ti"
     assert not predict_nodes([node], bundle).layers[0].below_bound
@@ -480,12 +482,13 @@ def test_different_layers_of_a_processor_err_independently(predict_nodes) -> Non
         assert bound_ms == pytest.approx(prediction.total_ms * math.exp(width))
     # Repeats of one layer err alike.
     pools = [LoweredNode(f"pool{place}", "MaxPool", POOL, "execution") for place in range(4)]
-    four = replace(predict_nodes(pools, bundle), common_width=0.0)
-    assert four.high_ms == pytest.approx(1.25 * four.total_ms)
+    four = predict_nodes(pools, bundle)
+    values = four.parts, four.overheads, four.total
+    assert bound(*values, common_width=0.0).high_ms == pytest.approx(1.25 * four.total_ms)
     # Where a bound leaves nothing of the layers, it leaves nothing of the total.
     (pool,) = predict_nodes(pools[:1], bundle).layers
-    none = replace(four, layers=(replace(pool, low_ms=0.0),))
-    assert none.low_ms == 0.0
+    none = replace(four.parts, layers=(replace(pool, low_ms=0.0),))
+    assert bound(none, *values[1:], common_width=0.0).low_ms == 0.0
 
 
 @pytest.fixture
@@ -499,7 +502,7 @@ def with_additions() -> FakeBundle:
 
 def test_a_processor_estimates_what_has_no_predictor(predict_nodes, with_additions, monkeypatch):
     moved = 7_680_000
-    monkeypatch.setattr(module, "work_of", lambda *_: Work(0.0, moved))
+    monkeypatch.setattr("resperf.prediction.times.work_of", lambda *_: Work(0.0, moved))
     prediction = predict_nodes((*NODES, LRN), with_additions)
     assert prediction.skipped == ()
     by_name = {layer.name: layer for layer in prediction.layers}
@@ -519,7 +522,7 @@ def test_a_processor_estimates_what_has_no_predictor(predict_nodes, with_additio
 
 
 def test_what_cannot_be_estimated_is_skipped(predict_nodes, with_additions, monkeypatch):
-    monkeypatch.setattr(module, "work_of", lambda *_: Work(math.nan, math.nan))
+    monkeypatch.setattr("resperf.prediction.times.work_of", lambda *_: Work(math.nan, math.nan))
     assert [each.name for each in predict_nodes((*NODES, LRN), with_additions).skipped] == ["norm"]
     # A predictor that says nothing of a large addition says nothing of the speed of memory.
     with_additions._times_ms = {
@@ -531,7 +534,7 @@ def test_what_cannot_be_estimated_is_skipped(predict_nodes, with_additions, monk
 
 
 def test_estimates_of_one_kind_err_alike(predict_nodes, with_additions, monkeypatch):
-    monkeypatch.setattr(module, "work_of", lambda *_: Work(0.0, 7_680_000))
+    monkeypatch.setattr("resperf.prediction.times.work_of", lambda *_: Work(0.0, 7_680_000))
     one = predict_nodes([replace(LRN, name="norm0")], with_additions)
     many = [replace(LRN, name=f"norm{place}") for place in range(9)]
     nine = predict_nodes(many, with_additions)
@@ -561,7 +564,7 @@ def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nod
     # A re-layout at the network's edge does not run inside it.
     assert by_name["in"].execution_ms == pytest.approx(0.3)
     inter_layer_mb = (POOL.input_bytes + DENSE.input_bytes) / 1e6
-    assert prediction.overhead_ms == pytest.approx(3 * 0.01 + 100.0 * inter_layer_mb)
+    assert prediction.overheads.overhead_ms == pytest.approx(3 * 0.01 + 100.0 * inter_layer_mb)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.1)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.1)
 
@@ -582,10 +585,10 @@ def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predi
 
 def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
     bundle = FakeBundle()
-    assert not [each for each in predict_nodes(NODES, bundle).warnings if "copy" in each]
+    assert not [each for each in predict_nodes(NODES, bundle).remarks.warnings if "copy" in each]
     bundle.largest_bytes = 100
-    (warning,) = (each for each in predict_nodes(NODES, bundle).warnings if "copy" in each)
-    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess_ms of")
+    (warning,) = (each for each in predict_nodes(NODES, bundle).remarks.warnings if "copy" in each)
+    assert warning.startswith("the copy of 'image' is outside the measured range: tensor of 192 B")
 
 
 def test_custom_operators_are_named_where_networks_are_predicted_as_a_whole() -> None:
@@ -599,7 +602,7 @@ def test_custom_operators_are_named_where_networks_are_predicted_as_a_whole() ->
     network = Network("n", nodes, tensors, ("x",), ("b",), {"": 17, "my.ops": 1}, 8)
     bundle = choose(Query("rtx4090", None, None, "amp", False)).bundle
     prediction = predict_network(network, bundle)
-    assert prediction.rule == WHOLE_NETWORK
+    assert prediction.total.rule == WHOLE_NETWORK
     assert not prediction.complete
     (warp,) = [each for each in prediction.skipped if each.name == "warp"]
     assert warp.op == "my.ops.Warp"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from resperf.errors import Message
 from resperf.layers import Conv
 from resperf.prediction import Failure, LayerPrediction, PhaseTimes, Prediction, Skipped
+from resperf.prediction.interval import bound
+from resperf.prediction.result import Overheads, Parts, Remarks, Subject, Total
 from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
 from resperf.report.side_by_side import total_comparison
 
@@ -18,11 +22,19 @@ def prediction(**changes) -> Prediction:
     layers = tuple(
         LayerPrediction(f"conv{i}", "conv", float(i), True, macs=i * 10**9) for i in range(1, 13)
     )
-    values = {
+    given = {
         "network": "net", "device": "cpu", "framework": "onnxruntime", "batch": 8,
-        "phases": PhaseTimes(1.0, 80.0, 2.0), "layers": layers, "call_ms": 2.0,
+        "phases": PhaseTimes(1.0, 80.0, 2.0), "layers": layers, "call_ms": 2.0, **changes,
     }  # fmt: skip
-    return Prediction(**{**values, **changes})
+    given["total_ms"] = given["phases"].total_ms
+
+    def value(cls):
+        names = [each.name for each in fields(cls) if each.name in given]
+        return cls(**{name: given.pop(name) for name in names})
+
+    subject, remarks, parts, costs, total = map(value, (Subject, Remarks, Parts, Overheads, Total))
+    assert not given
+    return Prediction(subject, parts, costs, total, bound(parts, costs, total), remarks)
 
 
 def test_the_total_and_its_phases_come_first():

@@ -50,5 +50,5 @@ def test_a_run_is_predicted_beside_the_median_of_its_turns(tool: ModuleType) -> 
     turns = {"lenet5@2": [turn(1.0), turn(3.0), turn(2.0)]}
     found = tool.judge(find_bundle("h100"), {"lenet5@2": (LENET, 2)}, turns)
     assert found["lenet5@2"].measured_ms == 2.0
-    assert found["lenet5@2"].prediction.batch == 2
+    assert found["lenet5@2"].prediction.subject.batch == 2
     assert "lenet5" in str(found["lenet5@2"].row("lenet5"))

@@ -61,8 +61,12 @@ def test_errors_are_those_of_the_toy(baseline: Bundle) -> None:
 
 def test_transfers_are_learnt_from_all_kinds(baseline: Bundle) -> None:
     # 2 us and 8 GB/s in, 3 us and 5 GB/s out.
-    assert baseline.transfer_ms("preprocess_ms", [800_000])[0] == pytest.approx(0.102, rel=0.02)
-    assert baseline.transfer_ms("postprocess_ms", [500_000])[0] == pytest.approx(0.103, rel=0.02)
+    assert baseline.transfers["preprocess_ms"].predict([800_000])[0] == pytest.approx(
+        0.102, rel=0.02
+    )
+    assert baseline.transfers["postprocess_ms"].predict([500_000])[0] == pytest.approx(
+        0.103, rel=0.02
+    )
 
 
 def test_test_rows_are_neither_trained_on_nor_chosen_by(

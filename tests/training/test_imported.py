@@ -146,7 +146,7 @@ def test_unlike_times_are_not_compared(
 def test_execution_alone_predicts_a_network_and_says_what_is_missing(of_steps: Bundle) -> None:
     network = read_network(NETWORKS / "lenet5.onnx", batch=1)
     prediction = predict_network(network, of_steps)
-    assert prediction.call_ms == of_steps.costs["call_ms"]
+    assert prediction.overheads.call_ms == of_steps.costs["call_ms"]
     assert {"transfer"} <= {each.op for each in prediction.skipped}
     assert {layer.kind for layer in prediction.layers} == {"conv"}
 

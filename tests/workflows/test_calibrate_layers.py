@@ -47,7 +47,7 @@ from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
-from resperf.prediction.network import STATE_WIDTH
+from resperf.prediction.calibrated import STATE_WIDTH
 from resperf.prediction.rules import layers_behind_each_other
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
@@ -172,7 +172,7 @@ def test_networks_are_then_predicted_as_they_run_here(bundle, run):
     network = read_network(LENET, batch=16)
     before = predict_network(network, bundle)
     after = predict_network(network, bundle.for_machine(fitted(bundle, run)))
-    layers = [node.layer for node in before.nodes if node.layer is not None]
+    layers = [node.layer for node in before.parts.nodes if node.layer is not None]
     there_ms, here_ms = (
         SESSION_MS + sum(closed_form_ms(each, "execution_ms", **speeds) for each in layers)
         for speeds in (THERE, HERE)
@@ -589,7 +589,8 @@ def test_the_state_of_a_host_is_a_doubt_that_all_layers_share(bundle, by_hand):
     network = read_network(LENET, batch=1)
     sure, unsure = by_hand({}, {}), by_hand({}, {}, drift=0.2)
     widths = [
-        predict_network(network, bundle.for_machine(each)).common_width for each in (sure, unsure)
+        predict_network(network, bundle.for_machine(each)).interval.common_width
+        for each in (sure, unsure)
     ]
     assert widths == pytest.approx([STATE_WIDTH, math.hypot(STATE_WIDTH, 0.1)])
 
@@ -650,12 +651,12 @@ def test_what_networks_taught_is_left_out_on_other_hardware(bundle, by_hand):
     assert (same.network_calibrations, other.network_calibrations) == ((learnt,), ())
     network = read_network(LENET, batch=1)
     before, after = (predict_network(network, each) for each in (same, other))
-    count = len(layers_behind_each_other(after.nodes))
+    count = len(layers_behind_each_other(after.parts.nodes))
     # Passing values on costs the same as on the bundle's machine.
     there = predict_network(network, bundle.isolated())
-    assert after.overhead_ms == pytest.approx(there.overhead_ms)
-    assert after.overhead_ms > 0.002 * count
-    assert before.overhead_ms > 0.001 * count
+    assert after.overheads.overhead_ms == pytest.approx(there.overheads.overhead_ms)
+    assert after.overheads.overhead_ms > 0.002 * count
+    assert before.overheads.overhead_ms > 0.001 * count
     assert before.layers[0].execution_ms == pytest.approx(1.5 * after.layers[0].execution_ms)
 
 

@@ -74,8 +74,9 @@ def run(monkeypatch, tmp_path):
 
 def test_predictions_stand_beside_measurements_of_the_same_networks(run):
     result, told = run()
-    assert [(p.network, p.batch) for p, _ in result.rows] == [("lenet5", 1), ("lenet5", 8)]
-    assert [(m.network, m.batch) for _, m in result.rows] == [("lenet5", 1), ("lenet5", 8)]
+    subjects = [[each.subject for each in row] for row in result.rows]
+    expected = [[("lenet5", batch)] * 2 for batch in (1, 8)]
+    assert [[(each.network, each.batch) for each in row] for row in subjects] == expected
     assert result.bundle.joinpath("bundle.json").exists()
     runs = read_networks(result.dataset.with_name(demo.RUNS)).measurements
     assert [(row.subject.name, row.setting.batch) for row in runs] == [("lenet5", 1), ("lenet5", 8)]

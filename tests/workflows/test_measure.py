@@ -14,7 +14,7 @@ from resperf.backends.monitors import Monitor
 from resperf.errors import MeasurementError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
-from resperf.prediction.result import PhaseTimes
+from resperf.prediction.result import PhaseTimes, Subject
 from resperf.testing.synthetic import CALL_MS, SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.workflows.demo import light_networks, unknown_share
@@ -56,7 +56,8 @@ def test_phases_layers_and_remainder_follow_the_formulas():
     assert result.call_ms == SESSION_MS
     assert result.remainder_ms == pytest.approx(0.0, abs=1e-4)
     assert result.percentiles_ms["p50"] == pytest.approx(result.total_ms, rel=1e-3)
-    assert (result.network, result.batch, result.device) == ("lenet5", 2, "synthetic")
+    assert (result.subject.network, result.subject.batch) == ("lenet5", 2)
+    assert result.subject.device == "synthetic"
 
 
 def test_layers_may_be_left_out():
@@ -120,7 +121,9 @@ def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_littl
 def test_a_machine_of_another_speed_is_named() -> None:
     """Of two hosts with one marketing name, probes tell which is faster."""
     device = SyntheticBackend()
-    measured = MeasuredNetwork("n", "synthetic", "synthetic", 1, PhaseTimes(1, 1, 1), {}, 3)
+    measured = MeasuredNetwork(
+        Subject("n", "synthetic", "synthetic", 1), PhaseTimes(1, 1, 1), {}, 3
+    )
     there = replace(device.platform(), probes={"probe_call_us": 22.0, "probe_product_gflops": 50})
 
     class Timed(Monitor):

@@ -65,7 +65,7 @@ class Judged:
     def row(self, name: str) -> ComparisonRow:
         lacking = len(self.prediction.skipped)
         remark = f"without {lacking} operators" if lacking else ""
-        batch = self.prediction.batch
+        batch = self.prediction.subject.batch
         return ComparisonRow(name, batch, self.prediction.total_ms, self.measured_ms, remark)
 
 

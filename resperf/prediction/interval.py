@@ -1,0 +1,106 @@
+"""The 90% interval of a network's time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from resperf.prediction.result import (
+    DISPATCH_OF_LAYERS,
+    USUAL_DISPATCH_US,
+    WHOLE_NETWORK,
+    Interval,
+    LayerPrediction,
+    Overheads,
+    Parts,
+    Total,
+)
+from resperf.quantities import EXECUTION
+from resperf.units import US_PER_MS
+
+
+def bound(
+    parts: Parts,
+    costs: Overheads,
+    total: Total,
+    log_width: float = math.inf,
+    common_width: float = math.inf,
+    calibrated_with: int = 0,
+) -> Interval:
+    """Return the interval of a total; NaN if a layer that counts has none.
+
+    If whole networks were measured, their errors give the width; layers outside the trained
+    range add their own intervals. Otherwise different layers err independently around an error
+    that all share (`common_width`), or, where that is not known, all together; other costs are
+    taken to be equally uncertain. Times that the user stated are taken as they are, and so is the
+    host's dispatch. Learnt from other hosts, it may be half or twice as long, or any of
+    `USUAL_DISPATCH_US`.
+
+    Parameters
+    ----------
+    parts : Parts
+    costs : Overheads
+    total : Total
+    log_width, common_width : float
+        As in `Interval`.
+    calibrated_with : int
+        As in `Remarks`.
+    """
+    given_ms = math.fsum(layer.execution_ms for layer in parts.layers if layer.given)
+    device_ms = total.total_ms - total.waiting_ms - given_ms
+    ends_ms = []
+    for sign in (-1, 1):
+        if total.rule == WHOLE_NETWORK:
+            known = parts.quantity(EXECUTION)
+            end_ms = math.nan
+            if known is not None and not math.isnan(device_ms):
+                end_ms = device_ms / known.value * (known.low if sign < 0 else known.high)
+        else:
+            widths = log_width, common_width, calibrated_with > 0
+            end_ms = _of_layers(sign, device_ms, parts.layers, *widths)
+        end_ms += given_ms
+        host_ms = costs.host_ms
+        if not math.isnan(host_ms) and not math.isnan(end_ms):
+            if costs.host_dispatch_source == DISPATCH_OF_LAYERS:
+                fast_ms, slow_ms = (each * costs.kernels / US_PER_MS for each in USUAL_DISPATCH_US)
+                host_ms = min(host_ms / 2, fast_ms) if sign < 0 else max(2 * host_ms, slow_ms)
+            end_ms = max(end_ms, total.total_ms - total.phases.execution_ms + host_ms)
+        ends_ms.append(end_ms)
+    return Interval(ends_ms[0], ends_ms[1], log_width, common_width)
+
+
+def _of_layers(
+    sign: int,
+    total_ms: float,
+    layers: Sequence[LayerPrediction],
+    log_width: float,
+    common_width: float,
+    calibrated: bool,
+) -> float:
+    """Return the lower (-1) or upper (1) end of a total in which the device never waits."""
+    layers = [layer for layer in layers if not layer.given]
+    layers_ms = sum(layer.execution_ms for layer in layers)
+    if not layers_ms:
+        return math.nan
+    bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in layers]
+    if math.isinf(log_width):
+        if math.isinf(common_width):
+            return total_ms * sum(bounds_ms) / layers_ms
+        off_ms: dict[str, float] = {}
+        for layer, bound_ms in zip(layers, bounds_ms, strict=True):
+            # Estimates of one kind rest on one guess.
+            key = layer.kind if layer.estimated else layer.key
+            off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
+        own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
+        if own <= 0:
+            return 0.0
+        return total_ms * math.exp(sign * math.hypot(math.log(own), common_width))
+    ratio = math.exp(sign * log_width)
+    wider_ms = [
+        sign * (bound_ms - layer.execution_ms * ratio)
+        for layer, bound_ms in zip(layers, bounds_ms, strict=True)
+        # Runs of networks with estimated layers have told how far off such layers are.
+        if not layer.in_range and not (calibrated and layer.estimated)
+    ]
+    # `not each <= 0` includes NaN.
+    return total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)

@@ -1,0 +1,207 @@
+"""How long the layers of a lowered network take inside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from resperf.bundle import Bundle, group_of
+from resperf.devices import estimated_ms
+from resperf.errors import Message
+from resperf.layers import Layer
+from resperf.lowering import LoweredNetwork, LoweredNode, work_of
+from resperf.network import Network
+from resperf.prediction.calibrated import extra_weights_ms, network_factor
+from resperf.prediction.composition import composable, composed
+from resperf.prediction.custom import CustomTimes
+from resperf.prediction.data_sheet import Limits, limits_of
+from resperf.prediction.layers import (
+    Known,
+    Time,
+    layer_prediction,
+    layer_times,
+    priced,
+)
+from resperf.prediction.result import (
+    EXECUTING,
+    OUTER_PHASES,
+    LayerPrediction,
+    Parts,
+    QuantityPrediction,
+    Skipped,
+)
+from resperf.prediction.rules import RULE_OF_METHOD
+from resperf.quantities import PHASES, QUANTITIES, Level
+from resperf.targets import DEFAULT
+
+LEAST_SHARE = 0.4
+"""Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
+
+
+def time(
+    network: Network,
+    lowered: LoweredNetwork,
+    bundle: Bundle,
+    known: Known,
+    quantities: Mapping[str, QuantityPrediction],
+    custom: CustomTimes,
+    *,
+    estimate: bool = True,
+    alone: bool = False,
+) -> Parts:
+    """Return the times of a lowered network's layers, and quantities that follow from theirs.
+
+    Parameters
+    ----------
+    network : Network
+    lowered : LoweredNetwork
+    bundle : Bundle
+    known : Known
+        Times of its layers by themselves.
+    quantities : mapping of str to QuantityPrediction
+        What predictors of whole networks say.
+    custom : CustomTimes
+        Times that the user states.
+    estimate : bool
+        Whether nodes without a predictor are estimated by the device's limits, so that only those
+        of unknown work are skipped.
+    alone : bool
+        Whether the times are those of isolated layers, which the published rules add up.
+    """
+    alone = alone or bundle.method in RULE_OF_METHOD
+    limits: Limits = limits_of(bundle) if estimate else lambda: None
+    with_layer = [node.layer for node in lowered.nodes if node.layer is not None]
+    found = [known[layer.key] for layer in with_layer]
+    extra_ms = [0.0] * len(found)
+    if not alone:
+        extra_ms = extra_weights_ms(lowered, bundle, [each.ms for each, _ in found])
+    predicted = iter(zip(found, extra_ms, strict=True))
+    layers: list[LayerPrediction] = []
+    skipped: list[Skipped] = []
+    times_ms: dict[str, list[float]] = {phase: [] for phase in (EXECUTING, *OUTER_PHASES)}
+    counted: set[str] = set()
+    for node in lowered.nodes:
+        if node.role == "view":
+            continue
+        part: LayerPrediction | Skipped | None = None
+        if node.layer is None:
+            part = custom.layer(node) or _without_layer(network, node, bundle, limits, counted)
+        else:
+            (isolated, share), more_ms = next(predicted)
+            if math.isnan(isolated.ms):
+                part = custom.layer(node)
+            if part is None:
+                isolated = priced(isolated, node.layer, limits)
+                part = _in_network(bundle, node, isolated, more_ms, 1.0 if alone else share)
+        phase = EXECUTING if node.role == "unknown" else node.role
+        if isinstance(part, Skipped):
+            skipped.append(part)
+            times_ms[phase].append(math.nan)
+        else:
+            layers.append(part)
+            times_ms[phase].append(part.execution_ms)
+    return Parts(
+        tuple(layers),
+        times_ms,
+        tuple(skipped),
+        lowered.nodes,
+        lowered.method,
+        "stored" if bundle.stored_copies else "assumed",
+        tuple({**_other_quantities(with_layer, bundle), **quantities}.values()),
+        warnings=(
+            *lowered.notes,
+            *_layer_warnings([each for each in layers if each.kind in bundle.kinds]),
+        ),
+    )
+
+
+def _in_network(
+    bundle: Bundle, node: LoweredNode, isolated: Time, more_ms: float, gpu_busy: float
+) -> LayerPrediction | Skipped:
+    """Turn a layer's isolated time into its time inside the network."""
+    layer = node.layer
+    assert layer is not None
+    if math.isnan(isolated.ms):
+        reason = f"the bundle has no predictor for {layer.kind}"
+        return Skipped(node.name, node.op, reason, layer.macs, layer.moved_bytes)
+    factor = gpu_busy
+    if node.role == EXECUTING:
+        factor *= network_factor(bundle, group_of(layer))
+    ms, low_ms, high_ms = (
+        factor * (max(each + more_ms, LEAST_SHARE * each) if more_ms else each)
+        for each in (isolated.ms, isolated.low_ms, isolated.high_ms)
+    )
+    inside = isolated._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
+    return layer_prediction(
+        bundle, layer, inside, name=node.name, phase=node.role, sources=node.sources
+    )
+
+
+def _without_layer(
+    network: Network, node: LoweredNode, bundle: Bundle, limits: Limits, counted: set[str]
+) -> LayerPrediction | Skipped:
+    """Estimate a kernel that no kind of layer describes, if its work and the limits are known.
+
+    An operator with several kernels counts once: its name is added to those `counted`.
+    """
+    work = work_of(network, [each for each in node.sources if each not in counted])
+    counted.update(node.sources)
+    facts = None if math.isnan(work.macs + work.moved_bytes) else limits()
+    if facts is None:
+        reason = node.reason or "no layer kind fits this operator"
+        return Skipped(node.name, node.op, reason, *work)
+    factor = network_factor(bundle, node.op)
+    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
+    is_card = facts.device_class != DEFAULT.device_class
+    return LayerPrediction(
+        name=node.name,
+        kind=node.op,
+        execution_ms=factor * sheet.ms,
+        in_range=False,
+        reason=f"no predictor for {node.op}",
+        macs=int(work.macs),
+        moved_bytes=int(work.moved_bytes),
+        sources=node.sources,
+        estimated=True,
+        from_limits=True,
+        lower_bound_ms=facts.least_moving_ms(work.moved_bytes) if is_card else math.nan,
+        low_ms=factor * sheet.low_ms,
+        high_ms=factor * sheet.high_ms,
+    )
+
+
+def _other_quantities(layers: Sequence[Layer], bundle: Bundle) -> dict[str, QuantityPrediction]:
+    """Compose quantities other than the three phases from predictors of layers."""
+    known = [name for name in bundle.layer_quantities if name not in PHASES]
+    found: dict[str, QuantityPrediction] = {}
+    if not known:
+        return found
+    times = {name: layer_times(bundle, layers, name) for name in known}
+    for name, row in QUANTITIES.items():
+        if Level.NETWORK in row.levels and composable(name, known):
+            value, low, high = (
+                composed(name, {part: [getattr(t, end) for t in times[part]] for part in known})
+                for end in ("ms", "low_ms", "high_ms")
+            )
+            found[name] = QuantityPrediction(
+                name, value, low, high, "sum_of_layers", bundle.setting.mode
+            )
+    return found
+
+
+def _layer_warnings(layers: Sequence[LayerPrediction]) -> Iterator[str]:
+    """Count the layers outside the trained range and those below their bounds."""
+    found = {
+        "outside the trained range": [
+            f"{each.name} ({each.reason})" for each in layers if not each.in_range
+        ],
+        "predicted faster than the device's peak": [
+            f"{each.name} ({each.execution_ms:.3g} ms, at least {each.lower_bound_ms:.3g} ms)"
+            for each in layers
+            if each.below_bound
+        ],
+    }
+    for what, named in found.items():
+        if named:
+            counted = f"{len(named)} of {len(layers)} layers are {what}"
+            yield Message(f"{counted}, first {named[0]}", counted)
