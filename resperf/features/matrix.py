@@ -27,13 +27,16 @@ def quantities(kind: str, columns: Columns) -> dict[str, Array]:
     LayerError
         If there is no such kind.
     """
-    found = kind_of(kind).quantities(columns)
+    numbers = kind_of(kind).quantities(columns)
     if OPTIMIZER in columns:
         values = np.asarray(columns[OPTIMIZER])
-        states = [OPTIMIZERS.get(str(each), 0) for each in values]
-        found["kept_numbers"] = np.array(states, dtype=float)
-        found |= {f"{OPTIMIZER}={each}": (values == each).astype(float) for each in OPTIMIZERS}
-    return found
+        states = [OPTIMIZERS.get(str(optimizer), 0) for optimizer in values]
+        numbers["kept_numbers"] = np.array(states, dtype=float)
+        numbers |= {
+            f"{OPTIMIZER}={optimizer}": (values == optimizer).astype(float)
+            for optimizer in OPTIMIZERS
+        }
+    return numbers
 
 
 def plain_and_log2(kind: str, columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -45,7 +48,7 @@ def plain_and_log2(kind: str, columns: Columns) -> tuple[tuple[str, ...], tuple[
 
 
 def feature_matrix(
-    kind: str, columns: Columns, known: Mapping[str, Array] | None = None
+    kind: str, columns: Columns, precomputed: Mapping[str, Array] | None = None
 ) -> tuple[tuple[str, ...], Array]:
     """Return feature names and a float64 matrix of shape (rows, features).
 
@@ -55,7 +58,7 @@ def feature_matrix(
         Layer kind.
     columns : mapping of str to array
         As `columns_of` returns them.
-    known : mapping of str to array, optional
+    precomputed : mapping of str to array, optional
         The result of `quantities`, if already computed.
 
     Raises
@@ -64,14 +67,14 @@ def feature_matrix(
         If there is no such kind.
     """
     cls = kind_of(kind)
-    q = quantities(kind, columns) if known is None else known
+    q = quantities(kind, columns) if precomputed is None else precomputed
     plain, log2 = plain_and_log2(kind, columns)
     named = {name: q[name] for name in plain}
     # Below 1 (an absent im2col buffer, a small ratio) the floor keeps the logarithm finite.
     named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in log2}
     for field_name, spec in cls.specs().items():
         if field_name in (*cls.ENCODED, "dtype"):
-            named |= {(each := f"{field_name}={choice}"): q[each] for choice in spec.choices}
+            named |= {(feature := f"{field_name}={choice}"): q[feature] for choice in spec.choices}
     if OPTIMIZER in columns:
-        named |= {(each := f"{OPTIMIZER}={optimizer}"): q[each] for optimizer in OPTIMIZERS}
+        named |= {(feature := f"{OPTIMIZER}={optimizer}"): q[feature] for optimizer in OPTIMIZERS}
     return tuple(named), np.stack(list(named.values()), axis=1)

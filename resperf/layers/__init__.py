@@ -116,8 +116,8 @@ class _Kinds(Mapping[str, type[Layer]]):
 
     def __getitem__(self, kind: str) -> type[Layer]:
         class_name = _CLASSES[kind]
-        found: type[Layer] = getattr(import_module(f"{__name__}.{kind}"), class_name)
-        return found
+        layer_class: type[Layer] = getattr(import_module(f"{__name__}.{kind}"), class_name)
+        return layer_class
 
     def __iter__(self) -> Iterator[str]:
         return iter(_CLASSES)

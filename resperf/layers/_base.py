@@ -94,11 +94,11 @@ class Layer(Fields):
         """
         import numpy as np
 
-        made = object.__new__(cls)
+        layers = object.__new__(cls)
         for field_name, spec in cls.specs().items():
             dtype = None if spec.choices else np.float64
-            vars(made)[field_name] = np.asarray(columns[field_name], dtype=dtype)
-        return made
+            vars(layers)[field_name] = np.asarray(columns[field_name], dtype=dtype)
+        return layers
 
     @classmethod
     def function_field(cls) -> str:
@@ -165,7 +165,7 @@ class Layer(Fields):
         import numpy as np
 
         many = cls.over(columns)
-        found: dict[str, Any] = {
+        quantities: dict[str, Any] = {
             "in_bytes": many.input_bytes, "out_bytes": many.output_bytes,
             "weight_bytes": many.weight_bytes, "moved_bytes": many.moved_bytes,
             "flops": many.flops, "value_count": many.value_count,
@@ -174,12 +174,14 @@ class Layer(Fields):
         for field_name, spec in cls.specs().items():
             value = vars(many)[field_name]
             if not spec.choices:
-                found[field_name] = value
+                quantities[field_name] = value
             elif field_name in (*cls.ENCODED, "dtype"):
-                found |= {f"{field_name}={each}": value == each for each in spec.choices}
-        found |= many.own_quantities()
+                quantities |= {f"{field_name}={choice}": value == choice for choice in spec.choices}
+        quantities |= many.own_quantities()
         rows = np.shape(many.input_bytes)
-        return {name: np.full(rows, each, dtype=np.float64) for name, each in found.items()}
+        return {
+            name: np.full(rows, quantity, dtype=np.float64) for name, quantity in quantities.items()
+        }
 
     def own_quantities(self) -> dict[str, Any]:
         """Return what else may cost time or be a feature; called on the result of `over`."""

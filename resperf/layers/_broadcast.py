@@ -207,9 +207,9 @@ def _has_redundant_axes(second: str, fields: Mapping[str, Any]) -> bool:
 
 def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the axes of a draw that need not be separate for such an operand."""
-    made = dict(fields)
+    draw = dict(fields)
     if second not in ("middle", "sides"):
-        made |= {"middle": 1, "inner": made["inner"] * made["middle"]}
+        draw |= {"middle": 1, "inner": draw["inner"] * draw["middle"]}
     if second in ("none", "same", "scalar"):
-        made |= {"outer": 1, "inner": made["inner"] * made["outer"]}
-    return made
+        draw |= {"outer": 1, "inner": draw["inner"] * draw["outer"]}
+    return draw

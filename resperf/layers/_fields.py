@@ -68,8 +68,8 @@ class Fields(ABC):
     """
 
     # The cache is a slot, so that vars() holds the fields only.
-    __slots__ = ("__dict__", "__weakref__", "_known")
-    _known: dict[str, Any]
+    __slots__ = ("__dict__", "__weakref__", "_cache")
+    _cache: dict[str, Any]
 
     kind: ClassVar[str]
     _specs: ClassVar[Mapping[str, FieldSpec]] = {}
@@ -90,7 +90,7 @@ class Fields(ABC):
         own, specs = vars(self), self._specs
         if unknown := sorted(values.keys() - specs.keys()):
             words = (*specs, *self.aliases)
-            named = ", ".join(f"{each}{did_you_mean(each, words)}" for each in unknown)
+            named = ", ".join(f"{word}{did_you_mean(word, words)}" for word in unknown)
             raise LayerError(f"{self.kind} has no field {named}; it has {', '.join(specs)}")
         given = {name: values.get(name, spec.default) for name, spec in specs.items()}
         if missing := [name for name, value in given.items() if value is MISSING]:
@@ -194,14 +194,14 @@ class Fields(ABC):
     def _once(self, word: str, make: Callable[[], T]) -> T:
         """Return the cached result of `make`, called the first time only."""
         try:
-            known = self._known
+            cache = self._cache
         except AttributeError:
-            known = {}
-            object.__setattr__(self, "_known", known)
-        if word not in known:
-            known[word] = make()
-        made: T = known[word]
-        return made
+            cache = {}
+            object.__setattr__(self, "_cache", cache)
+        if word not in cache:
+            cache[word] = make()
+        value: T = cache[word]
+        return value
 
 
 def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
 """``nchwc8`` stores channels in blocks of eight."""
-BLOCKED_LAYOUTS = tuple(each for each in LAYOUTS if each.startswith("nchwc"))
+BLOCKED_LAYOUTS = tuple(layout for layout in LAYOUTS if layout.startswith("nchwc"))
 
 
 def block_of(layouts: npt.NDArray[Any]) -> Array:

@@ -110,7 +110,7 @@ class Kernel:
         """Return the kernel with floats of another type; a kernel that has it stays as it is."""
         if dtype not in FLOATS or dtype == self.dtype or dtype in self.dtypes:
             return self
-        types = tuple(dtype if each == "float32" else each for each in self.dtypes)
+        types = tuple(dtype if old == "float32" else old for old in self.dtypes)
         own, result = (dtype if t == "float32" else t for t in (self.dtype, self.output_dtype))
         return replace(self, dtypes=types, dtype=own, output_dtype=result)
 
@@ -171,10 +171,10 @@ class Operator:
         LayerError
             If it is absent.
         """
-        found = self._optional(position)
-        if found is None:
+        operand = self._optional(position)
+        if operand is None:
             raise LayerError(f"input {position} is absent")
-        return found
+        return operand
 
     def _optional(self, position: int) -> Operand | None:
         return self.inputs[position] if position < len(self.inputs) else None
@@ -224,12 +224,12 @@ class Operator:
         if name in self.attributes:
             value = self.attributes[name]
             return tuple(int(v) for v in (value if isinstance(value, Sequence) else (value,)))
-        found = self._optional(position)
-        if found is None:
+        operand = self._optional(position)
+        if operand is None:
             return None
-        if found.value is None:
+        if operand.value is None:
             raise LayerError(f"its {name} are computed by the network, not constant")
-        return tuple(int(v) for v in found.value.ravel())
+        return tuple(int(v) for v in operand.value.ravel())
 
     def axis(self, default: int, position: int = 0) -> int:
         """Return the attribute ``axis`` counted from the front."""
@@ -247,7 +247,7 @@ def spread_indices(count: int, below: int) -> npt.NDArray[np.int64]:
     """
     import numpy as np
 
-    step = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, below) == 1)
+    step = next(candidate for candidate in (7, 11, 13, 17, 1) if math.gcd(candidate, below) == 1)
     return np.arange(count, dtype=np.int64) * step % below
 
 
@@ -262,7 +262,7 @@ def split_at_axis(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
 
 def joined(parts: Sequence[Operand | None], axis: int, result: Sequence[int]) -> dict[str, int]:
     """Return the fields of a concatenation; empty parts do not count."""
-    given = [each for each in parts if each is not None and 0 not in each.shape]
+    given = [part for part in parts if part is not None and 0 not in part.shape]
     batch, outer, length, inner = split_at_axis(result, axis)
     return {"batch": batch, "outer": outer, "parts": len(given), "inner": length * inner}
 

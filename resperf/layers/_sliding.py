@@ -25,8 +25,8 @@ class SlidingLayer(Layer):
 
     def _along(self, word: str) -> tuple[int, ...]:
         """Return sizes (``""``), kernels, strides or dilations along the axes."""
-        found: tuple[int, ...] = _getter(self.AXES, word)(self)
-        return found
+        sizes: tuple[int, ...] = _getter(self.AXES, word)(self)
+        return sizes
 
     @property
     def _window_shape(self) -> tuple[int, ...]:
@@ -149,9 +149,9 @@ def read_window(
     if min(given) < 0:
         raise LayerError(f"pads={given} are negative (cropping), which no layer supports")
     windows = []
-    for place, size in enumerate(sizes):
-        length, stride, dilation = (int(each[place]) for each in (kernel, strides, dilations))
-        ends = int(pads[place]), int(pads[rank + place])
+    for axis, size in enumerate(sizes):
+        length, stride, dilation = (int(values[axis]) for values in (kernel, strides, dilations))
+        ends = int(pads[axis]), int(pads[rank + axis])
         if auto_pad.startswith("SAME"):
             # SAME_LOWER puts the extra pixel of an odd total before the image, not after it.
             order = 1 if auto_pad == "SAME_UPPER" else -1

@@ -36,7 +36,7 @@ class TransposedConv(GroupedLayer):
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_out, the axes of the output)."""
         windows = zip(*(self._along(word) for word in ("", *WORDS)), strict=True)
-        return (self.batch, self.channels_out, *(_side(*each) for each in windows))
+        return (self.batch, self.channels_out, *(_side(*window) for window in windows))
 
     @property
     def macs(self) -> int:
@@ -67,7 +67,7 @@ class TransposedConv(GroupedLayer):
 
         def along(word: str) -> tuple[int, ...]:
             given = tuple(attributes.get(word) or ())[-len(operator.shape()) + 2 :]
-            return (1,) * (len(cls.AXES) - len(given)) + tuple(int(each) for each in given)
+            return (1,) * (len(cls.AXES) - len(given)) + tuple(int(value) for value in given)
 
         strides, dilations = along("strides"), along("dilations")
         fields: dict[str, int] = {}

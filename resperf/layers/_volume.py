@@ -71,15 +71,15 @@ class VolumeLayer(SlidingLayer):
     @classmethod
     def _flattened(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Drop the depth and height of a drawn signal; limit padding to the window's reach."""
-        made = dict(fields)
-        for axis in AXES[: 3 - made["rank"]]:
-            made |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
-        if made["rank"] == 1:
-            made["width"] *= 16
+        draw = dict(fields)
+        for axis in AXES[: 3 - draw["rank"]]:
+            draw |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
+        if draw["rank"] == 1:
+            draw["width"] *= 16
         for axis in AXES:
-            reach = (made[f"kernel_{axis}"] - 1) * made.get(f"dilation_{axis}", 1)
-            made[f"pad_{axis}"] = reach if made.get(f"pad_{axis}") else 0
-        return made
+            reach = (draw[f"kernel_{axis}"] - 1) * draw.get(f"dilation_{axis}", 1)
+            draw[f"pad_{axis}"] = reach if draw.get(f"pad_{axis}") else 0
+        return draw
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -131,7 +131,7 @@ class VolumeLayer(SlidingLayer):
     def _onnx_window(self) -> dict[str, list[int]]:
         """Return the window as attributes of an ONNX operator of this rank."""
         attributes = {
-            name: each[3 - self.rank :] for name, each in self._window_attributes().items()
+            name: values[3 - self.rank :] for name, values in self._window_attributes().items()
         }
         before, after = zip(*self._pads()[3 - self.rank :], strict=True)
         return attributes | {"pads": [*before, *after]}
@@ -234,13 +234,13 @@ class VolumePool(VolumeLayer):
         attributes = operator.attributes
         kernel = shape[2:] if _is_global(mode) else attributes["kernel_shape"]
         window = cls._read_volume(operator, kernel, shape)
-        made = cls.from_fields({**window, "mode": mode, **others})
-        if not attributes.get("ceil_mode") or tuple(windows) == made.positions:
-            return made
+        layer = cls.from_fields({**window, "mode": mode, **others})
+        if not attributes.get("ceil_mode") or tuple(windows) == layer.positions:
+            return layer
         if attributes.get("count_include_pad"):
             raise LayerError("a pooling with partly empty windows is not supported by this kind")
-        fields = made.fields()
-        for axis, count in zip(AXES[3 - made.rank :], windows, strict=True):
+        fields = layer.fields()
+        for axis, count in zip(AXES[3 - layer.rank :], windows, strict=True):
             size, kernel, stride, dilation = (int(fields[name]) for name in _names(axis)[:4])
             reach = (count - 1) * stride + (kernel - 1) * dilation + 1
             fields[f"pad_{axis}"] = max(int(fields[f"pad_{axis}"]), reach - size)
@@ -249,11 +249,11 @@ class VolumePool(VolumeLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the whole input; drop depth and height of signals."""
-        made = cls._flattened(fields)
-        if _is_global(made["mode"]):
+        draw = cls._flattened(fields)
+        if _is_global(draw["mode"]):
             for axis in AXES:
-                made |= {f"kernel_{axis}": made[axis], f"stride_{axis}": 1, f"pad_{axis}": 0}
-        return made
+                draw |= {f"kernel_{axis}": draw[axis], f"stride_{axis}": 1, f"pad_{axis}": 0}
+        return draw
 
     def varied(self, **changes: Any) -> Self:
         """Change some fields; the window of a global pooling still covers the whole input."""

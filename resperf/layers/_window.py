@@ -98,7 +98,7 @@ class WindowLayer(SlidingLayer):
         for axis, window in zip(cls.AXES, read_window(operator, sizes, kernel), strict=True):
             words = (f"kernel_{axis}", f"stride_{axis}", f"dilation_{axis}")
             fields |= dict(
-                zip((*words, *(f"pad_{each}" for each in _SIDES[axis])), window, strict=True)
+                zip((*words, *(f"pad_{side}" for side in _SIDES[axis])), window, strict=True)
             )
         return fields
 
@@ -109,18 +109,18 @@ class WindowLayer(SlidingLayer):
         ``symmetric`` is half the window on every side, as in PyTorch; ``explicit`` draws every side
         independently.
         """
-        made = dict(fields)
-        if "padding" not in made:
-            return made
-        padding = str(made.pop("padding"))
+        draw = dict(fields)
+        if "padding" not in draw:
+            return draw
+        padding = str(draw.pop("padding"))
         if padding == "same":
-            return made | cls.same_padding(made)
+            return draw | cls.same_padding(draw)
         for axis, sides in _SIDES.items():
-            reach = (int(made[f"kernel_{axis}"]) - 1) * int(made.get(f"dilation_{axis}", 1))
+            reach = (int(draw[f"kernel_{axis}"]) - 1) * int(draw.get(f"dilation_{axis}", 1))
             for side in sides:
-                drawn = int(source.random() * (reach + 1)) if padding == "explicit" else 0
-                made[f"pad_{side}"] = reach // 2 if padding == "symmetric" else drawn
-        return made
+                pad = int(source.random() * (reach + 1)) if padding == "explicit" else 0
+                draw[f"pad_{side}"] = reach // 2 if padding == "symmetric" else pad
+        return draw
 
     def varied(self, **changes: Any) -> Self:
         """Change size, kernel or stride and keep the style of padding.
@@ -174,8 +174,8 @@ class WindowLayer(SlidingLayer):
         hang_right = cols > (w + pad_width - dw * (kw - 1) - 1) / sw + 1
         some = np.flatnonzero((pad_height + pad_width > 0) | hang_down | hang_right)
         if len(some):
-            vertical = (np.asarray(each)[some] for each in (h, rows, kh, sh, dh, top))
-            horizontal = (np.asarray(each)[some] for each in (w, cols, kw, sw, dw, left))
+            vertical = (np.asarray(values)[some] for values in (h, rows, kh, sh, dh, top))
+            horizontal = (np.asarray(values)[some] for values in (w, cols, kw, sw, dw, left))
             real[some] = real_share(*vertical) * real_share(*horizontal)
         return {
             "rows_out": rows, "columns_out": cols, "pixels_out": rows * cols,
@@ -201,8 +201,8 @@ def real_share(
 
     counts = np.zeros(len(size))
     spacing = np.maximum(kernel / MAX_TAPS, 1.0)
-    for place in range(int(np.minimum(kernel, MAX_TAPS).max(initial=1))):
-        tap = np.floor(place * spacing)
+    for index in range(int(np.minimum(kernel, MAX_TAPS).max(initial=1))):
+        tap = np.floor(index * spacing)
         offset = tap * dilation - before
         first = np.maximum(np.ceil(-offset / stride), 0)
         last = np.minimum(np.floor((size - 1 - offset) / stride), out - 1)

@@ -49,7 +49,8 @@ class Activation(FlatLayer):
     kind: ClassVar[str] = "activation"
 
     activation: str = name(
-        "function that is computed", tuple(each for each in ACTIVATIONS if each != "none")
+        "function that is computed",
+        tuple(function for function in ACTIVATIONS if function != "none"),
     )
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -59,7 +60,9 @@ class Activation(FlatLayer):
     INDEPENDENT_FIELDS = True
     RANGES: ClassVar[Mapping[str, Any]] = {
         "values": log_uniform(64, 1 << 20),
-        "activation": choices([each for each in _OPS if each != "hard_swish"], [1] * 15),
+        "activation": choices(
+            [function for function in _OPS if function != "hard_swish"], [1] * 15
+        ),
     }
     REDRAWN = ("activation",)
     OPERATORS = frozenset(FUNCTION_OF)

@@ -64,10 +64,10 @@ class Attention(Layer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give self-attention (with projections) as many keys as queries."""
-        made = {**fields, "value_size": fields["head_size"]}
-        if made["features"]:
-            return made | {"keys": made["queries"]}
-        return made | {"causal": False, "masked": False}
+        draw = {**fields, "value_size": fields["head_size"]}
+        if draw["features"]:
+            return draw | {"keys": draw["queries"]}
+        return draw | {"causal": False, "masked": False}
 
     def varied(self, **changes: Any) -> Self:
         """Change some fields; self-attention keeps as many keys as queries."""
@@ -134,7 +134,7 @@ class Attention(Layer):
             raise LayerError(f"{operator.op} of ONNX itself has no layer yet")
         packed, heads = operator.op == "Attention", int(operator.attributes["num_heads"])
         shape, result = operator.shape(), operator.result()
-        present = [each is not None for each in operator.inputs] + [False] * 8
+        present = [operand is not None for operand in operator.inputs] + [False] * 8
         if len(shape) != 3 or (not packed and len(operator.shape(1)) != 3):
             raise LayerError(f"{operator.op} of shape {shape} has no layer")
         if any(present[4:]) or len(operator.outputs) > 1 or (present[3] and not packed):
@@ -143,11 +143,11 @@ class Attention(Layer):
         keys = queries if packed else operator.shape(1)[1]
         if packed:
             sizes = operator.attributes.get("qkv_hidden_sizes")
-            each = int(sizes[0]) if sizes else operator.shape(1)[1] // 3
+            query_width = int(sizes[0]) if sizes else operator.shape(1)[1] // 3
         else:
-            each = width
+            query_width = width
         return cls(
-            batch=batch, queries=queries, keys=keys, heads=heads, head_size=each // heads,
+            batch=batch, queries=queries, keys=keys, heads=heads, head_size=query_width // heads,
             value_size=result[-1] // heads, features=width if packed else 0,
             causal=bool(operator.attributes.get("unidirectional", 0)),
             masked=present[3], dtype=dtype_of(operator),
@@ -167,7 +167,7 @@ class Attention(Layer):
                 dtypes=("float32",) * 3 + ("int32",) * self.masked,
             )  # fmt: skip
         others = tuple(
-            (self.batch, self.keys, self.heads * each) for each in (self.head_size, self.value_size)
+            (self.batch, self.keys, self.heads * size) for size in (self.head_size, self.value_size)
         )
         mask = ((1, self.heads, self.queries, self.keys),) if self.masked else ()
         return self._node(

@@ -32,7 +32,7 @@ class Cast(FlatLayer):
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
     PLAIN = (
-        "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
+        "threaded", "vector_rest", *(f"dtype_out={dtype}" for dtype in _DRAWN),
     )  # fmt: skip
     LOG2 = ("values", "in_bytes", "out_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -60,7 +60,7 @@ class Cast(FlatLayer):
 
     def own_quantities(self) -> dict[str, Any]:
         """Values and types."""
-        types = {f"dtype_out={each}": is_in(self.dtype_out, (each,)) for each in _DRAWN}
+        types = {f"dtype_out={dtype}": is_in(self.dtype_out, (dtype,)) for dtype in _DRAWN}
         return {"values": self.value_count, **types}
 
     @classmethod

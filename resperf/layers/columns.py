@@ -39,18 +39,18 @@ def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray
     if not choices:
         return np.zeros(np.shape(values), dtype=bool)
     first, *others = choices
-    found: npt.NDArray[np.bool_] = np.asarray(values) == first
+    mask: npt.NDArray[np.bool_] = np.asarray(values) == first
     for choice in others:
-        found = found | (np.asarray(values) == choice)
-    return found
+        mask = mask | (np.asarray(values) == choice)
+    return mask
 
 
 def is_in(value: str, choices: Sequence[str]) -> bool:
     """Whether a field is one of these names; an array for many layers."""
     if isinstance(value, str):
         return value in choices
-    each: Any = is_among(value, choices).astype(float)
-    return each
+    mask: Any = is_among(value, choices).astype(float)
+    return mask
 
 
 def either(condition: bool, yes: Number, no: Number) -> Number:
@@ -59,8 +59,8 @@ def either(condition: bool, yes: Number, no: Number) -> Number:
         return yes if condition else no
     import numpy as np
 
-    each: Any = np.where(condition, yes, no)
-    return each
+    chosen: Any = np.where(condition, yes, no)
+    return chosen
 
 
 def smaller(one: Number, other: Number) -> Number:
@@ -82,7 +82,7 @@ def bytes_each(dtype: str) -> int:
     import numpy as np
 
     sizes: Any = np.full(np.shape(dtype), 4.0)
-    for each, size_bytes in DTYPE_BYTES.items():
+    for name, size_bytes in DTYPE_BYTES.items():
         if size_bytes != 4:
-            sizes[dtype == each] = size_bytes
+            sizes[dtype == name] = size_bytes
     return sizes

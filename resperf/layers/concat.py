@@ -62,8 +62,8 @@ class Concat(Layer):
     @property
     def part_shapes(self) -> list[tuple[int, int]]:
         """Shapes of the parts, as equal as possible."""
-        rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
-        return [(rows, each + (part < more)) for part in range(self.parts)]
+        rows, (length, more) = self.batch * self.outer, divmod(self.inner, self.parts)
+        return [(rows, length + (part < more)) for part in range(self.parts)]
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Concat`` of equal parts."""

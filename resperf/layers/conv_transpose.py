@@ -55,7 +55,7 @@ class ConvTranspose(TransposedConv):
         if len(shape) == 5:
             return ConvTransposeNd.read(operator)
         if len(shape) == len(weight) == 3:
-            shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
+            shape, result = ((*lengths[:2], 1, lengths[2]) for lengths in (shape, result))
             kernel = (1, kernel[-1])
         elif len(shape) != 4 or len(weight) != 4:
             raise refuse(shape)

@@ -73,12 +73,12 @@ class Einsum(ProductLayer):
 
     def own_quantities(self) -> dict[str, Any]:
         """Which operands are in a product's order (plain) or transposed."""
-        found = super().own_quantities()
+        quantities = super().own_quantities()
         for tensor, order in (("first", "bmk"), ("second", "bkn"), ("result", "bmn")):
             plain = is_in(getattr(self, tensor), (order,))
-            found |= {f"{tensor}_plain": plain, f"{tensor}_other": 1 - plain}
+            quantities |= {f"{tensor}_plain": plain, f"{tensor}_other": 1 - plain}
         turned = {"first_turned": self.first == "bkm", "second_turned": self.second == "bnk"}
-        return found | turned
+        return quantities | turned
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
@@ -134,18 +134,19 @@ def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
     """
     inputs, arrow, result = equation.partition("->")
     operands = inputs.split(",")
-    free = [each for each in ascii_letters if each not in equation]
+    free = [letter for letter in ascii_letters if letter not in equation]
     counts = [
-        rank - len(each.replace("...", "")) for each, rank in zip(operands, ranks, strict=True)
+        rank - len(operand.replace("...", ""))
+        for operand, rank in zip(operands, ranks, strict=True)
     ]
-    dotted = [count for each, count in zip(operands, counts, strict=True) if "..." in each]
+    dotted = [count for operand, count in zip(operands, counts, strict=True) if "..." in operand]
     if min(counts) < 0 or max(dotted, default=0) > len(free):
         raise LayerError(f"{equation!r} does not fit operands of {ranks} axes")
     dots = free[: max(dotted, default=0)]
     first, second = (
         # Axes of an ellipsis are aligned at the end.
-        each.replace("...", "".join(dots[len(dots) - count :]))
-        for each, count in zip(operands, counts, strict=True)
+        operand.replace("...", "".join(dots[len(dots) - count :]))
+        for operand, count in zip(operands, counts, strict=True)
     )
     if not arrow:
         letters = inputs.replace(",", "").replace("...", "")
@@ -159,10 +160,10 @@ def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
 def _groups(first: str, second: str, result: str) -> dict[str, str]:
     """Return the letters of each group: b, m, k, n."""
     return {
-        "b": "".join(each for each in first if each in second and each in result),
-        "m": "".join(each for each in first if each not in second and each in result),
-        "k": "".join(each for each in first if each in second and each not in result),
-        "n": "".join(each for each in second if each not in first and each in result),
+        "b": "".join(letter for letter in first if letter in second and letter in result),
+        "m": "".join(letter for letter in first if letter not in second and letter in result),
+        "k": "".join(letter for letter in first if letter in second and letter not in result),
+        "n": "".join(letter for letter in second if letter not in first and letter in result),
     }
 
 
@@ -180,14 +181,14 @@ def _orders(
     group_of = {letter: group for group, letters in groups.items() for letter in letters}
     if set(first + second + result) != set(group_of):
         raise LayerError(f"the equation {equation!r} sums or repeats an axis of one operand")
-    found = []
+    orders = []
     for order, wanted in ((first, "bmk"), (second, "bkn"), (result, "bmn")):
         long = [letter for letter in order if lengths[letter] > 1]
         # A group that is split is transposed anyway, like one at the place of its first axis.
         runs = list(dict.fromkeys(group_of[letter] for letter in long))
-        inside = [[each for each in long if group_of[each] == g] for g in runs]
-        if inside != [[each for each in groups[g] if lengths[each] > 1] for g in runs]:
+        inside = [[letter for letter in long if group_of[letter] == g] for g in runs]
+        if inside != [[letter for letter in groups[g] if lengths[letter] > 1] for g in runs]:
             raise LayerError(f"the axes of {equation!r} are in different orders")
         # Groups of length one may be anywhere.
-        found.append("".join([g for g in wanted if g not in runs] + runs))
-    return found[0], found[1], found[2]
+        orders.append("".join([g for g in wanted if g not in runs] + runs))
+    return orders[0], orders[1], orders[2]

@@ -28,7 +28,7 @@ BOOLEAN_FUNCTIONS = (*COMPARISONS, *LOGIC, "not", "is_nan")
 """Functions whose results are booleans."""
 
 _OPS: Mapping[str, str] = {
-    **{each: each.capitalize() for each in (*BINARY, *UNARY)}, "prelu": "PRelu",
+    **{function: function.capitalize() for function in (*BINARY, *UNARY)}, "prelu": "PRelu",
     "square": "Pow", "cube": "Pow", "less_or_equal": "LessOrEqual",
     "greater_or_equal": "GreaterOrEqual", "is_nan": "IsNaN",
 }  # fmt: skip
@@ -86,29 +86,29 @@ class Elementwise(OperandLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes, and drop the second operand of unary functions."""
-        made = dict(fields)
-        if made["function"] in UNARY:
-            made["second"] = "none"
-        if made["function"] in (*LOGIC, "not"):
-            made["dtype"] = "bool"
-        elif made["function"] not in _INTEGER_FUNCTIONS:
-            made["dtype"] = "float32"
-        return joined_axes(made["second"], made)
+        draw = dict(fields)
+        if draw["function"] in UNARY:
+            draw["second"] = "none"
+        if draw["function"] in (*LOGIC, "not"):
+            draw["dtype"] = "bool"
+        elif draw["function"] not in _INTEGER_FUNCTIONS:
+            draw["dtype"] = "float32"
+        return joined_axes(draw["second"], draw)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the results; one per boolean."""
-        each = either(is_in(self.function, BOOLEAN_FUNCTIONS), 1, self.element_bytes)
-        return self.value_count * each
+        value_bytes = either(is_in(self.function, BOOLEAN_FUNCTIONS), 1, self.element_bytes)
+        return self.value_count * value_bytes
 
     def own_quantities(self) -> dict[str, Any]:
         """Sorts of functions; ``ends`` are values beyond full vectors of inner loops."""
-        found = super().own_quantities()
-        return found | {
+        quantities = super().own_quantities()
+        return quantities | {
             "truth": is_in(self.function, BOOLEAN_FUNCTIONS),
             "whole": is_in(self.dtype, ("int64", "int32")),
             "costly": is_in(self.function, _COSTLY), "series": is_in(self.function, _SERIES),
-            "pow": is_in(self.function, ("pow",)), "ends": found["loops"] * (self.inner % 8),
+            "pow": is_in(self.function, ("pow",)), "ends": quantities["loops"] * (self.inner % 8),
         }  # fmt: skip
 
     @classmethod
@@ -120,7 +120,7 @@ class Elementwise(OperandLayer):
             raise LayerError(
                 f"the broadcasting of {operator.op} before operator set 7 has no layer"
             )
-        given = sum(each is not None for each in operator.inputs)
+        given = sum(operand is not None for operand in operator.inputs)
         if function in BINARY and given != 2:
             raise LayerError(f"{operator.op} of {given} tensors has no layer")
         fields = cls._fields_of(operator, 1 if function in BINARY else None)
@@ -154,4 +154,4 @@ def _function_of(operator: Operator) -> str:
     exponent = operator.operand(1).value
     if exponent is None or exponent.size != 1:
         return function
-    return next((each for each, e in _EXPONENTS.items() if e == exponent.item()), function)
+    return next((power for power, e in _EXPONENTS.items() if e == exponent.item()), function)

@@ -110,9 +110,9 @@ class Indexed(Layer):
             length = math.prod(table) // max(math.prod(table[separate + 1 :]), 1)
         else:
             separate = int(operator.attributes.get("batch_dims", 0))
-            known = separate + indices[-1]
-            inner, rows = math.prod(table[known:]), math.prod(indices[:-1])
-            length = math.prod(table[:known])
+            indexed = separate + indices[-1]
+            inner, rows = math.prod(table[indexed:]), math.prod(indices[:-1])
+            length = math.prod(table[:indexed])
         # Only if each batch entry has its own part of the table and of the indices.
         batch, places = split_rows(rows, table[0] if separate and table[0] == indices[0] else 1)
         return cls(

@@ -59,10 +59,10 @@ class MatMul(ProductLayer):
 
     def own_quantities(self) -> dict[str, Any]:
         """``flops_tile`` counts full tiles of 6 x 16, as CPU kernels compute."""
-        found = super().own_quantities()
+        quantities = super().own_quantities()
         tiles = padded(self.rows, 6) * self.depth * padded(self.columns, 16)
-        return found | {
-            "plain": 1 - self.transposed, "flops_tile": 2 * found["products"] * tiles,
+        return quantities | {
+            "plain": 1 - self.transposed, "flops_tile": 2 * quantities["products"] * tiles,
             "row_rest": self.rows % 6, "vector": self.rows == 1,
             # Small products run on one core.
             "threaded": self.flops >= 1e5,

@@ -91,31 +91,31 @@ class Move(Layer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make the lengths of a draw consistent with its function."""
-        made = dict(fields)
-        function = made["function"]
+        draw = dict(fields)
+        function = draw["function"]
         if function in ("gather", "slice"):
             # Words of a vocabulary or anchors of a detector: few rows of a long table.
-            made["length"] *= source.choice((1, 1, 8, 64) if function == "gather" else (1, 1, 8))
-        short, long = sorted((made["length"], made["length_out"]))
+            draw["length"] *= source.choice((1, 1, 8, 64) if function == "gather" else (1, 1, 8))
+        short, long = sorted((draw["length"], draw["length_out"]))
         long += long == short
         if function == "slice":
-            step = made["step"] if long > made["step"] else 1
-            made |= {"step": step, "length": long, "length_out": min(short, (long - 1) // step + 1)}
+            step = draw["step"] if long > draw["step"] else 1
+            draw |= {"step": step, "length": long, "length_out": min(short, (long - 1) // step + 1)}
         else:
-            made["step"] = 1
+            draw["step"] = 1
         if function == "split":
-            parts = max(made["parts"], 2)
+            parts = max(draw["parts"], 2)
             length = -(-max(long, parts) // parts) * parts
-            made |= {"parts": parts, "length": length, "length_out": length}
+            draw |= {"parts": parts, "length": length, "length_out": length}
         else:
-            made["parts"] = 1
+            draw["parts"] = 1
         if function == "pad":
-            made |= {"length": short, "length_out": long}
+            draw |= {"length": short, "length_out": long}
         if function == "copy":
-            made |= {"outer": 1, "length": 1, "length_out": 1, "inner": made["inner"] * long}
+            draw |= {"outer": 1, "length": 1, "length_out": 1, "inner": draw["inner"] * long}
         if function == "expand":
-            made |= {"length": 1, "length_out": long}
-        return made
+            draw |= {"length": 1, "length_out": long}
+        return draw
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -177,8 +177,8 @@ class Move(Layer):
             given = ((0,), (end,), (1,), (self.step,))
             return Kernel("Slice", "", {}, shape, result, constants=given, dtype=dtype)
         if self.function == "split":
-            each, more = divmod(self.length, self.parts)
-            lengths = tuple(each + (part < more) for part in range(self.parts))
+            length, more = divmod(self.length, self.parts)
+            lengths = tuple(length + (part < more) for part in range(self.parts))
             result = (shape[0], lengths[0], self.inner)
             return Kernel(
                 "Split", "", {"axis": 1}, shape, result, constants=(lengths,),

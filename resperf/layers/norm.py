@@ -72,16 +72,16 @@ class Norm(Layer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Set the window of other functions to 1, and widen some draws to sizes of networks."""
-        made, function = dict(fields), fields["function"]
+        draw, function = dict(fields), fields["function"]
         if function != "local_response":
-            made["window"] = 1
+            draw["window"] = 1
         if function == "instance":
             # Channel groups of a large image, or all samples of an audio signal.
-            made["pixels"] *= source.choice((1, 1, 8, 64))
+            draw["pixels"] *= source.choice((1, 1, 8, 64))
         if function == "batch" and source.random() < 0.3:
             # Tokens flattened to rows, as in LeViT and classifier heads.
-            made |= {"batch": int(made["batch"]) * source.randint(1, 256), "pixels": 1}
-        return made
+            draw |= {"batch": int(draw["batch"]) * source.randint(1, 256), "pixels": 1}
+        return draw
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -98,8 +98,8 @@ class Norm(Layer):
     @property
     def weight_bytes(self) -> int:
         """Bytes of scale and bias, and of the statistics of a batch normalisation."""
-        each = sum(n * is_in(self.function, (f,)) for f, n in _WEIGHTS.items())
-        return each * self.channels * self.element_bytes
+        per_channel = sum(n * is_in(self.function, (f,)) for f, n in _WEIGHTS.items())
+        return per_channel * self.channels * self.element_bytes
 
     @property
     def flops(self) -> int:

@@ -68,16 +68,16 @@ class Pool(WindowLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the image; replace a named padding by pads."""
-        made = dict(fields)
-        if made.get("whole_image"):
-            made.pop("padding", None)
-            made |= {f"kernel_{axis}": made[axis] for axis in cls.AXES}
-            made |= {f"{word}_{axis}": 1 for word in ("stride", "dilation") for axis in cls.AXES}
-            return made | {"ceil_mode": False, "count_include_pad": False}
-        made = cls._padded(made, source)
-        if made.get("mode", "max") == "max":
-            made["count_include_pad"] = False
-        return made
+        draw = dict(fields)
+        if draw.get("whole_image"):
+            draw.pop("padding", None)
+            draw |= {f"kernel_{axis}": draw[axis] for axis in cls.AXES}
+            draw |= {f"{word}_{axis}": 1 for word in ("stride", "dilation") for axis in cls.AXES}
+            return draw | {"ceil_mode": False, "count_include_pad": False}
+        draw = cls._padded(draw, source)
+        if draw.get("mode", "max") == "max":
+            draw["count_include_pad"] = False
+        return draw
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows and layout; ``read_bytes`` are the input bytes that some window covers."""

@@ -62,10 +62,10 @@ class PoolNd(VolumePool):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Replace modes of drawn images that belong to kind `pool`."""
-        made = dict(fields)
-        if made["rank"] == 2:
-            made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
-        return super().fitting(made, source)
+        draw = dict(fields)
+        if draw["rank"] == 2:
+            draw["mode"] = _OF_IMAGES.get(draw["mode"], draw["mode"])
+        return super().fitting(draw, source)
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows, their sizes and what is done with them."""

@@ -52,9 +52,9 @@ class QuantizedConcat(Concat):
         fields = joined(parts, operator.axis(0, _FIRST_PART), operator.result())
         wanted = operator.inputs[:_FIRST_PART]
         rescaled = any(
-            not (_equal(operator.inputs[place + 1], wanted[_RESULT_SCALE])
-                 and _equal(operator.inputs[place + 2], wanted[_RESULT_ZERO]))
-            for place in range(_FIRST_PART, len(operator.inputs), _INPUTS_OF_PART)
+            not (_equal(operator.inputs[position + 1], wanted[_RESULT_SCALE])
+                 and _equal(operator.inputs[position + 2], wanted[_RESULT_ZERO]))
+            for position in range(_FIRST_PART, len(operator.inputs), _INPUTS_OF_PART)
         )  # fmt: skip
         return cls(**fields, rescaled=rescaled, dtype=dtype)
 
@@ -70,7 +70,7 @@ class QuantizedConcat(Concat):
         return Kernel(
             "QLinearConcat", CONTRIB, {"axis": 1}, shapes[0], self.output_shape,
             weight_shapes=tuple(scales), extra_shapes=tuple(shapes[1:]), dtype=self.dtype,
-            order=(1, 2, *(place for part in positions for place in part)),
+            order=(1, 2, *(position for part in positions for position in part)),
             dtypes=(self.dtype, *(pair * (1 + count)), *((self.dtype,) * (count - 1))),
         )  # fmt: skip
 

@@ -70,10 +70,10 @@ class QuantizedConv(VolumeConv):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in; limit ``integer`` to what exists."""
-        made = super().fitting(fields, source)
-        if made["function"] == "integer":
-            made |= {"bias": False, "layout": "nchw"}
-        return made
+        draw = super().fitting(fields, source)
+        if draw["function"] == "integer":
+            draw |= {"bias": False, "layout": "nchw"}
+        return draw
 
     @property
     def output_bytes(self) -> int:
@@ -90,15 +90,15 @@ class QuantizedConv(VolumeConv):
         last = is_in(self.layout, ("nhwc",))
         integer = {"integer": is_in(self.function, ("integer",))}
         plain = is_in(self.layout, ("nchw",))
-        known = super().own_quantities()
+        quantities = super().own_quantities()
         # Only `linear` has a depthwise kernel, and gathers the windows of each other group apart.
         linear = 1 - integer["integer"]
-        together = known["depthwise"] * linear
+        together = quantities["depthwise"] * linear
         depth, filters = self.channels_in // self.groups, self.channels_out // self.groups
         rows = self.batch * self.windows * self.groups
         tiles = 2 * rows * padded(depth * self.taps, _TILE_DEPTH) * padded(filters, _TILE_FILTERS)
-        return known | integer | {
-            "last": last, "plain": plain, "apart": known["grouped"] * (linear - together),
+        return quantities | integer | {
+            "last": last, "plain": plain, "apart": quantities["grouped"] * (linear - together),
             "group_pieces": rows * self.taps, "flops_tile": tiles * (1 - together),
         }  # fmt: skip
 

@@ -21,8 +21,8 @@ _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
 _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}
 _OPS: Mapping[str, str] = {**_BINARY, **_UNARY}
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
-_SECOND_PLACE = 3
-"""Place of the second operand: behind the first, its scale and its zero point."""
+_SECOND_POSITION = 3
+"""Position of the second operand: behind the first, its scale and its zero point."""
 
 
 class QuantizedElementwise(OperandLayer):
@@ -64,7 +64,7 @@ class QuantizedElementwise(OperandLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a quantised element-wise operator."""
         function, dtype = _FUNCTION_OF[operator.op], dtype_of(operator, INT8_TYPES)
-        fields = cls._fields_of(operator, _SECOND_PLACE if function in _BINARY else None)
+        fields = cls._fields_of(operator, _SECOND_POSITION if function in _BINARY else None)
         return cls(**fields, function=function, dtype=dtype)
 
     def as_onnx_node(self) -> Kernel:

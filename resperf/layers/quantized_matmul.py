@@ -17,8 +17,8 @@ from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
 _FUNCTION_OF: Mapping[str, str] = {"QLinearMatMul": "linear", "MatMulInteger": "integer"}
-_SECOND_PLACE: Mapping[str, int] = {"linear": 3, "integer": 1}
-"""Function -> place of the second operand: ``linear`` has the first one's scale before it."""
+_SECOND_POSITION: Mapping[str, int] = {"linear": 3, "integer": 1}
+"""Function -> position of the second operand: ``linear`` has the first one's scale before it."""
 _WIDE = DTYPE_BYTES["int32"]
 
 
@@ -56,7 +56,7 @@ class QuantizedMatMul(ProductLayer):
     def read(cls, operator: Operator) -> Layer:
         """Read a batched product; with a single second matrix it is a `QuantizedDense`."""
         function = _FUNCTION_OF[operator.op]
-        first, second = operator.shape(), operator.shape(_SECOND_PLACE[function])
+        first, second = operator.shape(), operator.shape(_SECOND_POSITION[function])
         if math.prod(second[:-2]) == 1:
             return QuantizedDense.read(operator)
         if len(first) < 2 or first[:-2] != second[:-2] or first[-1] != second[-2]:

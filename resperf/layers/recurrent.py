@@ -79,8 +79,8 @@ class Recurrent(Layer):
     def own_quantities(self) -> dict[str, Any]:
         """Work per step, as steps run one after the other."""
         inputs, states = (
-            2 * self.steps * self.batch * self._gated * each
-            for each in (self.features, self.hidden)
+            2 * self.steps * self.batch * self._gated * width
+            for width in (self.features, self.hidden)
         )
         step_weights = self._gated * self.hidden * self.element_bytes
         return {

@@ -64,8 +64,8 @@ class Reduce(AlongAxis):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results; indices are int64."""
-        each = either(is_in(self.function, _ARG_FUNCTIONS), INDEX_BYTES, self.element_bytes)
-        return math.prod(self.output_shape) * each
+        value_bytes = either(is_in(self.function, _ARG_FUNCTIONS), INDEX_BYTES, self.element_bytes)
+        return math.prod(self.output_shape) * value_bytes
 
     @property
     def macs(self) -> int:

@@ -63,10 +63,10 @@ class Reorder(Layer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Split ``relayout = "nchw>nchwc16"`` into `layout` and `layout_out`."""
-        made = dict(fields)
-        if "relayout" in made:
-            made["layout"], made["layout_out"] = str(made.pop("relayout")).split(">")
-        return made
+        draw = dict(fields)
+        if "relayout" in draw:
+            draw["layout"], draw["layout_out"] = str(draw.pop("relayout")).split(">")
+        return draw
 
     def own_quantities(self) -> dict[str, Any]:
         """Bytes with channels padded to blocks; ``moved_bytes`` count them on one side."""

@@ -71,18 +71,18 @@ class Resize(ResizedLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make half of the draws double the size of their input, as in most networks."""
-        made = dict(fields)
-        if made.get("layout", "nchw") != "nchw" or made["mode"] == "cubic":
-            made["dtype"] = "float32"
-        unchanged = all(made[side] == made[f"{side}_out"] for side in ("height", "width"))
+        draw = dict(fields)
+        if draw.get("layout", "nchw") != "nchw" or draw["mode"] == "cubic":
+            draw["dtype"] = "float32"
+        unchanged = all(draw[side] == draw[f"{side}_out"] for side in ("height", "width"))
         if unchanged or source.random() < 0.5:
-            made |= {"height_out": 2 * made["height"], "width_out": 2 * made["width"]}
-        if made.get("layout", "nchw") != "nchw":
-            block = int(str(made["layout"]).removeprefix("nchwc"))
-            made["channels"] = -(-made["channels"] // block) * block
-            made["mode"] = made["mode"] if made["mode"] in _BLOCKED else NEAREST
-            made |= {f"{side}_out": 2 * made[side] for side in ("height", "width")}
-        return made
+            draw |= {"height_out": 2 * draw["height"], "width_out": 2 * draw["width"]}
+        if draw.get("layout", "nchw") != "nchw":
+            block = int(str(draw["layout"]).removeprefix("nchwc"))
+            draw["channels"] = -(-draw["channels"] // block) * block
+            draw["mode"] = draw["mode"] if draw["mode"] in _BLOCKED else NEAREST
+            draw |= {f"{side}_out": 2 * draw[side] for side in ("height", "width")}
+        return draw
 
     def own_quantities(self) -> dict[str, Any]:
         """``whole``: both sides grow by integer factors, ``doubled``: by two."""
@@ -107,7 +107,7 @@ class Resize(ResizedLayer):
         if len(shape) == len(result) == 3:
             if mode == "linear":
                 return ResizeNd.of_lines(operator)
-            shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
+            shape, result = ((*lengths[:2], 1, lengths[2]) for lengths in (shape, result))
         if len(shape) not in (4, 5) or shape[:2] != result[:2]:
             raise LayerError(f"a resize from {shape} to {result} has no layer")
         if len(shape) == 5:

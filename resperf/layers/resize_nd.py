@@ -59,16 +59,16 @@ class ResizeNd(ResizedLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make most of the draws double the size of their input, and some of them signals."""
-        made, sort = dict(fields), source.random()
-        unchanged = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
+        draw, sort = dict(fields), source.random()
+        unchanged = all(draw[axis] == draw[f"{axis}_out"] for axis in AXES)
         if unchanged or sort < 0.7:
-            made |= {f"{axis}_out": 2 * made[axis] for axis in AXES}
+            draw |= {f"{axis}_out": 2 * draw[axis] for axis in AXES}
         if sort < 0.2:
-            lines = {"depth": made["batch"], "height": made["channels"], "width": 8 * made["width"]}
-            made |= {"batch": 1, "channels": 1, "mode": "linear", **lines}
-            made |= {f"{axis}_out": length for axis, length in lines.items()}
-            made["width_out"] *= 2
-        return made
+            lines = {"depth": draw["batch"], "height": draw["channels"], "width": 8 * draw["width"]}
+            draw |= {"batch": 1, "channels": 1, "mode": "linear", **lines}
+            draw |= {f"{axis}_out": length for axis, length in lines.items()}
+            draw["width_out"] *= 2
+        return draw
 
     @classmethod
     def of_lines(cls, operator: Operator) -> Self:

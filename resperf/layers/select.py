@@ -13,7 +13,7 @@ from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, j
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 
-CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
+CONDITIONS = tuple(second for second in SECONDS if second not in ("none", "both"))
 
 
 class Select(BroadcastLayer):
@@ -56,8 +56,8 @@ class Select(BroadcastLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes."""
-        made = joined_axes(str(fields["second"]), fields)
-        return made | {"tensors": made["tensors"] or int(made["second"] != "same")}
+        draw = joined_axes(str(fields["second"]), fields)
+        return draw | {"tensors": draw["tensors"] or int(draw["second"] != "same")}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Select(BroadcastLayer):
     @property
     def value_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the two values."""
-        return tuple(self.output_shape if each < self.tensors else () for each in range(2))
+        return tuple(self.output_shape if index < self.tensors else () for index in range(2))
 
     @property
     def input_bytes(self) -> int:
@@ -89,9 +89,9 @@ class Select(BroadcastLayer):
         """Read a ``Where``."""
         dtype, result = dtype_of(operator, DTYPES, 1), operator.result()
         size = math.prod(result)
-        values = [math.prod(operator.shape(each)) for each in (1, 2)]
+        values = [math.prod(operator.shape(position)) for position in (1, 2)]
         fields = broadcast_axes(result, result, operator.shape(0))
-        tensors = sum(each == size for each in values) if size > 1 else 0
+        tensors = sum(count == size for count in values) if size > 1 else 0
         if not tensors and fields["second"] != "same":
             # The larger value and the condition are broadcast against each other.
             tensors = 1

@@ -174,7 +174,7 @@ class Transpose(Layer):
         perm, shape = [0, *(int(axis) for axis in self._named)], list(self.input_shape)
         if self.order.endswith(_SLOW):
             # Insert an axis of length one between the two axes that swap.
-            first = next(place for place, axis in enumerate(perm) if place != axis)
+            first = next(position for position, axis in enumerate(perm) if position != axis)
             shape.insert(first + 1, 1)
             swapped = [first + 2, first + 1, first]
             perm = [*range(first), *swapped, *range(first + 3, len(shape))]
@@ -204,8 +204,7 @@ def _moves_one_axis(order: Sequence[int]) -> bool:
             runs.append([axis])
     first = [run[0] for run in runs]
     return any(
-        sorted(first[:place] + first[place + 1 :]) == first[:place] + first[place + 1 :]
-        for place in range(len(first))
+        sorted(first[:i] + first[i + 1 :]) == first[:i] + first[i + 1 :] for i in range(len(first))
     )
 
 

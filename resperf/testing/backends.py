@@ -122,12 +122,12 @@ class Conformance(Record):
 
     def of(self, *verdicts: Verdict) -> list[Finding]:
         """Return the findings with one of these verdicts."""
-        return [each for each in self.findings if each.verdict in verdicts]
+        return [finding for finding in self.findings if finding.verdict in verdicts]
 
     @property
     def conforms(self) -> bool:
         """Whether no rule failed and at least one layer was built."""
-        built = any(each.rule == "phases" for each in self.findings)
+        built = any(finding.rule == "phases" for finding in self.findings)
         return built and not self.of(Verdict.FAILED)
 
 
@@ -158,12 +158,12 @@ def check_backend(
     Conformance
         No error of the backend is raised: it is a finding.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for finding in _findings(backend, target, kinds, network or shipped_networks(["lenet5"])[0]):
-        found.append(finding)
+        findings.append(finding)
         if tell is not None:
             tell(finding)
-    return Conformance(target.name, backend.setting(), backend.platform(), tuple(found))
+    return Conformance(target.name, backend.setting(), backend.platform(), tuple(findings))
 
 
 def _findings(
@@ -190,7 +190,7 @@ def _guarded(rule: str, subject: str, findings: Iterator[Finding]) -> Iterator[F
         yield Finding(rule, subject, Verdict.FAILED, f"{type(error).__name__}: {first_line(error)}")
 
 
-def _found(rule: str, subject: str, wrong: str, **figures: float) -> Finding:
+def _finding(rule: str, subject: str, wrong: str, **figures: float) -> Finding:
     broken = Verdict.DOUBTFUL if rule in TIMED else Verdict.FAILED
     return Finding(rule, subject, broken if wrong else Verdict.PASSED, wrong, figures)
 
@@ -210,7 +210,7 @@ def _described(backend: Backend, target: Target) -> Iterator[Finding]:
         wrong.append(f"platform names device {platform.device!r} of class {named!r}")
     if not setting.framework_version:
         wrong.append("setting has no framework version")
-    yield _found("description", target.name, "; ".join(wrong))
+    yield _finding("description", target.name, "; ".join(wrong))
 
 
 def _costs(backend: Backend, target: Target) -> Iterator[Finding]:
@@ -220,7 +220,7 @@ def _costs(backend: Backend, target: Target) -> Iterator[Finding]:
     wrong = [f"no {name}" for name in needed if name not in costs]
     wrong += [f"{name} is {value}" for name, value in costs.items() if not _is_amount(value)]
     figures = {name: value for name, value in costs.items() if _is_amount(value)}
-    yield _found("costs", target.name, "; ".join(wrong), **figures)
+    yield _finding("costs", target.name, "; ".join(wrong), **figures)
 
 
 def _is_amount(value: float) -> bool:
@@ -241,11 +241,11 @@ def _of_kind(backend: Backend, kind: str) -> Iterator[Finding]:
     lowered = backend.lower(layers)
     yield _lowering(layers, lowered)
     reason = ""
-    for layer, each in zip(layers, lowered, strict=False):
+    for layer, lowered_layer in zip(layers, lowered, strict=False):
         try:
-            with backend.layer(each, budget_ms=BUDGET_MS) as built:
-                yield _found("building", kind, "")
-                yield from _checked(backend, kind, built, learns=each.weight_bytes > 0)
+            with backend.layer(lowered_layer, budget_ms=BUDGET_MS) as built:
+                yield _finding("building", kind, "")
+                yield from _checked(backend, kind, built, learns=lowered_layer.weight_bytes > 0)
                 yield from _timed(backend, layer, built)
         except _REFUSALS as error:
             reason = reason or str(error) or type(error).__name__
@@ -267,12 +267,12 @@ def _larger(layer: Layer) -> Layer | None:
 
 def _lowering(drawn: Sequence[Layer], lowered: Sequence[Layer]) -> Finding:
     kind, wrong = drawn[0].kind, ""
-    kinds = [each.kind for each in lowered]
-    if kinds != [each.kind for each in drawn]:
+    kinds = [layer.kind for layer in lowered]
+    if kinds != [layer.kind for layer in drawn]:
         wrong = f"{len(drawn)} layers of kind {kind} became {', '.join(kinds) or 'none'}"
-    elif [layer_from_key(each.key) for each in lowered] != list(lowered):
+    elif [layer_from_key(layer.key) for layer in lowered] != list(lowered):
         wrong = f"{lowered[0].key} is another layer when read back"
-    return _found("lowering", kind, wrong)
+    return _finding("lowering", kind, wrong)
 
 
 def expected_phases(setting: Setting, *, learns: bool = True) -> tuple[str, ...]:
@@ -291,14 +291,14 @@ def _checked(
 ) -> Iterator[Finding]:
     """Check the phases of what was built, and run each of them."""
     expected = expected_phases(backend.setting(), learns=learns)
-    yield _found("phases", subject, "; ".join(_wrong_phases(built.phases, expected)))
+    yield _finding("phases", subject, "; ".join(_wrong_phases(built.phases, expected)))
     wrong = []
     for name, phase in built.phases.items():
         values = [phase.sampler() for _ in range(RUNS)]
         wrong += [f"{name}: a run gave {bad}" for bad in values if not _is_amount(bad)][:1]
     alone_ms = built.isolated()
     wrong += [] if _is_amount(alone_ms) else [f"a run alone gave {alone_ms}"]
-    yield _found("samples", subject, "; ".join(wrong))
+    yield _finding("samples", subject, "; ".join(wrong))
 
 
 def _wrong_phases(phases: Mapping[str, Phase], expected: Sequence[str]) -> Iterator[str]:
@@ -338,7 +338,7 @@ def _growth(kind: str, small: Phase, large: Phase) -> Finding:
     small_ms, large_ms = (median(times) for times in zip(*rounds, strict=True))
     faster = all(large < FASTER * small - SLACK_MS for small, large in rounds)
     wrong = f"{FACTOR} times as large, it takes {large_ms:.4g} ms instead of {small_ms:.4g}"
-    return _found("growth", kind, wrong * faster, small_ms=small_ms, large_ms=large_ms)
+    return _finding("growth", kind, wrong * faster, small_ms=small_ms, large_ms=large_ms)
 
 
 def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
@@ -347,7 +347,7 @@ def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
     longer = all(more > SLOWER * alone + SLACK_MS for more, alone in rounds)
     negative = all(more < -SLACK_MS - (1 - FASTER) * alone for more, alone in rounds)
     wrong = f"one more copy takes {marginal_ms:.4g} ms, one alone {alone_ms:.4g}"
-    return _found(
+    return _finding(
         "marginal", kind, wrong * (longer or negative), marginal_ms=marginal_ms, alone_ms=alone_ms
     )
 
@@ -367,13 +367,17 @@ def _closing(subject: str, built: Built) -> Finding:
         wrong = "it still runs"
     except MeasurementError:
         built.close()
-    return _found("closing", subject, wrong)
+    return _finding("closing", subject, wrong)
 
 
 def _memory(backend: Backend) -> Iterator[Finding]:
     """Build layers that do not fit: larger than any address space, and than the device's memory."""
     yield _refusal(backend, Activation(batch=1, values=1 << 50, activation="relu"))
-    sizes = [each.memory_bytes for each in backend.platform().accelerators if each.memory_bytes]
+    sizes = [
+        accelerator.memory_bytes
+        for accelerator in backend.platform().accelerators
+        if accelerator.memory_bytes
+    ]
     if not sizes:
         reason = "a layer just larger than memory would fill this machine's own"
         yield Finding("memory", "device", Verdict.SKIPPED, reason)
@@ -399,7 +403,7 @@ def _refusal(backend: Backend, layer: Layer) -> Finding:
     except _REFUSALS as error:
         detail = f"{type(error).__name__}: {first_line(error)}"
         return Finding("memory", layer.kind, Verdict.PASSED, detail)
-    return _found("memory", layer.kind, f"a layer of {size} was built and run")
+    return _finding("memory", layer.kind, f"a layer of {size} was built and run")
 
 
 @contextmanager
@@ -428,8 +432,8 @@ def _whole(backend: Backend, path: Path) -> Iterator[Finding]:
         return
     with built:
         checks = list(_checked(backend, path.stem, built))
-        wrong = "; ".join(each.detail for each in checks if each.detail)
-        yield _found("network", path.stem, wrong)
+        wrong = "; ".join(check.detail for check in checks if check.detail)
+        yield _finding("network", path.stem, wrong)
         own = layer_quantity(built.phases)
         if own in built.phases:
             yield _sum(backend, path, built.phases[own], own)
@@ -456,4 +460,4 @@ def _sum(backend: Backend, path: Path, whole: Phase, own: str) -> Finding:
     ratio = sum_ms / whole_ms if whole_ms > 0 else math.inf
     low, high = SUM_BAND
     wrong = "" if low <= ratio <= high else f"layers take {sum_ms:.4g} ms, the whole {whole_ms:.4g}"
-    return _found("sum", path.stem, wrong, sum_ms=sum_ms, whole_ms=whole_ms, sum_ratio=ratio)
+    return _finding("sum", path.stem, wrong, sum_ms=sum_ms, whole_ms=whole_ms, sum_ratio=ratio)

@@ -76,23 +76,23 @@ def check_predictions(predictor: Predictor, examples: Examples) -> None:
     AssertionError
     """
     measured = examples.values
-    predicted = predictor.predict(examples.subjects, *_place(examples))
+    predicted = predictor.predict(examples.subjects, *_setting_and_platform(examples))
     assert examples.quantity in predicted, f"{examples.quantity} is not predicted"
-    found = predicted[examples.quantity]
-    for numbers in (found.values, found.low, found.high):
+    prediction = predicted[examples.quantity]
+    for numbers in (prediction.values, prediction.low, prediction.high):
         assert numbers.shape == measured.shape, f"shape {numbers.shape} for {measured.shape}"
         assert numbers.dtype == np.float64, f"predictions are {numbers.dtype}"
-    assert np.isfinite(found.values).all(), "predictions are not finite"
-    assert (found.values >= 0).all(), "predictions are negative"
-    bounded = np.isfinite(found.low) & np.isfinite(found.high)
-    inside = (found.low <= found.values) & (found.values <= found.high)
+    assert np.isfinite(prediction.values).all(), "predictions are not finite"
+    assert (prediction.values >= 0).all(), "predictions are negative"
+    bounded = np.isfinite(prediction.low) & np.isfinite(prediction.high)
+    inside = (prediction.low <= prediction.values) & (prediction.values <= prediction.high)
     assert inside[bounded].all(), "predictions are outside of their intervals"
-    total = found.values.sum() / measured.sum()
+    total = prediction.values.sum() / measured.sum()
     assert 1 / LARGEST_TOTAL < total < LARGEST_TOTAL, "the predictions are of another scale"
-    assert np.ptp(found.values) > 0, "the predictions are constant"
-    off = np.abs(np.log(np.maximum(found.values, 1e-12) / measured))
+    assert np.ptp(prediction.values) > 0, "the predictions are constant"
+    off = np.abs(np.log(np.maximum(prediction.values, 1e-12) / measured))
     assert np.median(off) < np.log(LARGEST_FACTOR), "half of the predictions are far off"
-    correlation = np.corrcoef(_ranks(found.values), _ranks(measured))[0, 1]
+    correlation = np.corrcoef(_ranks(prediction.values), _ranks(measured))[0, 1]
     assert correlation > LEAST_CORRELATION, f"rank correlation {correlation:.2f}"
 
 
@@ -113,15 +113,15 @@ def check_export(predictor: Predictor, examples: Examples, folder: Path) -> Pred
     kept = (predictor.kind, predictor.quantity_)
     assert (loaded.kind, loaded.quantity_) == kept, "kind or quantity is another one when loaded"
     trained, again = (
-        each.predict(examples.subjects, *_place(examples))[examples.quantity].values
-        for each in (predictor, loaded)
+        model.predict(examples.subjects, *_setting_and_platform(examples))[examples.quantity].values
+        for model in (predictor, loaded)
     )
     near = np.abs(again - trained) <= RELATIVE * np.maximum(trained, SMALLEST)
     assert near.all(), "what is loaded predicts other values"
     return loaded
 
 
-def _place(examples: Examples) -> tuple[Setting, Platform]:
+def _setting_and_platform(examples: Examples) -> tuple[Setting, Platform]:
     return examples.settings[0], examples.platforms[0]
 
 

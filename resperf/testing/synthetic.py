@@ -218,7 +218,7 @@ class SyntheticBackend(Backend):
 
         def crossing_ms(tensors: Sequence[Tensor]) -> float:
             sizes_bytes = [4 * math.prod(tensor.shape) for tensor in tensors]
-            return sum(CALL_MS + each / (self._gb_per_s * 1e6) for each in sizes_bytes)
+            return sum(CALL_MS + size_bytes / (self._gb_per_s * 1e6) for size_bytes in sizes_bytes)
 
         return self._ready(
             crossing_ms(lowered.inputs),
