@@ -368,8 +368,11 @@ def test_a_residual_that_nothing_reads_later_is_added_in_place(block: int, tmp_p
         conv_node("c4", "u", "y"),
     ]
     network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    found = ask(network, block)
     # The first sum needs a copy of `a`, which the last one reads too.
-    assert residuals(ask(network, block)) == [False, True, False, False]
+    assert residuals(found) == [False, True, False, False]
+    sources = [node.sources for node in found if isinstance(node.layer, Conv)]
+    assert sources == [("c1",), ("c2", "sum"), ("c3", "last sum"), ("c4",)]
 
 
 def test_what_a_network_is_given_or_returns_and_the_image_itself_are_not_written_over(
@@ -821,6 +824,10 @@ def test_consecutive_convolutions_in_half_precision_are_layers(
     assert [node.reason for node in asked.nodes if node.layer is None] == []
     kinds = Counter(node.layer.kind for node in asked.nodes if node.layer)
     assert (kinds["conv"], kinds["pool"]) == (2, 1)
+    # The pooling is between the casts.
+    assert {node.layer.dtype for node in asked.nodes if isinstance(node.layer, Conv | Pool)} == {
+        "float32"
+    }
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
