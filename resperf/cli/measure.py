@@ -61,8 +61,8 @@ def command(
     from resperf.bundle import find_bundle, named_target
     from resperf.network.files import network_file
     from resperf.prediction import layers_alone
-    from resperf.prediction.api import read_batches
     from resperf.prediction.calibrated import calibrated_here
+    from resperf.prediction.reading import read
     from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (
@@ -76,7 +76,7 @@ def command(
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
     network = network_file(network)
-    networks = read_batches(network, list(batches) or None, shapes)
+    networks = read(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None
     if against is not None:

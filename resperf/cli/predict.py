@@ -244,7 +244,7 @@ def _beside(
 ) -> None:
     """Compare with an engine of a dataset."""
     from resperf.prediction import predict
-    from resperf.prediction.api import read_batches
+    from resperf.prediction.reading import read
 
     require("h5py", "bench")
     from resperf.dataset import read_engine_run
@@ -254,7 +254,7 @@ def _beside(
     question["batch"] = question["batch"] or run.batch
     prediction = predict(path, **question)
     assert not isinstance(prediction, list)
-    (network,) = read_batches(path, question["batch"], question["shapes"], question["assume"])
+    (network,) = read(path, question["batch"], question["shapes"], question["assume"])
     found = compare_with_engine(prediction, network, run)
     if as_json:
         show_json([{**prediction.to_json(), "against": found.to_json()}])

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 from resperf.bundle import bundle_place, find_bundles
 from resperf.devices import device_facts
-from resperf.errors import DeviceError, NetworkError, ResperfError, ShapeError
-from resperf.network import (
-    NETWORKS_CACHED,
-    Network,
-    block_of,
-    read_given_network,
-    read_network_once,
-)
-from resperf.network.assumed import Assumed, checked
-from resperf.network.files import network_file
+from resperf.errors import DeviceError, NetworkError, ResperfError
+from resperf.network import Network
+from resperf.network.assumed import Assumed
 from resperf.prediction.calibrated import advice, calibrated_here
 from resperf.prediction.choice import (
     Choice,
@@ -36,18 +23,21 @@ from resperf.prediction.choice import (
 )
 from resperf.prediction.network import Strict, predict_networks
 from resperf.prediction.offers import own_offers, sheet_offers
+from resperf.prediction.reading import (
+    Batch,
+    Batches,
+    Given,
+    Integers,
+    Shapes,
+    integer,
+    is_several,
+    read,
+)
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-Given = str | os.PathLike[str] | bytes | bytearray | memoryview
-"""A network: a file's path, or a file's content. An `onnx.ModelProto` is one too."""
-Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
-Batch = int | np.integer[Any] | None
-Batches = Batch | Integers
-Shapes = Mapping[str, Integers] | None
 
 
 class Options(TypedDict, total=False):
@@ -67,88 +57,6 @@ class Options(TypedDict, total=False):
     method: str | None
     training: bool
     block: str | None
-
-
-def _integer(value: Any, what: str, refused: type[ResperfError] = ShapeError) -> int:
-    """Return an integer of Python or NumPy as Python's; raise `refused` if it is none."""
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise refused(f"{what} {value!r} is not an integer; give one such as 1") from error
-
-
-def _integers(shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    return {
-        name: tuple(_integer(dim, f"a dimension of {name!r},") for dim in shape)
-        for name, shape in (shapes or {}).items()
-    }
-
-
-def _is_several(batch: Any) -> bool:
-    """Whether batch sizes are given as a sequence or an array."""
-    return isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0
-
-
-def read_batches(
-    network: Given | ModelProto,
-    batch: Batches,
-    shapes: Shapes = None,
-    assume: Assumed | None = None,
-    block: str | None = None,
-) -> list[Network]:
-    """Read a network, or a block of it, once per batch size; None means the network's own.
-
-    Networks are cached until the file changes.
-
-    Raises
-    ------
-    NetworkError
-        If it cannot be read as a network, or has no such block.
-    ShapeError
-        If a dimension is not known or does not fit.
-    """
-    given = [*batch] if isinstance(batch, Iterable) and _is_several(batch) else [batch]
-    batches = [None if each is None else _integer(each, "batch") for each in given]
-    shapes = _integers(shapes)
-    if isinstance(network, str | os.PathLike):
-        found = _read_file(network_file(Path(network)), batches, shapes, assume)
-    else:
-        content = bytes(network) if isinstance(network, bytearray | memoryview) else network
-        found = [
-            read_given_network(content, batch=each, shapes=shapes, assume=assume)
-            for each in batches
-        ]
-    return found if block is None else [block_of(each, block) for each in found]
-
-
-def _read_file(
-    path: Path,
-    batches: Sequence[int | None],
-    shapes: Mapping[str, tuple[int, ...]],
-    assume: Assumed | None,
-) -> list[Network]:
-    try:
-        state = path.stat()
-    except OSError:
-        # Reading it raises the error.
-        return [
-            read_network_once(path, batch=each, shapes=shapes, assume=assume) for each in batches
-        ]
-    given = tuple(sorted(shapes.items()))
-    seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
-    assumed = tuple(sorted(checked(assume).items()))
-    return [_read(path, seen, each, given, assumed) for each in batches]
-
-
-@lru_cache(maxsize=NETWORKS_CACHED)
-def _read(
-    path: Path,
-    _seen: tuple[int, ...],
-    batch: int | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    assumed: tuple[tuple[str, int], ...],
-) -> Network:
-    return read_network_once(path, batch=batch, shapes=dict(shapes), assume=dict(assumed))
 
 
 @overload
@@ -248,12 +156,12 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    threads = None if threads is None else _integer(threads, "threads", ResperfError)
+    threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
     found = choose(query)
-    networks = read_batches(network, batch, shapes, assume, block)
+    networks = read(network, batch, shapes, assume, block)
     predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
-    return predictions if _is_several(batch) else predictions[0]
+    return predictions if is_several(batch) else predictions[0]
 
 
 def predict_many(
@@ -305,16 +213,16 @@ def predict_many(
     >>> found = resperf.predict_many(candidates, device="cpu")  # doctest: +SKIP
     >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
     """
-    threads = None if threads is None else _integer(threads, "threads", ResperfError)
+    threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
     found = choose(query)
-    read = []
+    candidates: list[Network] = []
     for place, network in enumerate(networks):
         try:
-            read += read_batches(network, batch, shapes, assume)
+            candidates += read(network, batch, shapes, assume)
         except NetworkError as error:
             raise type(error)(f"network {place}: {error}") from error
-    return _predictions(read, found, strict, threads, host_dispatch_us, custom_ms)
+    return _predictions(candidates, found, strict, threads, host_dispatch_us, custom_ms)
 
 
 def predict_scaling(
@@ -364,14 +272,14 @@ def predict_scaling(
     query = Query(device, framework, bundle, precision, compiled, method, training)
     found = choose(query)
 
-    def read(size: int) -> Network:
-        (one,) = read_batches(network, size, shapes, assume, block)
+    def at_batch(size: int) -> Network:
+        (one,) = read(network, size, shapes, assume, block)
         return one
 
-    counts = [_integer(each, "devices", ResperfError) for each in devices]
-    sizes = [_integer(each, "batch") for each in batch]
+    counts = [integer(each, "devices", ResperfError) for each in devices]
+    sizes = [integer(each, "batch") for each in batch]
     return scaling(
-        read, found.bundle, sizes, counts, strong=strong, images=images, topology=topology
+        at_batch, found.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
 
 
@@ -449,7 +357,7 @@ def predict_everywhere(
     DeviceError
         If there is no bundle for `framework`.
     """
-    networks = read_batches(network, batch, shapes, assume)
+    networks = read(network, batch, shapes, assume)
     predictions: list[Prediction] = []
     place = bundle_place(bundle, framework)
     parts, damaged = find_bundles(place, checked=True)

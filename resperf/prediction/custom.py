@@ -22,7 +22,7 @@ class CustomTimes:
     Parameters
     ----------
     network : Network
-    times_ms : mapping of str to float, optional
+    times_ms : mapping of str to float
         By domain and operator.
 
     Raises
@@ -31,8 +31,8 @@ class CustomTimes:
         If a time is not above 0, or the network has no such operator.
     """
 
-    def __init__(self, network: Network, times_ms: Mapping[str, float] | None) -> None:
-        self._times_ms = dict(times_ms or {})
+    def __init__(self, network: Network, times_ms: Mapping[str, float]) -> None:
+        self._times_ms = dict(times_ms)
         self._network = network
         self._names = {
             node.name: f"{node.domain}.{node.op}" if node.domain else node.op
@@ -53,8 +53,6 @@ class CustomTimes:
 
     def layer(self, node: LoweredNode) -> LayerPrediction | None:
         """Return a node with its stated time; None if it has none."""
-        if not self._times_ms or node.role == "view":
-            return None
         # PyTorch's kernels have names of their own, in lower case, where their shapes are known.
         kernel = node.op.casefold()
         name = next(

@@ -154,7 +154,8 @@ def predict_networks(
     return [
         _prediction(
             network, each, bundle, found, known, Remarks(notes=notes, advice=advice),
-            CustomTimes(network, custom_ms), strict, threads, host_dispatch_us,
+            CustomTimes(network, custom_ms) if custom_ms else None, strict, threads,
+            host_dispatch_us,
         )
         for network, each, found in zip(networks, lowered, quantities, strict=True)
     ]  # fmt: skip
@@ -167,7 +168,7 @@ def _prediction(
     quantities: Mapping[str, QuantityPrediction],
     known: Known,
     remarks: Remarks,
-    custom: CustomTimes,
+    custom: CustomTimes | None,
     strict: Strict,
     threads: int | None,
     host_dispatch_us: float,
@@ -195,7 +196,7 @@ def _prediction(
     remarks = replace(
         remarks,
         warnings=(*own, *network.notes, *parts.warnings, *copies),
-        assumed=(*network.assumed, *custom.statements()),
+        assumed=(*network.assumed, *(custom.statements() if custom else ())),
         calibrated_by=bundle.calibrated_by,
         calibrated_with=count,
     )
@@ -220,8 +221,8 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     lowered = lower(network, bundle.setting, bundle.platform)
     isolated = bundle.isolated()
     layers = [node.layer for node in lowered.nodes if node.layer is not None]
-    custom = CustomTimes(network, None)
-    alone = time(network, lowered, isolated, known_layers(isolated, layers), {}, custom, alone=True)
+    known = known_layers(isolated, layers)
+    alone = time(network, lowered, isolated, known, {}, None, alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == EXECUTING)
         for each in (alone, prediction.parts)

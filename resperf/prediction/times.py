@@ -44,7 +44,7 @@ def time(
     bundle: Bundle,
     known: Known,
     quantities: Mapping[str, QuantityPrediction],
-    custom: CustomTimes,
+    custom: CustomTimes | None,
     *,
     estimate: bool = True,
     alone: bool = False,
@@ -60,7 +60,7 @@ def time(
         Times of its layers by themselves.
     quantities : mapping of str to QuantityPrediction
         What predictors of whole networks say.
-    custom : CustomTimes
+    custom : CustomTimes or None
         Times that the user states.
     estimate : bool
         Whether nodes without a predictor are estimated by the device's limits, so that only those
@@ -71,11 +71,12 @@ def time(
     alone = alone or bundle.method in RULE_OF_METHOD
     limits: Limits = limits_of(bundle) if estimate else lambda: None
     with_layer = [node.layer for node in lowered.nodes if node.layer is not None]
-    found = [known[layer.key] for layer in with_layer]
-    extra_ms = [0.0] * len(found)
+    isolated = [known[layer.key][0] for layer in with_layer]
+    shares, extra_ms = [1.0] * len(isolated), [0.0] * len(isolated)
     if not alone:
-        extra_ms = extra_weights_ms(lowered, bundle, [each.ms for each, _ in found])
-    predicted = iter(zip(found, extra_ms, strict=True))
+        shares = [known[layer.key][1] for layer in with_layer]
+        extra_ms = extra_weights_ms(lowered, bundle, [each.ms for each in isolated])
+    predicted = iter(zip(isolated, extra_ms, shares, strict=True))
     layers: list[LayerPrediction] = []
     skipped: list[Skipped] = []
     times_ms: dict[str, list[float]] = {phase: [] for phase in (EXECUTING, *OUTER_PHASES)}
@@ -83,16 +84,16 @@ def time(
     for node in lowered.nodes:
         if node.role == "view":
             continue
+        own = None if node.layer is None else next(predicted)
         part: LayerPrediction | Skipped | None = None
-        if node.layer is None:
-            part = custom.layer(node) or _without_layer(network, node, bundle, limits, counted)
-        else:
-            (isolated, share), more_ms = next(predicted)
-            if math.isnan(isolated.ms):
-                part = custom.layer(node)
-            if part is None:
-                isolated = priced(isolated, node.layer, limits)
-                part = _in_network(bundle, node, isolated, more_ms, 1.0 if alone else share)
+        if custom is not None and (own is None or math.isnan(own[0].ms)):
+            part = custom.layer(node)
+        if part is None:
+            part = (
+                _without_layer(network, node, bundle, limits, counted)
+                if own is None
+                else _in_network(bundle, node, limits, *own)
+            )
         phase = EXECUTING if node.role == "unknown" else node.role
         if isinstance(part, Skipped):
             skipped.append(part)
@@ -116,15 +117,16 @@ def time(
 
 
 def _in_network(
-    bundle: Bundle, node: LoweredNode, isolated: Time, more_ms: float, gpu_busy: float
+    bundle: Bundle, node: LoweredNode, limits: Limits, isolated: Time, more_ms: float, busy: float
 ) -> LayerPrediction | Skipped:
     """Turn a layer's isolated time into its time inside the network."""
     layer = node.layer
     assert layer is not None
+    isolated = priced(isolated, layer, limits)
     if math.isnan(isolated.ms):
         reason = f"the bundle has no predictor for {layer.kind}"
         return Skipped(node.name, node.op, reason, layer.macs, layer.moved_bytes)
-    factor = gpu_busy
+    factor = busy
     if node.role == EXECUTING:
         factor *= network_factor(bundle, group_of(layer))
     ms, low_ms, high_ms = (

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import resperf
 from resperf.errors import MissingExtraError, NetworkError, ResperfError, ShapeError
 from resperf.network import read_network
-from resperf.prediction.api import read_batches
+from resperf.prediction.reading import read
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 LENET = NETWORKS / "lenet5.onnx"
@@ -52,26 +52,26 @@ def models() -> list[onnx.ModelProto]:
 def test_a_network_is_read_once_until_its_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     shutil.copy(LENET, path)
-    [first] = read_batches(path, 1)
-    assert read_batches(path, 1)[0] is first
-    assert [each.batch for each in read_batches(path, [1, 8])] == [1, 8]
+    [first] = read(path, 1)
+    assert read(path, 1)[0] is first
+    assert [each.batch for each in read(path, [1, 8])] == [1, 8]
     path.unlink()
     shutil.copy(NETWORKS / "alexnet.onnx", path)
-    assert len(read_batches(path, 1)[0].nodes) != len(first.nodes)
+    assert len(read(path, 1)[0].nodes) != len(first.nodes)
     path.unlink()
     with pytest.raises(NetworkError, match="no file"):
-        read_batches(path, 1)
+        read(path, 1)
 
 
 def test_a_shipped_network_is_found_by_its_name(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read_batches("lenet5", 1)[0].nodes == read_batches(LENET, 1)[0].nodes
+    assert read("lenet5", 1)[0].nodes == read(LENET, 1)[0].nodes
     shutil.copy(NETWORKS / "alexnet.onnx", tmp_path / "lenet5")
-    assert read_batches("lenet5", 1)[0].nodes == read_batches(NETWORKS / "alexnet.onnx", 1)[0].nodes
+    assert read("lenet5", 1)[0].nodes == read(NETWORKS / "alexnet.onnx", 1)[0].nodes
     with pytest.raises(NetworkError, match=r"no file resnet5 \(did you mean resnet50"):
-        read_batches("resnet5", 1)
+        read("resnet5", 1)
     with pytest.raises(NetworkError, match=r"no file here/lenet5; give the path of an ONNX file$"):
-        read_batches("here/lenet5", 1)
+        read("here/lenet5", 1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -81,7 +81,7 @@ def test_a_file_its_content_and_a_model_are_the_same_network(width: int, tmp_pat
     path.write_bytes(before)
     of_file = read_network(path, batch=2)
     for given in (str(path), before, bytearray(before), memoryview(before), model):
-        [found] = read_batches(given, 2)
+        [found] = read(given, 2)
         assert found.name == of_file.name
         assert found.nodes == of_file.nodes
         assert found.inputs == of_file.inputs
@@ -95,10 +95,10 @@ def test_a_file_its_content_and_a_model_are_the_same_network(width: int, tmp_pat
 
 def test_a_model_in_memory_is_read_again_once_it_has_changed() -> None:
     model = network(8)
-    [first] = read_batches(model, 1)
-    assert read_batches(model, 1)[0] is first
+    [first] = read(model, 1)
+    assert read(model, 1)[0] is first
     model.graph.node[1].op_type = "Sigmoid"
-    assert [node.op for node in read_batches(model, 1)[0].nodes][1] == "Sigmoid"
+    assert [node.op for node in read(model, 1)[0].nodes][1] == "Sigmoid"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_model_in_memory_is_read_again_once_it_has_changed() -> None:
 )
 def test_what_is_no_network_is_refused(given: object, message: str) -> None:
     with pytest.raises(NetworkError, match=message):
-        read_batches(given, 1)  # type: ignore[arg-type]
+        read(given, 1)  # type: ignore[arg-type]
     with pytest.raises(NetworkError, match=f"^network 1: {message}"):
         resperf.predict_many([LENET, given], device="h100", batch=1)  # type: ignore[list-item]
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from resperf.network import structure_digest
-from resperf.prediction.api import read_batches
+from resperf.prediction.reading import read
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_candidates_are_networks_of_about_sixty_nodes_and_none_is_like_another(t
     for model in models:
         onnx.checker.check_model(model, full_check=True)
         assert 54 <= len(model.graph.node) <= 68
-    networks = [read_batches(model, None)[0] for model in models]
+    networks = [read(model, None)[0] for model in models]
     assert len({structure_digest(each) for each in networks}) == len(models)
     assert all(not each.notes for each in networks)
 
