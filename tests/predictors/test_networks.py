@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from resperf.errors import MissingExtraError
 from resperf.features import columns_of
 from resperf.layers import Conv, Dense
+from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._corrected import informative
 from resperf.predictors._fitting import fit_network
@@ -104,3 +107,10 @@ def test_redundant_columns_are_dropped() -> None:
     x = np.array([1.0, 2.0, 4.0, 7.0])
     matrix = np.column_stack([np.full(4, 0.1), x, 3 * x - 1, -x, x**2])
     assert informative(matrix) == [1, 4]
+
+
+def test_without_keras_the_error_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    _fitting.keras.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[keras\]'"):
+        _fitting.keras()
