@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "code lines in resperf/": Budget(44_150, 42_000),
+    "code lines in resperf/": Budget(43_900, 42_000),
     "code lines in the largest file": Budget(500, 500),
     "options of all commands": Budget(120, 120),
     "code lines in tools/": Budget(3_995, 3_500),
