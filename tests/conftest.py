@@ -354,7 +354,7 @@ def noisy_dataset(toy_dataset: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compared() -> Callable[..., Any]:
-    """A result whose predictions are off by a share: ``compared("residual", 0.05, rows=500)``."""
+    """A result whose predictions are off by a share: ``compared("boosted", 0.05, rows=500)``."""
     from resperf.predictors.metrics import errors, errors_by_time, r_squared
     from resperf.training import Compared
 

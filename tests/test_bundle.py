@@ -163,10 +163,9 @@ def test_a_bundle_may_be_of_another_machine_than_its_layers(bundle_copy: Path) -
 
 
 def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
-    old = Bundle.load(SHIPPED.with_name("v100-tensorflow")).provenance
-    assert {old["commit"], old["packages"], old["changes"], old["rebuildable"]["answer"]} == {
-        "unknown"
-    }
+    old = Bundle.load(SHIPPED.with_name("cpu-onnxruntime-xeon")).provenance
+    assert {old["commit"], old["packages"], old["rebuildable"]["answer"]} == {"unknown"}
+    assert old["changes"][0] == {"date": "unknown", "reason": "unknown"}
     assert old["datasets"][0]["checksum"]
     new = Bundle.load(GOLDEN)
     made, later = new.provenance["pieces"]
@@ -352,11 +351,11 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path, name: str) -> N
         Bundle.load(bundle_copy)
 
 
-@pytest.mark.parametrize(
-    "change", [{"network": "../x.onnx"}, {"averaged": {"boosted": {"network": "../x.onnx"}}}]
-)
-def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path, change: dict[str, Any]) -> None:
-    edit_part(bundle_copy, lambda p: p["predictors"]["conv"]["execution_ms"].update(change))
+def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path) -> None:
+    edit_part(
+        bundle_copy,
+        lambda p: p["predictors"]["conv"]["execution_ms"].update(network="../x.onnx"),
+    )
     with pytest.raises(BundleError, match="without a checksum"):
         Bundle.load(bundle_copy)
 

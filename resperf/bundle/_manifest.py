@@ -185,9 +185,8 @@ def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
         if kind != NETWORK and not _are_ranges(part["ranges"].get(kind)):
             yield f"has the ranges of {kind} damaged"
         for quantity, values in quantities.items():
-            for network in _networks(values):
-                if network not in files:
-                    yield f"names the file {network!r} for {kind} {quantity} without a checksum"
+            if "network" in values and (name := values["network"]) not in files:
+                yield f"names the file {name!r} for {kind} {quantity} without a checksum"
     if not isinstance(part.get("estimates", {}), dict):
         yield "has the estimates damaged"
 
@@ -220,12 +219,3 @@ def _check_checksums(folder: Path, files: Mapping[str, Any]) -> None:
             raise BundleError(f"{path} is missing from the bundle; train it again") from error
         if hashlib.sha256(content).hexdigest() != digest:
             raise BundleError(f"{path} is damaged (its checksum differs); train it again")
-
-
-def _networks(values: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the files that a predictor names, those of its members included."""
-    for name, value in values.items():
-        if name == "network":
-            yield value
-        elif isinstance(value, dict):
-            yield from _networks(value)

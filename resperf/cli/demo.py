@@ -46,6 +46,7 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     from resperf.campaign import Campaign
     from resperf.cli.bench import find_campaign
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
+    from resperf.report.methods import errors_table
     from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
@@ -72,8 +73,11 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
             for prediction, measured in result.rows
         ]
         places = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
-        options.show_json({**places, "mean_error": error, "networks": networks})
+        methods = [each.to_json() for each in result.methods]
+        options.show_json({**places, "methods": methods, "mean_error": error, "networks": networks})
         return
+    if result.methods:
+        print(f"\n{errors_table(result.methods)}")
     print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
     print(_next_commands(result.dataset, result.bundle))
 

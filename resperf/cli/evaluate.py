@@ -26,7 +26,7 @@ _EXAMPLES = """\b
 Examples:
   resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
   resperf evaluate datasets/demo.h5 --device cpu
-  resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000
+  resperf evaluate datasets/demo.h5 --methods baseline,boosted --rows 500 1000
   resperf evaluate runs.h5 --methods convmeter,operator-totals --leave-out network
 """
 

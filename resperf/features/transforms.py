@@ -134,19 +134,6 @@ class ZScore(Transform):
 
 
 @dataclass(frozen=True)
-class Clip(Transform):
-    """Limit values to [-limit, limit], so that outliers cannot dominate a network."""
-
-    name: ClassVar[str] = "clip"
-
-    limit: float
-
-    def apply(self, values: Array) -> Array:
-        """Return the values, limited."""
-        return np.clip(values, -self.limit, self.limit)
-
-
-@dataclass(frozen=True)
 class TargetScale(Transform):
     """Times multiplied by a constant (ResPerfNet appendix B, equation 8); any shape."""
 
@@ -163,9 +150,7 @@ class TargetScale(Transform):
         return values / self.scaler
 
 
-TRANSFORMS: Mapping[str, type[Transform]] = {
-    cls.name: cls for cls in (BoxCox, ZScore, Clip, TargetScale)
-}
+TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore, TargetScale)}
 
 
 def transform_from_json(values: Mapping[str, Any]) -> Any:

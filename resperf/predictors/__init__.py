@@ -33,10 +33,8 @@ __all__ = [
 
 METHODS: dict[str, str] = {
     "baseline": "resperf.predictors.baseline:Baseline",
-    "residual": "resperf.predictors.residual:Residual",
     "boosted": "resperf.predictors.boosted:Boosted",
     "roofline": "resperf.predictors.roofline:Roofline",
-    "ensemble": "resperf.predictors.ensemble:Ensemble",
     "resperfnet": "resperf.predictors.resperfnet:ResPerfNet",
     "perfnet": "resperf.predictors.perfnet:PerfNet",
     "gianniti": "resperf.predictors.gianniti:Gianniti",
@@ -52,7 +50,7 @@ METHODS: dict[str, str] = {
 }
 """Method -> module:class. Help texts list the methods in this order."""
 
-DEFAULT_METHOD = "ensemble"
+DEFAULT_METHOD = "boosted"
 
 
 def predictor_class(method: str) -> type[Predictor]:

@@ -1,4 +1,4 @@
-"""The networks of this package as plain values, and as ONNX graphs with their weights.
+"""The papers' networks as plain values, and as ONNX graphs with their weights.
 
 The ONNX graph is written here, node by node, instead of converted. The same weights then always
 give the same bytes, and no converter has to be installed.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from resperf.predictors._onnx import OnnxGraph
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-"""Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes, rounded as `as_stored`."""
+"""Name such as ``"dense_1/kernel"`` -> values in Keras' order of axes, rounded as `as_stored`."""
 
 
 def as_stored(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -35,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network with one output per row and member.
+    """A network with one output per row: ReLU and no bias, as in the papers.
 
     Attributes
     ----------
@@ -45,20 +45,11 @@ class Architecture:
         Convolutions over the features as a sequence; none for a plain perceptron.
     dense : tuple of int
         Widths of the fully connected layers, ReLU after each.
-    dropout : float
-        Share dropped before the output while training.
-    positive : bool
-        Output as in the paper: ReLU and no bias. Otherwise linear, initialised to zero.
-    members : int
-        Fully connected parts in parallel, which share only the input or the convolutions.
     """
 
     features: int
     stages: tuple[Stage, ...]
     dense: tuple[int, ...]
-    dropout: float = 0.0
-    positive: bool = False
-    members: int = 1
 
 
 class _Graph(OnnxGraph):
@@ -86,8 +77,8 @@ class _Graph(OnnxGraph):
             inputs.append(self.half(f"{name}/bias", self.weights[f"{name}/bias"]))
         return self.node("Gemm", inputs, name)
 
-    def relu(self, x: str) -> str:
-        return self.node("Relu", [x], f"{x}/relu")
+    def relu(self, x: str, name: str = "") -> str:
+        return self.node("Relu", [x], name or f"{x}/relu")
 
 
 def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
@@ -107,16 +98,8 @@ def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
     return graph.node("Reshape", [x, graph.constant("flat", np.array([-1, width]))], "as_row")
 
 
-def _write_member(graph: _Graph, architecture: Architecture, x: str, member: int) -> str:
-    """Write one member after the trunk; returns the name of its output, shape (rows, 1)."""
-    for place in range(len(architecture.dense)):
-        x = graph.relu(graph.dense(x, f"{member}/dense_{place}"))
-    x = graph.dense(x, f"{member}/output")
-    return graph.relu(x) if architecture.positive else x
-
-
 def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
-    """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, members).
+    """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, 1).
 
     Parameters
     ----------
@@ -126,6 +109,7 @@ def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
     """
     graph = _Graph(weights)
     x = _write_trunk(graph, architecture) if architecture.stages else "x"
-    outputs = [_write_member(graph, architecture, x, m) for m in range(architecture.members)]
-    graph.node("Concat", outputs, "y", axis=1)
-    return graph.file(architecture.features, architecture.members)
+    for place in range(len(architecture.dense)):
+        x = graph.relu(graph.dense(x, f"dense_{place}"))
+    graph.relu(graph.dense(x, "output"), "y")
+    return graph.file(architecture.features)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,55 +24,17 @@ _ROWS_AT_ONCE = 8192
 """Rows in one run of a network, which bounds its memory."""
 _DEAD_EPOCHS = 10
 """After so many epochs of zeros only, an output with ReLU does not recover."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a network is trained.
-
-    Attributes
-    ----------
-    epochs, batch : int
-        Passes over the rows, and rows per step.
-    rate : float
-        Learning rate: peak of ``cosine``, start of ``halving``.
-    shape : {"cosine", "halving"}
-        A tenth of warm-up, then a cosine down to zero; or halved five times, at equal distances.
-    loss : {"absolute", "maple"}
-        L1, or equation 7 of ResPerfNet.
-    weight_decay : float
-        Decoupled from the gradient (AdamW); 0 for none.
-    penalty : float
-        Factor of the squared weights of fully connected layers in the loss.
-    average_share : float
-        Share of all steps over which weights are averaged (at most 1,000 steps); 0 for the last
-        weights.
-    epsilon : float
-        Adam's epsilon.
-    patience : float
-        Share of the epochs without improvement after which training stops.
-    """
-
-    epochs: int
-    batch: int
-    rate: float
-    shape: Literal["cosine", "halving"]
-    loss: Literal["absolute", "maple"]
-    weight_decay: float = 0.0
-    penalty: float = 0.0
-    average_share: float = 0.0
-    epsilon: float = 1e-7
-    patience: float = 0.4
-
-    def steps(self, rows: int) -> int:
-        """Count the steps of an epoch; an incomplete last batch is dropped."""
-        return max(1, rows // self.batch)
-
-    def batches(self, order: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Split an order of rows into batches, shape (steps, batch)."""
-        steps = self.steps(len(order))
-        batch = min(self.batch, len(order))
-        return order[: steps * batch].reshape(steps, batch)
+EPOCHS = 200
+_BATCH = 128
+"""Rows per step; an incomplete last batch is dropped."""
+_RATE = 0.1
+"""Learning rate at the start; it is halved after each fifth of the epochs."""
+_EPSILON = 0.1
+"""Adam's epsilon."""
+_PENALTY = 1e-6
+"""Factor of the squared weights of fully connected layers in the loss."""
+_DROPOUT = 0.2
+"""Share dropped before the output while training."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +59,11 @@ def keras() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silent_stderr():
         # The first operation starts TensorFlow's runtime, which logs to stderr again.
-        tensorflow = require("tensorflow", "train")
+        tensorflow = require("tensorflow", "keras")
         tensorflow.constant(0.0)
         # It would warn of repeated compilations for several predictors in a row.
         tensorflow.get_logger().setLevel("ERROR")
-        module = require("keras", "train")
+        module = require("keras", "keras")
     if module.backend.backend() != KERAS_BACKEND:
         raise TrainingError(
             f"Keras runs on {module.backend.backend()}; unset KERAS_BACKEND to train on "
@@ -120,31 +82,18 @@ def maple_loss(measured: Any, predicted: Any) -> Any:
     return ops.mean(ops.abs(ops.log1p(predicted) - logs) / logs, axis=-1)
 
 
-def _model(architecture: Architecture, penalty: float) -> Any:
-    """Build the network; its output has shape (rows, members)."""
+def _model(architecture: Architecture) -> Any:
+    """Build the network; its output has shape (rows, 1)."""
     k = keras()
     rows = k.Input((architecture.features,), name="x")
     x = _trunk(rows, architecture) if architecture.stages else rows
-    width, members = x.shape[-1], architecture.members
-    equation = "bi,mio->bmo"
-    for place, next_width in enumerate(architecture.dense):
-        # All members at once: one batched product is several times faster than many small ones.
-        x = k.layers.EinsumDense(
-            equation, (members, next_width), bias_axes="mo", activation="relu",
-            kernel_initializer=_glorot(width, next_width),
-            kernel_regularizer=k.regularizers.L2(penalty) if penalty else None,
+    for place, width in enumerate(architecture.dense):
+        x = k.layers.Dense(
+            width, activation="relu", kernel_regularizer=k.regularizers.L2(_PENALTY),
             name=f"dense_{place}",
         )(x)  # fmt: skip
-        width, equation = next_width, "bmi,mio->bmo"
-    if architecture.dropout:
-        x = k.layers.Dropout(architecture.dropout, name="dropout")(x)
-    if architecture.positive:
-        settings = {"activation": "relu", "kernel_initializer": _glorot(width, 1)}
-    else:
-        # Zero weights give the baseline itself, from which training starts.
-        settings = {"bias_axes": "mo", "kernel_initializer": "zeros"}
-    x = k.layers.EinsumDense(equation, (members, 1), name="output", **settings)(x)
-    return k.Model(rows, k.layers.Reshape((members,), name="y")(x))
+    x = k.layers.Dropout(_DROPOUT, name="dropout")(x)
+    return k.Model(rows, k.layers.Dense(1, "relu", use_bias=False, name="output")(x))
 
 
 def _trunk(rows: Any, architecture: Architecture) -> Any:
@@ -165,44 +114,29 @@ def _trunk(rows: Any, architecture: Architecture) -> Any:
     return layers.Flatten(name="flat")(x)
 
 
-def _glorot(width: int, next_width: int) -> Any:
-    """Return Glorot's uniform initializer of one member; Keras would count members as inputs."""
-    limit = float(np.sqrt(6 / (width + next_width)))
-    return keras().initializers.RandomUniform(-limit, limit)
-
-
-def _optimizer(schedule: Schedule, steps: int) -> Any:
+def _optimizer(steps: int) -> Any:
     k = keras()
-    if schedule.shape == "cosine":
-        warmup = max(1, steps // 10)
-        rate = k.optimizers.schedules.CosineDecay(
-            0.0, max(1, steps - warmup), warmup_target=schedule.rate, warmup_steps=warmup
-        )
-    else:
-        rate = k.optimizers.schedules.ExponentialDecay(
-            schedule.rate, max(1, steps // 5), 0.5, staircase=True
-        )
-    return k.optimizers.Adam(
-        rate, epsilon=schedule.epsilon, weight_decay=schedule.weight_decay or None
-    )
+    rate = k.optimizers.schedules.ExponentialDecay(_RATE, max(1, steps // 5), 0.5, staircase=True)
+    return k.optimizers.Adam(rate, epsilon=_EPSILON)
+
+
+def _batches(order: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Split an order of rows into batches, shape (steps, batch)."""
+    steps, batch = max(1, len(order) // _BATCH), min(_BATCH, len(order))
+    return order[: steps * batch].reshape(steps, batch)
 
 
 def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
-    """Copy all weights, split by member, under the names that `_architecture` writes into ONNX."""
-    copies: dict[str, npt.NDArray[np.float32]] = {}
-    for layer in model.layers:
-        for variable in layer.weights:
-            values = np.array(variable.numpy(), np.float32)
-            name = f"{layer.name}/{variable.name}"
-            if isinstance(layer, keras().layers.EinsumDense):
-                copies |= {f"{member}/{name}": part for member, part in enumerate(values)}
-            else:
-                copies[name] = values
-    return copies
+    """Copy all weights under the names that `_architecture` writes into ONNX."""
+    return {
+        f"{layer.name}/{variable.name}": np.array(variable.numpy(), np.float32)
+        for layer in model.layers
+        for variable in layer.weights
+    }
 
 
 def _run(model: Any, rows: Rows) -> Array:
-    """Return outputs (rows, members); not by `predict`, which compiles for each shape."""
+    """Return outputs (rows, 1); not by `predict`, which compiles for each shape."""
     parts = [
         model(rows[at : at + _ROWS_AT_ONCE].astype(np.float32), training=False).numpy()
         for at in range(0, len(rows), _ROWS_AT_ONCE)
@@ -210,23 +144,16 @@ def _run(model: Any, rows: Rows) -> Array:
     return np.concatenate(parts).astype(np.float64)
 
 
-def _epoch_function(
-    model: Any, averaged: Any, optimizer: Any, schedule: Schedule, data: tuple[Any, Any]
-) -> Callable[[Any], None]:
+def _epoch_function(model: Any, optimizer: Any, data: tuple[Any, Any]) -> Callable[[Any], None]:
     """Return a compiled pass over batches of row indices, shape (steps, batch).
 
     There is one call per epoch, not per step, since for such small networks Python would take most
-    of the time. Each step also updates `averaged`, a second network with averaged weights, if it is
-    not `model` itself.
+    of the time.
     """
-    tf = require("tensorflow", "train")
+    tf = require("tensorflow", "keras")
     x, y = data
-    losses_of = {"absolute": keras().losses.mean_absolute_error, "maple": maple_loss}
     # AutoGraph is only for the loop over batches; the loss consists of tensor operations already.
-    loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
-    steps = schedule.average_share * schedule.epochs * schedule.steps(len(x))
-    momentum = 1 - 1 / min(1000.0, max(1.0, steps))
-    pairs = [] if averaged is model else list(zip(averaged.weights, model.weights, strict=True))
+    loss_of = tf.autograph.experimental.do_not_convert(maple_loss)
 
     @tf.function(jit_compile=False, autograph=True)  # type: ignore[untyped-decorator]
     def run(order: Any) -> None:
@@ -237,34 +164,33 @@ def _epoch_function(
                 loss = tf.reduce_mean(losses) + sum(model.losses)
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            for mean, value in pairs:
-                mean.assign(momentum * mean + (1 - momentum) * value)
 
     return cast(Callable[[Any], None], run)
 
 
 def fit_network(
     architecture: Architecture,
-    schedule: Schedule,
     rows: Rows,
     targets: Array,
     *,
+    epochs: int,
     validation_rows: Rows,
     validation_error: Callable[[Array], float],
     seed: int,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Train a network and return its best epoch.
+    """Train a network by Adam on the MAPLE loss, and return its best epoch.
 
     Parameters
     ----------
     architecture : Architecture
-    schedule : Schedule
     rows : array (rows, features)
     targets : array (rows,)
+    epochs : int
+        Passes over the rows.
     validation_rows : array (validation rows, features)
     validation_error : callable
-        Error of the outputs for `validation_rows`, shape (validation rows, members): a fraction.
+        Error of the outputs for `validation_rows`, shape (validation rows, 1): a fraction.
     seed : int
     progress : callable, optional
 
@@ -275,34 +201,31 @@ def fit_network(
     TrainingError
         If no epoch gives finite numbers.
     """
-    k, tf = keras(), require("tensorflow", "train")
+    k, tf = keras(), require("tensorflow", "keras")
     k.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
     k.backend.clear_session()
-    averaged = model = _model(architecture, schedule.penalty)
-    if schedule.average_share:
-        averaged = _model(architecture, schedule.penalty)
-        averaged.set_weights(model.get_weights())
-    optimizer = _optimizer(schedule, schedule.epochs * schedule.steps(len(rows)))
+    model = _model(architecture)
+    random = np.random.default_rng(seed)
+    optimizer = _optimizer(epochs * max(1, len(rows) // _BATCH))
     optimizer.build(model.trainable_variables)
     data = tf.constant(rows, tf.float32), tf.constant(targets[:, None], tf.float32)
-    run_epoch = _epoch_function(model, averaged, optimizer, schedule, data)
-    judge = tf.function(lambda x: averaged(x, training=False), jit_compile=False)
+    run_epoch = _epoch_function(model, optimizer, data)
+    judge = tf.function(lambda x: model(x, training=False), jit_compile=False)
     judged = tf.constant(validation_rows, tf.float32)
-    random = np.random.default_rng(seed)
     best_error, best_epoch, best_weights, dead_epochs = np.inf, 0, [], 0
-    for epoch in range(1, schedule.epochs + 1):
-        run_epoch(tf.constant(schedule.batches(random.permutation(len(rows)))))
+    for epoch in range(1, epochs + 1):
+        run_epoch(tf.constant(_batches(random.permutation(len(rows)))))
         answers = judge(judged).numpy().astype(np.float64)
         error = validation_error(answers)
         if error < best_error:
-            best_error, best_epoch, best_weights = error, epoch, averaged.get_weights()
+            best_error, best_epoch, best_weights = error, epoch, model.get_weights()
         if progress is not None:
-            progress(epoch, schedule.epochs, error)
+            progress(epoch, epochs, error)
         dead_epochs = 0 if answers.any() else dead_epochs + 1
-        if epoch - best_epoch > schedule.patience * schedule.epochs or dead_epochs == _DEAD_EPOCHS:
+        if dead_epochs == _DEAD_EPOCHS:
             break
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
-    averaged.set_weights([as_stored(values) for values in best_weights])
-    return Fitted(_weights(averaged), partial(_run, averaged), best_epoch)
+    model.set_weights([as_stored(values) for values in best_weights])
+    return Fitted(_weights(model), partial(_run, model), best_epoch)

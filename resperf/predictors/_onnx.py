@@ -42,8 +42,8 @@ class OnnxGraph:
         stored = self.constant(f"{name}/half", values.astype(np.float16))
         return self.node("Cast", [stored], name, to=TensorProto.FLOAT)
 
-    def file(self, features: int, outputs: int = 1, *, double: bool = False) -> bytes:
-        """Return a file with input ``x`` (rows, features) and output ``y`` (rows, outputs).
+    def file(self, features: int, *, double: bool = False) -> bytes:
+        """Return a file with input ``x`` (rows, features) and output ``y`` (rows, 1).
 
         The input is float32. The output is too, or float64 with `double`.
         """
@@ -54,7 +54,7 @@ class OnnxGraph:
             self._nodes,
             "predictor",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
-            [helper.make_tensor_value_info("y", answer, ["rows", outputs])],
+            [helper.make_tensor_value_info("y", answer, ["rows", 1])],
             [numpy_helper.from_array(values, name) for name, values in self._constants.items()],
         )
         domains = {node.domain for node in self._nodes}
@@ -82,7 +82,7 @@ class OnnxNetwork:
         self._session: Any = None
 
     def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
-        """Run rows of shape (rows, features); returns (rows, members)."""
+        """Run rows of shape (rows, features); returns (rows, 1)."""
         session, step = self._session or self._start(), self._rows_at_once
         try:
             parts = [

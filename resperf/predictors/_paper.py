@@ -208,22 +208,12 @@ class PaperPredictor(PaperMethod):
         validation = task.validation
         self.target_scale_ = TargetScale(10.0)
         architecture = self.architecture(len(self.features_))
-        schedule = _fitting.Schedule(
-            epochs=self.epochs or 200,
-            batch=128,
-            rate=0.1,
-            shape="halving",
-            loss="maple",
-            penalty=1e-6,
-            epsilon=0.1,
-            patience=1.0,
-        )
         for start in range(_STARTS):
             fitted = _fitting.fit_network(
                 architecture,
-                schedule,
                 rows,
                 self.target_scale_.apply(task.examples.values),
+                epochs=self.epochs or _fitting.EPOCHS,
                 validation_rows=self._rows(validation.columns),
                 validation_error=lambda y: mape(validation.values, self._times(y)),
                 seed=task.seed + 1000 * start,
@@ -235,7 +225,7 @@ class PaperPredictor(PaperMethod):
                 return fitted.run, onnx_bytes(architecture, fitted.weights)
         raise TrainingError(
             f"{self.kind}: {self.method} predicted 0 ms after {_STARTS} starts; "
-            "try another --seed or --method residual"
+            "try another --seed or --method boosted"
         )
 
     def _times(self, answers: Array) -> Array:
@@ -292,7 +282,7 @@ def unseen_notes(kind: str, columns: Columns) -> tuple[str, ...]:
     return (
         f"{kind}: the paper's features ignore groups, dilations and a different stride of the "
         f"width, so that of {rows} training rows these are learnt as if they had none: {named}; "
-        "methods with other features (ensemble, boosted, residual) distinguish them",
+        "methods with other features (boosted, roofline) distinguish them",
     )
 
 

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees as arrays, and as ONNX graphs.
+"""Decision trees as arrays, and as ONNX graphs.
 
 The ONNX graphs are written here, so that the same trees always give the same bytes. Thresholds are
 rounded so that float32 rows take the same branches as in the library that trained the trees.

@@ -87,7 +87,7 @@ def _choice_factors(
 
 
 class Baseline(LayerPredictor):
-    """Physical terms only: plausible far from the data, and the basis of `residual`.
+    """Physical terms only: plausible far from the data, and the basis of `boosted`.
 
     Attributes
     ----------

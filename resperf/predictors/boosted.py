@@ -1,19 +1,21 @@
-"""`boosted`: trees that learn the logarithm of measured time over a physical baseline."""
+"""`boosted`, the default: trees that learn ln(measured time / a physical baseline)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
-from resperf.features import Array
-from resperf.predictors._base import Task, stored
-from resperf.predictors._corrected import Corrected, ResidualTarget
+from resperf.features import Array, Columns
+from resperf.predictors._base import LayerPredictor, Task, stored
+from resperf.predictors._corrected import CorrectionTarget, Described, all_inputs, informative
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
+from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 
 Places = npt.NDArray[np.intp]
@@ -49,12 +51,16 @@ synchronising threads takes longer than the work, a hundred times longer when an
 the cores. The number of threads does not change the trees."""
 
 
-class Boosted(Corrected):
+class Boosted(LayerPredictor):
     """Predicts baseline x exp(sum of trees), grown by LightGBM.
 
-    The trees have the same inputs and target as the network of `residual`. Outside the training
-    rows, trees are constant and the baseline extrapolates. The loss is Huber's, squared up to an
-    error of 10%, because measurements have outliers.
+    The baseline models physical costs, and extrapolates; outside the training rows, trees are
+    constant. They learn what the baseline does not explain from features, ln of the baseline, and
+    the share of each of its terms. The loss is Huber's, squared up to an error of 10%, because
+    measurements have outliers.
+
+    What is loaded is whatever ONNX file gives ln(time / baseline): some shipped files are not of
+    trees but of perceptrons.
 
     Parameters
     ----------
@@ -67,8 +73,11 @@ class Boosted(Corrected):
 
     Attributes
     ----------
+    baseline_ : Baseline
+    features_ : tuple of str
+        Names of the inputs that vary and do not duplicate another.
     best_trees_ : int
-        Number of trees with the smallest validation error.
+        Number of trees with the smallest validation error; of a fit, not of what is loaded.
     """
 
     method = "boosted"
@@ -79,7 +88,25 @@ class Boosted(Corrected):
             raise TrainingError(f"trees={trees} must be at least 1")
         self.trees = trees
 
-    def _learn_correction(self, target: ResidualTarget, task: Task) -> None:
+    def _learn(self, task: Task) -> None:
+        """Fit the baseline, then trees to what it does not explain."""
+        examples, validation = task.examples, task.validation
+        self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=task.seed)
+        names, matrix, estimate_ms = all_inputs(
+            self.baseline_, Described.of(self.kind, examples.columns)
+        )
+        chosen = informative(matrix)
+        self.features_ = tuple(names[place] for place in chosen)
+        validation_rows, baseline_ms = self._inputs(Described.of(self.kind, validation.columns))
+
+        def error(corrections: Array) -> float:
+            return mape(validation.values, baseline_ms * np.exp(corrections))
+
+        targets = np.log(examples.values / estimate_ms)
+        target = CorrectionTarget(matrix[:, chosen], targets, validation_rows, error)
+        self._learn_correction(target, task)
+
+    def _learn_correction(self, target: CorrectionTarget, task: Task) -> None:
         """Grow trees; export the best number of them."""
         booster = self._grow(target, task)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
@@ -93,7 +120,7 @@ class Boosted(Corrected):
 
         self._run: Callable[[Array], Array] = run
 
-    def _grow(self, target: ResidualTarget, task: Task) -> Any:
+    def _grow(self, target: CorrectionTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
         settings = _settings(self._growth(len(target.rows)), self._rate(), task.seed)
@@ -140,15 +167,42 @@ class Boosted(Corrected):
     def _rate(self) -> float:
         return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
 
+    def _inputs(self, layers: Described) -> tuple[Array, Array]:
+        """Return the trees' inputs, (rows, inputs), and the baseline in ms, (rows,)."""
+        names, matrix, estimate_ms = all_inputs(self.baseline_, layers)
+        place = {name: place for place, name in enumerate(names)}
+        return matrix[:, [place[name] for name in self.features_]], estimate_ms
+
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
+        rows, estimate_ms = self._inputs(Described.of(self.kind, columns))
+        times_ms: Array = estimate_ms * np.exp(self._correction(rows))
+        return times_ms
+
     def _correction(self, rows: Array) -> Array:
+        """Return ln(time / baseline) of rows (rows, inputs), shape (rows,)."""
         return self._run(rows)[:, 0]
 
-    def _export_correction(self) -> tuple[bytes, dict[str, Any]]:
-        return onnx_bytes(self._forest, len(self.features_)), {"best_trees": self.best_trees_}
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the trees; return the baseline and the names of their inputs."""
+        baseline = self.baseline_.export(folder, stem)
+        return {"baseline": baseline, **self._store_correction(folder, stem)}
 
-    def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
-        self.best_trees_ = stored(values, "best_trees")
-        self._run = network
+    def _store_correction(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the trees' ONNX file; return its name, its inputs and the number of trees."""
+        name = f"{stem}.onnx"
+        (folder / name).write_bytes(onnx_bytes(self._forest, len(self.features_)))
+        return {"network": name, "features": list(self.features_), "best_trees": self.best_trees_}
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the baseline, the names of the inputs, and the correction."""
+        self.baseline_ = Baseline.load(stored(values, "baseline"), folder)
+        self._load_correction(values, folder)
+
+    def _load_correction(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the names of the inputs and the ONNX file."""
+        self.features_ = tuple(stored(values, "features"))
+        self._run = OnnxNetwork(folder / stored(values, "network"))
 
 
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:

@@ -13,6 +13,4 @@ class PerfNet(PaperPredictor):
 
     def architecture(self, features: int) -> Architecture:
         """Return PerfNet's perceptron."""
-        return Architecture(
-            features, stages=(), dense=(32, 64, 128, 256), dropout=0.2, positive=True
-        )
+        return Architecture(features, stages=(), dense=(32, 64, 128, 256))

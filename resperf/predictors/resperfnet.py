@@ -22,6 +22,4 @@ class ResPerfNet(PaperPredictor):
             features,
             stages=(Stage(128, 3, 2), Stage(64, 3, 2), Stage(32, 2, 2)),
             dense=(128, 128, 128),
-            dropout=0.2,
-            positive=True,
         )

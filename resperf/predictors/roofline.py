@@ -36,8 +36,7 @@ from resperf.predictors._card_costs import (
     near,
     pooled,
 )
-from resperf.predictors._corrected import Described, ResidualTarget, informative
-from resperf.predictors._onnx import OnnxNetwork
+from resperf.predictors._corrected import CorrectionTarget, Described, informative
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
@@ -223,7 +222,7 @@ class Roofline(Boosted):
             return mape(measured_ms, judged_ms * np.exp(corrections))
 
         targets = np.log(examples.values[places] / estimates_ms)
-        target = ResidualTarget(rows[:, chosen], targets, judged[:, chosen], error)
+        target = CorrectionTarget(rows[:, chosen], targets, judged[:, chosen], error)
         self._learn_correction(target, task)
 
     def _growth(self, rows: int) -> dict[str, int]:
@@ -438,7 +437,6 @@ class Roofline(Boosted):
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read coefficients, factors, and the trees."""
-        self.features_ = tuple(stored(values, "features"))
         self.factors_ = dict(stored(values, "factors"))
         sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
         self.priors_ = {sort: Costs.from_json(each) for sort, each in sorts.items()}
@@ -450,7 +448,7 @@ class Roofline(Boosted):
         }
         self.sessions_ = {session: Costs.from_json(each) for session, each in sessions.items()}
         self.intervals_ = _read_intervals("intervals", sessions)
-        self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
+        self._load_correction(values, folder)
 
 
 def _flag(session: Session) -> str:

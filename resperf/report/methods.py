@@ -29,7 +29,7 @@ def methods_text(rows: Sequence[Compared]) -> str:
     rows : sequence of Compared
         At least one; those of one kind and quantity are adjacent.
     """
-    parts = [_errors(rows)]
+    parts = [errors_table(rows)]
     parts += [
         f"{kind} {quantity}: MAPE by measured time\n{_by_time(group)}"
         for (kind, quantity), group in by_kind_and_quantity(rows)
@@ -106,7 +106,8 @@ def bin_title(each: TimeBin) -> str:
     return f"{each.from_ms:g}-{each.to_ms:g} ms"
 
 
-def _errors(rows: Sequence[Compared]) -> str:
+def errors_table(rows: Sequence[Compared]) -> str:
+    """Show one line of errors for each kind, quantity and method."""
     headings = (
         *PLACE, "rows trained", "rows tested", "MAPE", "noise floor", "of folds", "within 10%",
         "RMSE ms", "MAE ms", "fit s", "predict us/layer",

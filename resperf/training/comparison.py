@@ -112,7 +112,7 @@ class ComparisonSettings:
 
     def __post_init__(self) -> None:
         if not self.methods:
-            raise TrainingError("no method to compare; name some, such as: baseline,residual")
+            raise TrainingError("no method to compare; name some, such as: baseline,boosted")
         for method in self.methods:
             layer_predictor_class(method)
             if self.methods.count(method) > 1:

@@ -7,16 +7,18 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle
 from resperf.campaign import Bench, Campaign, CampaignResult, run_campaign
 from resperf.campaign.harvest import shipped_networks
 from resperf.dataset import checksum
-from resperf.errors import BundleError, require
+from resperf.errors import BundleError, TrainingError, require
 from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
+from resperf.predictors import DEFAULT_METHOD
 from resperf.targets import DEFAULT
 from resperf.workflows.measure import (
     MeasuredNetwork,
@@ -24,6 +26,9 @@ from resperf.workflows.measure import (
     measure_network,
     reference_monitor,
 )
+
+if TYPE_CHECKING:
+    from resperf.training import Compared
 
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
@@ -33,6 +38,9 @@ NETWORK_SECONDS = 3.0
 """Time for the whole runs of each network."""
 RUNS = "networks.h5"
 """Dataset of the runs of whole networks, beside that of the layers."""
+PAPERS_METHOD = "resperfnet"
+"""Shown beside the default method, on the kinds of layers that the paper has."""
+PAPERS_KINDS = ("conv", "pool", "dense")
 ENOUGH_S = 10.0
 """A campaign that lacks less than this is not started again."""
 
@@ -48,6 +56,9 @@ class DemoResult:
     dataset, bundle : Path
     campaign : CampaignResult or None
         None where an earlier demo's dataset was enough.
+    methods : tuple of Compared
+        The default method and the paper's on layers that neither learnt from; empty where Keras is
+        not installed.
     rows : tuple of (Prediction, MeasuredNetwork)
         The judged networks; none of their layers was measured for training.
     """
@@ -55,6 +66,7 @@ class DemoResult:
     dataset: Path
     bundle: Path
     campaign: CampaignResult | None
+    methods: tuple[Compared, ...]
     rows: tuple[tuple[Prediction, MeasuredNetwork], ...]
 
 
@@ -94,15 +106,17 @@ def run_demo(
     )
     device = backend(DEFAULT.framework)
     judged = list(_judged_networks(device, campaign.kinds))
-    tell(f"[1/4] campaign: {minutes:g} minutes of layers into {dataset}")
+    tell(f"[1/5] campaign: {minutes:g} minutes of layers into {dataset}")
     measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
-    tell(f"[2/4] training on {dataset} into {bundle_path}")
+    tell(f"[2/5] training on {dataset} into {bundle_path}")
     bundle = _trained(dataset, bundle_path, tell=tell)
-    tell(f"[3/4] predicting {len(judged)} networks")
+    tell(f"[3/5] fitting {PAPERS_METHOD}, the paper's network, to the same layers")
+    methods = _beside_the_paper(dataset, bundle, tell)
+    tell(f"[4/5] predicting {len(judged)} networks")
     predictions = [
         predict_network(read_network(path, batch=batch), bundle) for path, batch in judged
     ]
-    tell(f"[4/4] running {len(judged)} networks, about {NETWORK_SECONDS:g} s or more each")
+    tell(f"[5/5] running {len(judged)} networks, about {NETWORK_SECONDS:g} s or more each")
     rows, runs = [], []
     with reference_monitor(device, bundle=bundle) as monitor:
         for (path, batch), prediction in zip(judged, predictions, strict=True):
@@ -113,7 +127,7 @@ def run_demo(
             rows.append((prediction, run))
             runs.append((path, run))
     append_runs(folder / RUNS, runs)
-    return DemoResult(dataset, bundle_path, measured, tuple(rows))
+    return DemoResult(dataset, bundle_path, measured, methods, tuple(rows))
 
 
 def _collect(
@@ -173,6 +187,28 @@ def _trained(dataset: Path, path: Path, *, tell: Tell) -> Bundle:
 
     with progress_bar() as progress:
         return train(dataset, path, device=DEFAULT.device_class, progress=progress)
+
+
+def _beside_the_paper(dataset: Path, bundle: Bundle, tell: Tell) -> tuple[Compared, ...]:
+    """Judge the default method and the paper's on the test rows of the same layers."""
+    missing = [name for name in ("keras", "tensorflow") if importlib.util.find_spec(name) is None]
+    if missing:
+        tell(
+            f"      {missing[0]} is not installed, so {DEFAULT_METHOD} is shown alone; install it "
+            "with: pip install 'resperf[keras]'"
+        )
+        return ()
+    from resperf.training import ComparisonSettings, compare
+
+    kinds = tuple(kind for kind in PAPERS_KINDS if kind in bundle.kinds)
+    try:
+        found = compare(dataset, ComparisonSettings((DEFAULT_METHOD, PAPERS_METHOD), kinds=kinds))
+    except TrainingError as error:  # very few layers
+        tell(f"      {error}")
+        return ()
+    for note in found.notes:
+        tell(f"      {note}")
+    return found.rows
 
 
 def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[Path, int | None]]:

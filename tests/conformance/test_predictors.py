@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +24,6 @@ from resperf.predictors import (
     methods_of,
 )
 from resperf.predictors.baseline import Baseline
-from resperf.predictors.ensemble import Ensemble
 from resperf.quantities import Level
 from resperf.settings import PASSES, Setting
 from resperf.testing.predictors import check_export, check_predictions, check_predictor
@@ -72,20 +71,15 @@ Fitted = tuple[LayerPredictor, dict[str, Any], Path, str]
 """Predictor, what it exported, the folder of its files, and kind as files name it."""
 
 
-MEMBERS = {"residual": 0, "boosted": 1}
-"""Methods that an ensemble fits as its members, the same way as by themselves."""
 Fits = Callable[..., LayerPredictor]
 
 
 @pytest.fixture(scope="module")
 def fits(toy_rows: Any) -> Fits:
-    """Fit each method on rows once, and members of an ensemble with the ensemble."""
+    """Fit each method on rows once."""
     made: dict[tuple[str, str, bool], LayerPredictor] = {}
 
     def fitted_once(method: str, kind: str, *, same_window: bool = False) -> LayerPredictor:
-        if method in MEMBERS:
-            ensemble = fitted_once("ensemble", kind, same_window=same_window)
-            return cast(Ensemble, ensemble).members_[MEMBERS[method]]
         key = (method, kind, same_window)
         if key not in made:
             if same_window:
@@ -228,15 +222,14 @@ def test_what_is_loaded_predicts_what_was_trained(
 def test_files_are_those_that_the_values_name(fitted: Fitted) -> None:
     _, values, folder, _ = fitted
     written = sorted(file.name for file in folder.iterdir())
-    parts = [values, *values.get("averaged", {}).values()]
-    assert written == sorted(part["network"] for part in parts if "network" in part)
+    assert written == ([values["network"]] if "network" in values else [])
     assert all(name.endswith(".onnx") for name in written)
 
 
 def test_missing_values_are_refused(fitted: Fitted) -> None:
     predictor, values, folder, _ = fitted
-    for name in set(values) - {"members", "factors"}:  # bundles of before there were factors
-        if name in ("network", "kind", "terms", "averaged") or name.startswith("f"):
+    for name in set(values) - {"factors"}:  # bundles of before there were factors
+        if name in ("network", "kind", "terms") or name.startswith("f"):
             rest = {k: v for k, v in values.items() if k != name}
             with pytest.raises(BundleError, match=f"lacks '{name}'"):
                 type(predictor).load(rest, folder)
@@ -259,7 +252,7 @@ def test_layers_that_do_nothing_are_none_for_a_line_over_operations(toy_rows: An
 def test_the_same_seed_gives_the_same_bytes(
     method: str, fits: Fits, toy_rows: Any, tmp_path: Path
 ) -> None:
-    """Whatever was fitted before; an ensemble's members are as fitted by themselves."""
+    """Whatever was fitted before."""
     exports = []
     again = fit(method, "conv", toy_rows, **same_window_rows(toy_rows))
     for place, predictor in enumerate((fits(method, "conv", same_window=True), again)):
@@ -301,7 +294,7 @@ def test_a_method_of_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_unknown_methods_quantities_and_epochs_are_refused(toy_rows: Any) -> None:
     with pytest.raises(TrainingError, match="epochs=0"):
-        layer_predictor_class("residual")("conv", epochs=0)
+        layer_predictor_class("boosted")("conv", epochs=0)
     with pytest.raises(TrainingError, match="no method 'magic'; known methods: baseline"):
         layer_predictor_class("magic")
     layers, times_ms = toy_rows("dense", 60)

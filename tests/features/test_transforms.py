@@ -11,7 +11,6 @@ import pytest
 from resperf.errors import BundleError, TrainingError
 from resperf.features.transforms import (
     BoxCox,
-    Clip,
     TargetScale,
     ZScore,
     transform_from_json,
@@ -65,10 +64,9 @@ def test_a_constant_that_is_no_binary_fraction_is_zero_exactly() -> None:
     assert (ZScore.fit(values, ("a",)).apply(values) == 0).all()
 
 
-def test_target_scale_and_clip_by_hand() -> None:
+def test_target_scale_by_hand() -> None:
     assert TargetScale(10.0).apply(np.array([0.25])) == 2.5
     assert TargetScale(10.0).invert(np.array([2.5])) == 0.25
-    np.testing.assert_array_equal(Clip(6.0).apply(np.array([-9.0, 1.0, 7.0])), [-6.0, 1.0, 6.0])
 
 
 @pytest.mark.parametrize("cls", [BoxCox, ZScore])
@@ -101,7 +99,6 @@ def test_box_cox_refuses_zeros_and_constants_by_name() -> None:
     [
         BoxCox(("a", "b"), (0.3, -0.1)),
         ZScore(("a", "b"), (0.1, 2.0), (3.0, 1 / 3)),
-        Clip(6.0),
         TargetScale(10.0),
     ],
 )

@@ -73,7 +73,7 @@ class FakeBundle:
 
     def __init__(
         self,
-        method: str = "residual",
+        method: str = "boosted",
         times_ms: Mapping[tuple[str, str], float] = TIMES_MS,
         costs: Mapping[str, float] | None = None,
         far: Sequence[str] = (),

@@ -1,4 +1,4 @@
-"""Boosted trees on the baseline, and their mean with the network."""
+"""Boosted trees on the baseline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.errors import BundleError
 from resperf.features import Array, Columns, columns_of
 from resperf.predictors import Examples
 from resperf.predictors._corrected import Described
@@ -91,48 +90,6 @@ def test_far_outside_the_data_the_baseline_extrapolates(fitted: Boosted, toy_row
     huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
     ratio = fitted.values(huge)[0] / fitted.baseline_.values(huge)[0]
     assert 0.6 < ratio < 1.7
-
-
-def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> None:
-    pytest.importorskip("tensorflow")
-    from resperf.predictors.ensemble import Ensemble
-
-    columns, times_ms = rows_of(toy_rows, 100, 1)
-    fitted = Ensemble("dense", epochs=2).fit(
-        examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 20, 2)), seed=0
-    )
-    others, _ = rows_of(toy_rows, 30, 3)
-    network, trees = (member.values(others) for member in fitted.members_)
-    assert np.abs(network / trees - 1).max() > 1e-3
-    mean = network**fitted.share_ * trees ** (1 - fitted.share_)
-    np.testing.assert_allclose(fitted.values(others), mean)
-    values = fitted.export(tmp_path, "s")
-    assert [member.method for member in fitted.members_] == ["residual", "boosted"]
-    del values["averaged"]["boosted"]
-    with pytest.raises(BundleError, match="lacks 'boosted'"):
-        Ensemble.load(values, tmp_path)
-
-
-def test_the_mean_is_equal_unless_other_shares_are_clearly_better() -> None:
-    from resperf.predictors.ensemble import best_share
-
-    random = np.random.default_rng(0)
-    measured = random.uniform(1, 9, 1000)
-    errors = np.exp(random.normal(0, 0.1, (2, 1000)))
-    # Equal and independent errors: equal shares are best.
-    assert best_share(measured * errors[0], measured * errors[1], measured) == 0.5
-    # One has three times the error: its share is about a tenth, by inverse variances.
-    for place, share in ((0, 0.1), (1, 0.9)):
-        far = [measured * each for each in errors]
-        far[place] = measured * errors[place] ** 3
-        assert best_share(*far, measured) == pytest.approx(share)
-    # Twelve rows with similar errors hardly ever change equal shares.
-    chosen = [best_share(measured[at : at + 12] * errors[0, at : at + 12],
-                         measured[at : at + 12] * errors[1, at : at + 12],
-                         measured[at : at + 12]) for at in range(0, 600, 12)]  # fmt: skip
-    assert chosen.count(0.5) > 40
-    # A prediction that is never better has no share.
-    assert best_share(measured * 1.5, measured * 1.1, measured) == 0.0
 
 
 def test_hardly_any_validation_rows_do_not_say_how_many_trees_are_enough(toy_rows: Any) -> None:

@@ -1,36 +1,35 @@
-"""The published networks, and the inputs of the residual network."""
+"""The published networks, and the inputs of the trees."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from resperf.features import Columns, columns_of
+from resperf.errors import MissingExtraError
+from resperf.features import columns_of
 from resperf.layers import Conv, Dense
-from resperf.predictors import Examples
+from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._corrected import informative
-from resperf.predictors._fitting import Schedule, fit_network
+from resperf.predictors._fitting import fit_network
 from resperf.predictors._paper import paper_features, unseen_notes
-from resperf.predictors.metrics import mape
 from resperf.predictors.perfnet import PerfNet
-from resperf.predictors.residual import Residual
 from resperf.predictors.resperfnet import ResPerfNet
 
 pytest.importorskip("tensorflow")
 
 RANDOM = np.random.default_rng(0)
 ROWS = RANDOM.normal(size=(40, 9))
-ONE_EPOCH = Schedule(epochs=1, batch=16, rate=1e-3, shape="cosine", loss="absolute")
 
 
 def weights_of(architecture: Architecture) -> dict[str, np.ndarray]:
     return dict(
         fit_network(
-            architecture, ONE_EPOCH, ROWS, np.abs(ROWS[:, 0]), validation_rows=ROWS,
+            architecture, ROWS, np.abs(ROWS[:, 0]), epochs=1, validation_rows=ROWS,
             validation_error=lambda y: float(np.abs(y).mean()), seed=1,
         ).weights
     )  # fmt: skip
@@ -59,15 +58,16 @@ def test_perfnet_is_a_perceptron_of_four_layers() -> None:
 def test_the_onnx_file_computes_what_keras_does(tmp_path: Any) -> None:
     from resperf.predictors._onnx import OnnxNetwork
 
-    architecture = Architecture(9, (Stage(8, 3, 1), Stage(4, 2, 2)), (16, 8), members=3)
+    architecture = Architecture(9, (Stage(8, 3, 1), Stage(4, 2, 2)), (16, 8))
+    targets = 5 + ROWS[:, 0]
     fitted = fit_network(
-        architecture, Schedule(4, 16, 1e-2, "cosine", "absolute"), ROWS, ROWS[:, 0] * 2,
-        validation_rows=ROWS, validation_error=lambda y: float(np.abs(y[:, 0]).mean()), seed=2,
+        architecture, ROWS, targets, epochs=4, validation_rows=ROWS,
+        validation_error=lambda y: float(np.abs(y[:, 0] - targets).mean()), seed=2,
     )  # fmt: skip
     (tmp_path / "n.onnx").write_bytes(onnx_bytes(architecture, fitted.weights))
     theirs = fitted.run(ROWS)
-    assert theirs.shape == (40, 3)
-    assert np.ptp(theirs, axis=1).max() > 1e-4  # members differ
+    assert theirs.shape == (40, 1)
+    assert np.ptp(theirs) > 1e-3
     np.testing.assert_allclose(OnnxNetwork(tmp_path / "n.onnx")(ROWS), theirs, atol=1e-5)
     kept = onnx.load(tmp_path / "n.onnx").graph.initializer
     floats = {each.name for each in kept if each.data_type == onnx.TensorProto.FLOAT16}
@@ -109,33 +109,8 @@ def test_redundant_columns_are_dropped() -> None:
     assert informative(matrix) == [1, 4]
 
 
-def examples(columns: Columns, times_ms: Any) -> Examples:
-    return Examples(columns, "execution_ms", times_ms)
-
-
-def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
-    def rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
-        layers, times_ms = toy_rows("dense", count, seed=seed)
-        slow = np.array([layer.features_out % 16 < 8 for layer in layers])
-        return columns_of(layers), times_ms * np.where(slow, 1.6, 1.0)
-
-    columns, times_ms = rows(300, 1)
-    fitted = Residual("dense", epochs=40, members=2, width=32).fit(
-        examples(columns, times_ms), validation=examples(*rows(60, 2)), seed=0
-    )
-    others, other_ms = rows(100, 3)
-    off = mape(other_ms, fitted.values(others))
-    assert off < 0.6 * mape(other_ms, fitted.baseline_.values(others))
-
-
-def test_far_outside_the_data_predictions_stay_near_the_baseline(toy_rows: Any) -> None:
-    layers, times_ms = toy_rows("dense", 80)
-    columns = columns_of(layers)
-    fitted = Residual("dense", epochs=5, members=1, width=8).fit(
-        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
-    )
-    huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
-    ratio = fitted.values(huge) / fitted.baseline_.values(huge)
-    low, high = fitted.residual_range_
-    assert np.exp(low) <= ratio[0] <= np.exp(high)
-    assert high < 0.5
+def test_without_keras_the_error_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    _fitting.keras.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[keras\]'"):
+        _fitting.keras()

@@ -10,8 +10,8 @@ from resperf.report.methods import at_most_rows, bin_title, by_kind_and_quantity
 
 def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     rows = [
-        compared("baseline", 0.2, rows=500), compared("residual", 0.05, rows=500),
-        compared("baseline", 0.2), compared("residual", -0.04),
+        compared("baseline", 0.2, rows=500), compared("boosted", 0.05, rows=500),
+        compared("baseline", 0.2), compared("boosted", -0.04),
         compared("baseline", 0.3, kind="pool", floor=math.nan),
     ]  # fmt: skip
     lines = methods_text(rows).split("\n")
@@ -21,7 +21,7 @@ def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     )
     assert lines[0].split() == headings.split()
     assert lines[3].split()[:8] == [
-        "conv", "execution", "residual", "500", "40", "5.0%", "1.0%", "100.0%",
+        "conv", "execution", "boosted", "500", "40", "5.0%", "1.0%", "100.0%",
     ]  # fmt: skip
     assert lines[3].split()[-2:] == ["12.3", "5.7"]
     assert lines[6].split()[6] == "-"  # no noise floor is no floor of 0
@@ -30,15 +30,15 @@ def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     counts = [int(word) for word in lines[conv + 3].split()[2:]]
     assert sum(counts) == 40
     # The longest training of each method, not an earlier point of its curve.
-    assert lines[conv + 5].split() == ["residual", *["4.0%"] * len(counts)]
+    assert lines[conv + 5].split() == ["boosted", *["4.0%"] * len(counts)]
     assert "pool execution: MAPE by measured time" in lines
 
 
 def test_folds_show_their_range_and_are_absent_without_folds(compared) -> None:
-    text = methods_text([compared("residual", 0.05, fold_mapes=(0.06, 0.04, 0.05))])
+    text = methods_text([compared("boosted", 0.05, fold_mapes=(0.06, 0.04, 0.05))])
     assert "of folds" in text.split("\n")[0]
     assert "4.0% to 6.0%" in text
-    assert "of folds" not in methods_text([compared("residual", 0.05)])
+    assert "of folds" not in methods_text([compared("boosted", 0.05)])
 
 
 def test_a_method_is_shown_by_its_result_with_most_rows(compared) -> None:

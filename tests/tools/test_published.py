@@ -46,7 +46,7 @@ def write(tool: ModuleType, tmp_path: Path, capsys) -> Write:
 
 def test_slow_methods_run_last_and_on_two_devices_alone(tool: ModuleType) -> None:
     kinds = {"perfnet-i3": ["conv"], "perfnet-1080ti": ["conv", "dense"], "justus-1080ti": ["conv"]}
-    units = list(tool.plan(kinds, ["resperfnet", "boosted", "ensemble"]))
+    units = list(tool.plan(kinds, ["resperfnet", "boosted", "xgboost"]))
     assert len(set(units)) == len(units)
     places = {unit: place for place, unit in enumerate(units)}
     slow = [unit for unit in units if unit.method == "resperfnet"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from functools import partial
 
@@ -62,6 +63,8 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "NETWORK_SECONDS", 1e-3)
     monkeypatch.setattr(demo, "light_networks", list)
     monkeypatch.setattr("resperf.training.train", partial(train, method="baseline"))
+    monkeypatch.setattr(demo, "DEFAULT_METHOD", "baseline")
+    monkeypatch.setattr(demo, "PAPERS_METHOD", "polynomial")
     told: list[str] = []
 
     def call(minutes: float = 2.0):
@@ -82,6 +85,21 @@ def test_predictions_stand_beside_measurements_of_the_same_networks(run):
     assert [(row.subject.name, row.setting.batch) for row in runs] == [("lenet5", 1), ("lenet5", 8)]
     assert any("60 rows: 60 ok" in line for line in told)
     assert any("a note" in line for line in told)
+
+
+def test_the_papers_method_is_judged_on_the_same_layers_as_the_default(run, monkeypatch):
+    result, told = run()
+    assert [(row.kind, row.method) for row in result.methods] == [
+        ("dense", "baseline"), ("dense", "polynomial"),
+    ]  # fmt: skip
+    assert len({row.errors.rows for row in result.methods}) == 1
+    found = importlib.util.find_spec
+    without = lambda name: None if name == "keras" else found(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    result, told = run()
+    assert result.methods == ()
+    assert any("keras is not installed, so baseline is shown alone" in line for line in told)
+    assert any("pip install 'resperf[keras]'" in line for line in told)
 
 
 def test_no_layer_of_a_judged_network_is_measured_for_training(run):

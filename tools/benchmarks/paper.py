@@ -30,7 +30,7 @@ from published import Store, Unit, collect, compared, import_layers, platform_li
 from resperf.dataset import read_info
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, ZScore
-from resperf.predictors import register
+from resperf.predictors import DEFAULT_METHOD, register
 from resperf.predictors.perfnet import PerfNet
 from resperf.predictors.resperfnet import ResPerfNet
 from resperf.quantities import PHASES
@@ -40,7 +40,7 @@ from resperf.training import Compared, ComparisonSettings, compare
 PAPER: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_name("paper.toml").read_text(encoding="utf-8")
 )
-OURS = "ensemble"
+OURS = DEFAULT_METHOD
 METHODS = ("polynomial", "svr", "xgboost", "perfnet", "resperfnet", OURS)
 KINDS = ("conv", "pool", "dense")
 WHAT = {"execution_ms": "execution", "whole_call_ms": "whole call"}

@@ -52,7 +52,7 @@ SLOW = ("svr", "perfnet", "resperfnet")
 """On one device of each source alone: the published settings would take days on all of them."""
 SLOW_ON = ("perfnet-1080ti", "justus-1080ti")
 CURVE_DATASET, CURVE_KIND = "perfnet-1080ti", "conv"
-CURVE_METHODS = ("baseline", "xgboost", "boosted", "residual", "ensemble")
+CURVE_METHODS = ("baseline", "xgboost", "boosted")
 CURVE_ROWS = (500, 1000, 2000, 5000, 10_000)
 INTRODUCTION = """\
 Timings of single layers by Justus et al. (2018) and by the authors of PerfNet and ResPerfNet
