@@ -112,12 +112,12 @@ class Bundle:
         Everything that ``bundle.json`` holds.
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any], place: int = 0) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], index: int = 0) -> None:
         self.path = path
         self.manifest = manifest
-        self._place = place
+        self._index = index
         self.created: str = manifest["created"]
-        part: Mapping[str, Any] = manifest["parts"][place]
+        part: Mapping[str, Any] = manifest["parts"][index]
         self.part = part
         self.device: str = part["device"]
         self.framework: str = part["framework"]
@@ -148,16 +148,16 @@ class Bundle:
         self.layer_calibrations: tuple[Calibration, ...] = ()
         self.calibrated_by: Calibration | None = None
         with_networks = [c.platform for c in self.calibrations if c.source is Source.NETWORKS]
-        for each in self.calibrations:
-            if each.scales_layers and each.platform in with_networks:
-                self._scale_layers(each)
+        for calibration in self.calibrations:
+            if calibration.scales_layers and calibration.platform in with_networks:
+                self._scale_layers(calibration)
                 self.settings, self.platforms = (self.setting,), (self.platform,)
-        known = [(kind, name) for kind, names in part["predictors"].items() for name in names]
-        of_layers = [key for key in known if key[0] != NETWORK]
+        keys = [(kind, name) for kind, names in part["predictors"].items() for name in names]
+        of_layers = [key for key in keys if key[0] != NETWORK]
         self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
-        self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
+        self.network_quantities = tuple(name for kind, name in keys if kind == NETWORK)
         self.unseen = False
 
     @classmethod
@@ -237,8 +237,8 @@ class Bundle:
     def parts(self) -> tuple[Bundle, ...]:
         """All parts of the bundle, one per set of settings and platforms, this one included."""
         parts = tuple(
-            self if place == self._place else Bundle(self.path, self.manifest, place)
-            for place in range(len(self.manifest["parts"]))
+            self if index == self._index else Bundle(self.path, self.manifest, index)
+            for index in range(len(self.manifest["parts"]))
         )
         # All parts share this tuple, so that each is read and checked once.
         for part in parts:
@@ -273,9 +273,9 @@ class Bundle:
                 device_class(where.device, how.framework) != mine,
                 len(where.differences(platform)),
                 len(how.differences(setting)),
-                place,
+                index,
             )
-            for place, part in enumerate(self.parts)
+            for index, part in enumerate(self.parts)
             if (part.kinds if kind is None else part.has(kind, quantity))
             for how in part.settings
             if (how.framework, how.mode) == (setting.framework, setting.mode)
@@ -297,10 +297,10 @@ class Bundle:
     def with_calibrations(self, calibrations: Sequence[Calibration], reason: str) -> Bundle:
         """Return the bundle with these calibrations alone, and the reason in its provenance."""
         parts = list(self.manifest["parts"])
-        parts[self._place] = {**self.part, "calibrations": [c.to_json() for c in calibrations]}
+        parts[self._index] = {**self.part, "calibrations": [c.to_json() for c in calibrations]}
         provenance = changed(self.provenance, reason)
         manifest = {**self.manifest, "parts": parts, "provenance": provenance}
-        return Bundle(self.path, manifest, self._place)
+        return Bundle(self.path, manifest, self._index)
 
     @property
     def adds_up_layers(self) -> bool:
@@ -337,16 +337,20 @@ class Bundle:
             return ()
         device = self.device if platform is None else platform.device
         return tuple(
-            each
-            for each in self.calibrations
-            if each.is_of_runs(device, setting or self.setting)
-            if quantity in (None, each.quantity)
+            calibration
+            for calibration in self.calibrations
+            if calibration.is_of_runs(device, setting or self.setting)
+            if quantity in (None, calibration.quantity)
         )
 
     @property
     def network_calibrations(self) -> tuple[Calibration, ...]:
         """Those of layers inside networks, which follow each other; the last has the costs."""
-        learnt = [each for each in self.calibrations if each.source is Source.NETWORKS]
+        learnt = [
+            calibration
+            for calibration in self.calibrations
+            if calibration.source is Source.NETWORKS
+        ]
         return (*learnt, *self.runs_calibrations())
 
     def for_device(self, platform: Platform, setting: Setting | None = None) -> Bundle:
@@ -354,7 +358,9 @@ class Bundle:
         there = self._copy()
         there.setting = setting or self.setting
         there.platform, there.device = platform, platform.device
-        there.unseen = all(platform.device != each.device for each in self.platforms)
+        there.unseen = all(
+            platform.device != own_platform.device for own_platform in self.platforms
+        )
         return there
 
     def for_machine(self, calibration: Calibration) -> Bundle:
@@ -381,7 +387,7 @@ class Bundle:
 
     def without_session(self) -> Bundle:
         """Return the bundle as it answers for a user, whose session none of its rows are of."""
-        options = {name: each for name, each in self.setting.options.items() if name != SESSION}
+        options = {name: value for name, value in self.setting.options.items() if name != SESSION}
         if options == self.setting.options:
             return self
         there = self._copy()
@@ -393,17 +399,17 @@ class Bundle:
         if self.part["predictors"]:
             self._predictors  # noqa: B018
             self._golden  # noqa: B018
-        made = copy.copy(self)
+        clone = copy.copy(self)
         if "checked" in vars(self):
             # The copy is the bundle that is checked, not the one that it was made from.
-            vars(made)["checked"] = made
-        return made
+            vars(clone)["checked"] = clone
+        return clone
 
     def infers(self, kind: str, dtype: str) -> bool:
         """Say whether no row of the device, of this type of values, taught a kind's predictor."""
         predictor = self._predictors.get((kind, self.own_quantity(kind)))
-        knows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
-        return self.unseen or not knows
+        has_rows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
+        return self.unseen or not has_rows
 
     def knows_device(self) -> bool:
         """Say whether networks on the device, or its layers in its precision, taught it."""
@@ -419,17 +425,17 @@ class Bundle:
         Rows of one device do not say how devices differ.
         """
         several = len({platform.device for platform in self.platforms}) > 1
-        return several and any(each.unseen_devices for each in self._methods())
+        return several and any(method.unseen_devices for method in self._methods())
 
     @property
     def fallbacks(self) -> Mapping[str, str]:
         """Precision that some of its predictors answer by rows of another -> that one."""
-        return {key: value for each in self._methods() for key, value in each.fallbacks.items()}
+        return {key: value for method in self._methods() for key, value in method.fallbacks.items()}
 
     @property
     def many_settings(self) -> bool:
         """Whether its predictors of layers answer for each of its settings and platforms."""
-        return any(each.many_settings for each in self._methods())
+        return any(method.many_settings for method in self._methods())
 
     def _methods(self) -> list[type[Predictor]]:
         """Return the classes of its predictors, which need not be loaded for that."""
@@ -438,13 +444,13 @@ class Bundle:
             for quantities in self.part["predictors"].values()
             for values in quantities.values()
         }
-        return [predictor_class(each) for each in sorted(methods)]
+        return [predictor_class(method) for method in sorted(methods)]
 
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Where the bundle comes from; unknown entries are ``"unknown"``."""
-        found: Mapping[str, Any] = self.manifest["provenance"]
-        return found
+        entries: Mapping[str, Any] = self.manifest["provenance"]
+        return entries
 
     def own_quantity(self, kind: str) -> str:
         """Return the quantity of a kind's own time: `layer_quantity`, or that of its steps."""
@@ -456,16 +462,16 @@ class Bundle:
 
     def method_of(self, kind: str, quantity: str = EXECUTION) -> str:
         """Name what predicts a kind's quantity: its predictor's method, or ``transfers``."""
-        found = self._predictors.get((kind, quantity))
-        return "transfers" if found is None else found.method
+        predictor = self._predictors.get((kind, quantity))
+        return "transfers" if predictor is None else predictor.method
 
     @property
     def validation(self) -> dict[str, float]:
         """Map each kind to the validation MAPE of its `own_quantity`, a fraction."""
-        found = self.errors.get("validation", {})
+        errors = self.errors.get("validation", {})
         return {
             kind: quantities[self.own_quantity(kind)]["mape"]
-            for kind, quantities in found.items()
+            for kind, quantities in errors.items()
             if self.own_quantity(kind) in quantities
         }
 
@@ -511,7 +517,7 @@ class Bundle:
             If a network is a golden sample and its prediction is not the stored one.
         """
         how, where = setting or self.setting, platform or self.platform
-        found = {}
+        estimates = {}
         for name in self.network_quantities if quantity is None else (quantity,):
             predictor = self._predictors[NETWORK, name]
             predicted = predictor.predict(networks, how, where)[name]
@@ -521,11 +527,11 @@ class Bundle:
             bounded = self._bounded(NETWORK, name, predicted, inside)
             for calibration in self.runs_calibrations(name, how, where):
                 shares = predictor.network_shares(networks, how, where)
-                accounts = [predictor.account(each, how, where) for each in networks]
-                outside = np.array([bool(each and each.extrapolated) for each in accounts])
+                accounts = [predictor.account(network, how, where) for network in networks]
+                outside = np.array([bool(account and account.extrapolated) for account in accounts])
                 bounded = _corrected(bounded, shares, calibration, outside)
-            found[name] = bounded
-        return found
+            estimates[name] = bounded
+        return estimates
 
     def network_predictor(self, quantity: str) -> Predictor:
         """Return the predictor of a quantity of networks."""
@@ -563,10 +569,10 @@ class Bundle:
         for kind, rows in rows_of.items():
             columns = columns_of([layers[row] for row in rows], [given[row] for row in rows])
             own = quantity_of(kind, quantity)
-            predicted, found = self._predict_kind(kind, own, columns)
-            for row, reason in zip(rows, found, strict=True):
+            predicted, kind_reasons = self._predict_kind(kind, own, columns)
+            for row, reason in zip(rows, kind_reasons, strict=True):
                 reasons[row] = reason
-            inside = np.array([not reason for reason in found], dtype=bool)
+            inside = np.array([not reason for reason in kind_reasons], dtype=bool)
             bounded = self._bounded(kind, own, predicted, inside)
             ms[rows], low_ms[rows], high_ms[rows] = bounded.values, bounded.low, bounded.high
         in_range = np.array([not reason for reason in reasons], dtype=bool)
@@ -605,13 +611,13 @@ class Bundle:
         The median of the kinds of layers. Where their times are the device's alone, the dispatch
         was measured beside them (``dispatch_ms`` of the machine's costs).
         """
-        found = [
-            each.dispatch_ms(self.setting, self.platform)
-            for each in self._predictors.values()
-            if isinstance(each, LayerPredictor)
+        times_ms = [
+            predictor.dispatch_ms(self.setting, self.platform)
+            for predictor in self._predictors.values()
+            if isinstance(predictor, LayerPredictor)
         ]
-        known = [each for each in found if not math.isnan(each)]
-        return float(np.median(known)) if known else self.costs.get("dispatch_ms", math.nan)
+        finite_ms = [ms for ms in times_ms if not math.isnan(ms)]
+        return float(np.median(finite_ms)) if finite_ms else self.costs.get("dispatch_ms", math.nan)
 
     def _bounded(
         self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]
@@ -658,7 +664,9 @@ def _scaled(
     factors, width = calibration.scaled(layers, ms)
     ms_there = factors * ms
     with np.errstate(divide="ignore", invalid="ignore"):
-        lower, upper = (np.exp(np.hypot(np.log(each / ms), width)) for each in (low_ms, high_ms))
+        lower, upper = (
+            np.exp(np.hypot(np.log(bound_ms / ms), width)) for bound_ms in (low_ms, high_ms)
+        )
     return ms_there, ms_there / lower, ms_there * upper
 
 
@@ -673,7 +681,10 @@ def _corrected(
     Networks `outside` what was measured have at least the interval that they had before.
     """
     factors = np.array(
-        [sum(share * learnt.factor(group) for group, share in each.items()) for each in shares]
+        [
+            sum(share * learnt.factor(group) for group, share in network_shares.items())
+            for network_shares in shares
+        ]
     )
     values = estimate.values * factors
     ratio = math.exp(learnt.log_width)

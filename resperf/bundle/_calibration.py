@@ -80,7 +80,7 @@ class LayerTimes(Record):
 
 def counting(runs: Sequence[LayerTimes]) -> tuple[LayerTimes, ...]:
     """Return the runs that count: the steady ones, or all if none was."""
-    return tuple(each for each in runs if each.steady) or tuple(runs)
+    return tuple(run for run in runs if run.steady) or tuple(runs)
 
 
 def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, float]:
@@ -98,9 +98,9 @@ def _weights_costs(here: Mapping[str, float], there: Mapping[str, float]) -> dic
     if len(far) < _FEWEST_FAR:
         return {}
     ratio = median(here[name] / there[name] for name in far)
-    found = {name: ratio * there[name] for name in far}
-    most = min(found.values())
-    return {name: min(here[name], most) for name in names if name in here} | found
+    far_costs = {name: ratio * there[name] for name in far}
+    most = min(far_costs.values())
+    return {name: min(here[name], most) for name in names if name in here} | far_costs
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class Calibration(Record):
         # Of layers they are as measured, speeds of the machine among them.
         costs = () if self.source is Source.LAYERS else self.costs.values()
         if not (
-            all(0 < each < math.inf for each in factors)
-            and all(0 <= each < math.inf for each in (*costs, *widths))
+            all(0 < factor < math.inf for factor in factors)
+            and all(0 <= value < math.inf for value in (*costs, *widths))
             and self.log_width >= 0
         ):
             raise ValueError(f"the calibration by {self.source} is damaged")
@@ -196,7 +196,7 @@ class Calibration(Record):
     @property
     def count(self) -> int:
         """How many networks, or calibration layers, it was fitted to."""
-        return len({each["network"] for each in self.evidence.get("networks", ())})
+        return len({entry["network"] for entry in self.evidence.get("networks", ())})
 
     @property
     def at(self) -> str:
@@ -312,10 +312,10 @@ class Calibration(Record):
             for name, ms in self.costs.items()
             if name in _COSTS and name != OVERHEAD_PER_MB
         }
-        found = {**scaled, **measured, **_weights_costs(measured, costs)}
+        costs_here = {**scaled, **measured, **_weights_costs(measured, costs)}
         if OVERHEAD_PER_MB in costs and not is_alike:
-            found[OVERHEAD_PER_MB] = costs[OVERHEAD_PER_MB]
-        return found
+            costs_here[OVERHEAD_PER_MB] = costs[OVERHEAD_PER_MB]
+        return costs_here
 
     def summary(self) -> dict[str, Any]:
         """Return what predictions say of layers' calibration, as plain JSON values."""
@@ -329,8 +329,8 @@ class Calibration(Record):
             "drift": self.drift,
             "log_width": None if math.isinf(self.log_width) else self.log_width,
             "layers": self.count,
-            "runs": [each.at for each in counted],
-            "unsteady_runs": [each.at for each in self.times if each not in counted],
+            "runs": [run.at for run in counted],
+            "unsteady_runs": [run.at for run in self.times if run not in counted],
             "predicted_reference": self.predicted_reference,
             "from_bundle": self.from_bundle,
             "remarks": list(self.remarks),

@@ -18,10 +18,10 @@ _FOLDER = "calibrated"
 
 
 def _bundle_id(bundle: Bundle) -> str:
-    """Return what tells a bundle's part from others: of its files, its date and its place."""
+    """Return what tells a bundle's part from others: of its files, its date and its index."""
     files = sorted(bundle.manifest["files"].items())
-    place = bundle.manifest["parts"].index(bundle.part)
-    return hashlib.sha256(repr((bundle.created, files, place)).encode()).hexdigest()
+    index = bundle.manifest["parts"].index(bundle.part)
+    return hashlib.sha256(repr((bundle.created, files, index)).encode()).hexdigest()
 
 
 def calibration_file(bundle: Bundle, platform: Platform) -> Path:

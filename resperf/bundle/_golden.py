@@ -58,10 +58,10 @@ class Golden:
         entries = self._samples.get("layers", ())
         return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
 
-    def _place_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
+    def _conditions_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
         """Return the setting and the platform under which a layer was predicted."""
-        places = entry.get("setting", 0), entry.get("platform", 0)
-        return self._settings[places[0]], self._platforms[places[1]]
+        indices = entry.get("setting", 0), entry.get("platform", 0)
+        return self._settings[indices[0]], self._platforms[indices[1]]
 
     def check_features(self, kind: str) -> None:
         """Compare the features of a kind's layers with what is computed now, once.
@@ -78,7 +78,7 @@ class Golden:
             if not entries:
                 raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
             for entry in entries:
-                self._place_of(entry)
+                self._conditions_of(entry)
             columns = columns_of_keys(entry["key"] for entry in entries)
             now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
             then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
@@ -100,13 +100,13 @@ class Golden:
         self.check_features(kind)
         if (kind, quantity) in self._same_outputs:
             return
-        by_place: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
+        by_conditions: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
         for entry in self._layers(kind):
             if quantity in entry["values"]:
-                by_place.setdefault(self._place_of(entry), []).append(entry)
-        for place, some in by_place.items():
+                by_conditions.setdefault(self._conditions_of(entry), []).append(entry)
+        for conditions, some in by_conditions.items():
             columns = columns_of_keys(entry["key"] for entry in some)
-            predicted = predictor.predict(columns, *place)
+            predicted = predictor.predict(columns, *conditions)
             then = np.array([entry["values"][quantity] for entry in some], dtype=float)
             self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
         self._same_outputs.add((kind, quantity))

@@ -121,7 +121,9 @@ def _refuse(folder: Path, problems: Iterator[str]) -> None:
 def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Find missing entries, and parts without a setting and a platform."""
     yield from _lacking(manifest, _TOP)
-    yield from (f"{each} in its provenance" for each in _provenance_damage(manifest["provenance"]))
+    yield from (
+        f"{problem} in its provenance" for problem in _provenance_damage(manifest["provenance"])
+    )
     if not manifest["parts"]:
         yield "has no parts"
     for part in manifest["parts"]:
@@ -138,10 +140,10 @@ def _provenance_damage(provenance: Mapping[str, Any]) -> Iterator[str]:
     packages = provenance.get("packages", UNKNOWN)
     if packages != UNKNOWN and not isinstance(packages, dict):
         yield "has the packages damaged"
-    for each in provenance["datasets"]:
-        yield from _lacking(each, {"name": str, "checksum": str})
-    for each in provenance["changes"] if provenance["changes"] != UNKNOWN else ():
-        yield from _lacking(each, {"date": str, "reason": str})
+    for dataset in provenance["datasets"]:
+        yield from _lacking(dataset, {"name": str, "checksum": str})
+    for change in provenance["changes"] if provenance["changes"] != UNKNOWN else ():
+        yield from _lacking(change, {"date": str, "reason": str})
 
 
 def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str]:
@@ -195,7 +197,7 @@ def _are_ranges(ranges: Any) -> bool:
     return (
         isinstance(ranges, dict)
         and bool(ranges)
-        and all(isinstance(each, list) and _are_of_one_sort(each) for each in ranges.values())
+        and all(isinstance(values, list) and _are_of_one_sort(values) for values in ranges.values())
     )
 
 

@@ -36,7 +36,7 @@ def provenance(
         What was left out on purpose.
     """
     return {
-        "datasets": [dict(each) for each in datasets],
+        "datasets": [dict(dataset) for dataset in datasets],
         "seeds": dict(seeds),
         "excluded": dict(excluded),
         "packages": package_versions(),
@@ -50,22 +50,22 @@ def provenance(
 def changed(before: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Return the provenance after a later change, with its date and the reason."""
     earlier = before["changes"]
-    known = [{"date": UNKNOWN, "reason": UNKNOWN}] if earlier == UNKNOWN else list(earlier)
+    changes = [{"date": UNKNOWN, "reason": UNKNOWN}] if earlier == UNKNOWN else list(earlier)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {**before, "changes": [*known, {"date": now, "reason": reason}]}
+    return {**before, "changes": [*changes, {"date": now, "reason": reason}]}
 
 
 def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the provenance of a bundle merged from others, with theirs."""
-    answers = {str(each["rebuildable"]["answer"]) for each in pieces}
-    answer = next((each for each in ("no", UNKNOWN) if each in answers), "yes")
+    answers = {str(piece["rebuildable"]["answer"]) for piece in pieces}
+    answer = next((candidate for candidate in ("no", UNKNOWN) if candidate in answers), "yes")
     return {
-        "datasets": [dataset for each in pieces for dataset in each["datasets"]],
+        "datasets": [dataset for piece in pieces for dataset in piece["datasets"]],
         "resperf": __version__,
         "commit": source_commit(),
         "changes": [],
         "rebuildable": {"answer": answer, "why": "as its merged pieces say"},
-        "pieces": [dict(each) for each in pieces],
+        "pieces": [dict(piece) for piece in pieces],
     }
 
 
@@ -74,13 +74,13 @@ def package_versions() -> dict[str, str]:
     # Only training needs it, and it takes long to load.
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def source_commit() -> str:
@@ -106,7 +106,11 @@ def source_commit() -> str:
 
 def _rebuildable(datasets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Say whether a third person can rebuild the bundle."""
-    private = [str(each["name"]) for each in datasets if not each.get("source", {}).get("citation")]
+    private = [
+        str(dataset["name"])
+        for dataset in datasets
+        if not dataset.get("source", {}).get("citation")
+    ]
     if private:
         return {
             "answer": "no",

@@ -83,7 +83,7 @@ def outside(
                 reasons[row].append(f"{name}={_number(value)} {where} {_number(bound)}")
             else:
                 reasons[row].append(f"{name}={value} not seen in training")
-    return [", ".join(each) for each in reasons]
+    return [", ".join(row_reasons) for row_reasons in reasons]
 
 
 def in_known_blocks(columns: Columns, ranges: Mapping[str, list[Any]]) -> Columns:
@@ -91,13 +91,13 @@ def in_known_blocks(columns: Columns, ranges: Mapping[str, list[Any]]) -> Column
 
     A processor with shorter vectors has smaller blocks, and the same kernels otherwise.
     """
-    found = dict(columns)
+    adapted = dict(columns)
     for name in ("layout", "layout_out"):
-        known = [each for each in ranges.get(name, ()) if each in BLOCKED_LAYOUTS]
-        if name in columns and len(known) == 1:
+        layouts = [layout for layout in ranges.get(name, ()) if layout in BLOCKED_LAYOUTS]
+        if name in columns and len(layouts) == 1:
             blocked = is_among(columns[name], BLOCKED_LAYOUTS)
-            found[name] = np.where(blocked, known[0], columns[name])
-    return found
+            adapted[name] = np.where(blocked, layouts[0], columns[name])
+    return adapted
 
 
 def _number(value: Any) -> str:

@@ -77,7 +77,7 @@ def _places(extra: Path | None) -> Iterator[Path]:
 
 def is_shipped(bundle: Bundle) -> bool:
     """Say whether a bundle came with resperf."""
-    return bundle.path.parent.resolve() in {each.resolve() for each in _SHIPPED}
+    return bundle.path.parent.resolve() in {folder.resolve() for folder in _SHIPPED}
 
 
 def bundle_folders(extra: Path | None = None) -> list[Path]:
@@ -93,21 +93,21 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
     BundleError
         If `extra` holds no bundle.
     """
-    found: dict[Path, None] = {}
-    for place in _places(extra):
-        found |= dict.fromkeys(_folders_in(place))
-        if place is extra and not found:
+    folders: dict[Path, None] = {}
+    for root in _places(extra):
+        folders |= dict.fromkeys(_folders_in(root))
+        if root is extra and not folders:
             raise BundleError(f"{extra} holds no bundle; see: resperf devices")
-    return list(found)
+    return list(folders)
 
 
-def _folders_in(place: Path) -> list[Path]:
+def _folders_in(root: Path) -> list[Path]:
     """List the bundles in a folder, or the folder if it is a bundle."""
-    if (place / MANIFEST).exists():
-        return [place.resolve()]
+    if (root / MANIFEST).exists():
+        return [root.resolve()]
     return [
         manifest.parent.resolve()
-        for manifest in sorted(place.glob(f"*/{MANIFEST}"))
+        for manifest in sorted(root.glob(f"*/{MANIFEST}"))
         if not manifest.parent.name.startswith(".")
     ]
 
@@ -172,45 +172,45 @@ def find_bundle(
     """
     if device is not None and not device.strip():
         raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
-    place = None
+    root = None
     if path is None:
         device = device or DEFAULT.device_class
     elif device is None and not Path(path).is_dir():
         # By a device's name, the part of that device is found, which may not be the folder's first.
         device = str(path)
     else:
-        place = bundle_place(path, framework)
-    if place is not None and (place / MANIFEST).exists():
-        return _fitting_part(place, device, framework).checked
-    folders = bundle_folders(place)
+        root = bundle_place(path, framework)
+    if root is not None and (root / MANIFEST).exists():
+        return _fitting_part(root, device, framework).checked
+    folders = bundle_folders(root)
     if device and (named := _named(device, folders)) is not None:
         return _fitting_part(named, None, framework).checked
-    if device is None and place is not None:
-        folders = _folders_in(place)
+    if device is None and root is not None:
+        folders = _folders_in(root)
         parts, damaged = _parts_of(folders)
         if damaged and not parts:
             raise next(iter(damaged.values()))
-        device = _device_of(parts, framework, place)
+        device = _device_of(parts, framework, root)
     else:
         parts, damaged = _parts_of(folders)
     fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting:
-        found = best_of(fitting)
-        for folder in folders[: folders.index(found.path)]:
+        best = best_of(fitting)
+        for folder in folders[: folders.index(best.path)]:
             # A damaged bundle is not replaced silently by another of the same name.
-            if folder in damaged and folder.name == found.path.name:
+            if folder in damaged and folder.name == best.path.name:
                 raise damaged[folder]
-        return _of_device(found.checked, device)
+        return _of_device(best.checked, device)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     if near := _spelt_alike(str(device), parts):
         raise DeviceError(
             f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices{problem}"
         )
-    known = {each.framework for each in parts}
-    hint = did_you_mean(framework, known) if framework and framework not in known else ""
+    frameworks = {part.framework for part in parts}
+    hint = did_you_mean(framework, frameworks) if framework and framework not in frameworks else ""
     raise DeviceError(
-        f"no bundle {wanted}{hint}; {_known(parts)}{problem}; make one with: resperf train "
+        f"no bundle {wanted}{hint}; {_listing(parts)}{problem}; make one with: resperf train "
         "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 
@@ -225,14 +225,14 @@ def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]
         That one alone, by any name; by the bundle's name, the first.
     """
     # One platform may have a name of the user's choice.
-    found = {part.device: part.platform}
+    platforms = {part.device: part.platform}
     if len({platform.device for platform in part.platforms}) > 1:
         for platform in part.platforms:
-            found.setdefault(platform.device, platform)
+            platforms.setdefault(platform.device, platform)
     if device is None:
-        return found
+        return platforms
     facts = device_facts(device)
-    for name, platform in found.items():
+    for name, platform in platforms.items():
         is_card = facts is not None and device_facts(name) is facts
         if is_card or name.casefold() == device.casefold():
             return {name: platform}
@@ -283,11 +283,11 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
         return target(framework, meant)
     else:
         parts, _ = _parts_of(folders)
-        fitting = [each for each in parts if _fits(each, device, framework)]
+        fitting = [part for part in parts if _fits(part, device, framework)]
         if not fitting:
             raise DeviceError(
                 f"no device {device!r}; targets that can be measured: {names_with('backend')}; "
-                f"{_known(parts)}"
+                f"{_listing(parts)}"
             )
         part = fitting[0]
     meant = device_class(part.device, part.framework)
@@ -301,27 +301,27 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
     return next((folder for folder in folders if folder.name == word), None)
 
 
-def _known(parts: Sequence[Bundle]) -> str:
+def _listing(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
-    known = (f"{name} ({each.framework})" for each in parts for name in platforms_of(each))
-    devices = ", ".join(dict.fromkeys(known))
+    labels = (f"{name} ({part.framework})" for part in parts for name in platforms_of(part))
+    devices = ", ".join(dict.fromkeys(labels))
     names = ", ".join(_names(parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
 
 def _spelt_alike(device: str, parts: Sequence[Bundle]) -> list[str]:
     """Return names of cards, else of bundles and their devices, that are spelt like a new name."""
-    known = dict.fromkeys(
-        (*(name for each in parts for name in platforms_of(each)), *_names(parts))
+    names = dict.fromkeys(
+        (*(name for part in parts for name in platforms_of(part)), *_names(parts))
     )
-    if device in known or device_facts(device) is not None:
+    if device in names or device_facts(device) is not None:
         return []
-    return names_like(device) or words_like(device, known)
+    return names_like(device) or words_like(device, names)
 
 
 def _names(parts: Sequence[Bundle]) -> tuple[str, ...]:
     """Return the names of bundles."""
-    return tuple(dict.fromkeys(each.path.name for each in parts))
+    return tuple(dict.fromkeys(part.path.name for part in parts))
 
 
 def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
@@ -379,7 +379,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         else (f"--device {parts[0].device} --framework {parts[0].framework}")
     )
     there = ", and ".join(
-        f"device {' or '.join(platforms_of(each))} and framework {each.framework}" for each in parts
+        f"device {' or '.join(platforms_of(part))} and framework {part.framework}" for part in parts
     )
     raise DeviceError(
         f"{path} is for {there}, not for "
@@ -435,23 +435,27 @@ def nearest_machine(part: Bundle) -> Calibration | None:
     """
     vectors = instruction_set().partition("+")[0]
     alike = (
-        each
-        for each in machines_of(part)
-        if each.platform.instruction_set.partition("+")[0] == vectors
+        calibration
+        for calibration in machines_of(part)
+        if calibration.platform.instruction_set.partition("+")[0] == vectors
     )
-    found = min(alike, key=lambda each: distance(each.setting, each.platform), default=None)
-    if found is None:
+    nearest = min(
+        alike,
+        key=lambda calibration: distance(calibration.setting, calibration.platform),
+        default=None,
+    )
+    if nearest is None:
         return None
     own = distance(part.setting, part.platform)
-    return found if distance(found.setting, found.platform) < own else None
+    return nearest if distance(nearest.setting, nearest.platform) < own else None
 
 
 def machines_of(part: Bundle) -> tuple[Calibration, ...]:
     """Return a bundle's calibrations by layers for other machines than its own."""
     return tuple(
-        each
-        for each in part.calibrations
-        if each.scales_layers and each not in part.layer_calibrations
+        calibration
+        for calibration in part.calibrations
+        if calibration.scales_layers and calibration not in part.layer_calibrations
     )
 
 
@@ -465,5 +469,5 @@ def _fewest_missing(part: Bundle) -> tuple[bool, bool, int]:
     """Return a sort key: bundles that answer more questions without being asked for come first."""
     setting = part.setting
     special = setting.precision not in PLAIN_PRECISIONS
-    known = len(part.kinds) + len(part.network_quantities)
-    return special, setting.is_compiled, -known
+    count = len(part.kinds) + len(part.network_quantities)
+    return special, setting.is_compiled, -count

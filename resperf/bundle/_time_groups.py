@@ -116,10 +116,12 @@ class Speeds(Record):
         array of float64 (layers, groups)
             Each row adds up to 1.
         """
-        found = np.zeros((len(layers), len(GROUPS)))
+        shares = np.zeros((len(layers), len(GROUPS)))
         if not len(layers):
-            return found
-        near, far, rows, rest = (np.array(each) for each in zip(*map(_parts, layers), strict=True))
+            return shares
+        near, far, rows, rest = (
+            np.array(column) for column in zip(*map(_parts, layers), strict=True)
+        )
         given_ms = np.asarray(times_ms, dtype=float)
         left_ms = whole_ms = np.where(given_ms > 0, given_ms, self.shortest_ms)
         for group, least_ms in (
@@ -129,19 +131,19 @@ class Speeds(Record):
             (UNFOLDING, rows * self.row_ms),
         ):
             part_ms = np.minimum(least_ms, left_ms)
-            found[:, GROUPS.index(group)] = part_ms / whole_ms
+            shares[:, GROUPS.index(group)] = part_ms / whole_ms
             left_ms = left_ms - part_ms
-        found[np.arange(len(layers)), rest] += left_ms / whole_ms
+        shares[np.arange(len(layers)), rest] += left_ms / whole_ms
         for group in (COPIES, SINGLE_VALUES, REORDERS):
             copies = rest == GROUPS.index(group)
-            found[copies, GROUPS.index(group)] += found[copies, GROUPS.index(CACHES)]
-            found[copies, GROUPS.index(CACHES)] = 0.0
-        return found
+            shares[copies, GROUPS.index(group)] += shares[copies, GROUPS.index(CACHES)]
+            shares[copies, GROUPS.index(CACHES)] = 0.0
+        return shares
 
 
 @lru_cache(maxsize=1 << 16)
 def _parts(layer: Layer) -> tuple[float, float, int, int]:
-    """Return bytes in the caches and in memory, unfolded rows, and the place of the rest's group.
+    """Return bytes in the caches and in memory, unfolded rows, and the index of the rest's group.
 
     Networks and searches repeat the same layers.
     """

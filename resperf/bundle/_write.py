@@ -142,7 +142,7 @@ class GoldenLayer:
     key : str
         `resperf.measurement.layer_key`.
     setting, platform : int
-        Places in the settings and platforms of the bundle's part under which it is predicted.
+        Indices in the settings and platforms of the bundle's part under which it is predicted.
     """
 
     key: str
@@ -179,19 +179,19 @@ def golden_layers(
         for layer in candidates[:per_kind]:
             columns = columns_of_keys([layer.key])
             _, matrix = feature_matrix(layer_kind(kind), columns)
-            places = {"setting": layer.setting, "platform": layer.platform}
+            indices = {"setting": layer.setting, "platform": layer.platform}
             values = {
-                name: each.predict(columns, settings[layer.setting], platforms[layer.platform])[
-                    name
-                ].values
-                if each.many_settings
-                else each.values(columns)
-                for name, each in predictors[kind].items()
+                name: predictor.predict(
+                    columns, settings[layer.setting], platforms[layer.platform]
+                )[name].values
+                if predictor.many_settings
+                else predictor.values(columns)
+                for name, predictor in predictors[kind].items()
             }
             entries.append(
                 {
                     "key": layer.key,
-                    **{name: place for name, place in places.items() if place},
+                    **{name: index for name, index in indices.items() if index},
                     "features": matrix[0].tolist(),
                     "values": {name: float(value) for name, (value,) in values.items()},
                 }
@@ -207,8 +207,8 @@ def golden_networks(
 ) -> list[dict[str, Any]]:
     """Describe networks by digest and batch, with their predictions by quantity."""
     predicted = {
-        name: each.predict(networks, setting, platform)[name].values
-        for name, each in predictors.items()
+        name: predictor.predict(networks, setting, platform)[name].values
+        for name, predictor in predictors.items()
     }
     return [
         {
@@ -244,16 +244,16 @@ def merge_bundles(bundles: Sequence[Path], output: Path) -> None:
         "settings": {}, "platforms": {}, "parts": [],
     }  # fmt: skip
     with replaced_folder(output) as target:
-        for place, (source, manifest) in enumerate(zip(bundles, manifests, strict=True)):
+        for index, (source, manifest) in enumerate(zip(bundles, manifests, strict=True)):
             for name in manifest["files"]:
-                shutil.copy(source / name, target / f"{place}-{name}")
+                shutil.copy(source / name, target / f"{index}-{name}")
             for part in manifest["parts"]:
-                renamed = {**part, "predictors": _with_files(part["predictors"], f"{place}-")}
+                renamed = {**part, "predictors": _with_files(part["predictors"], f"{index}-")}
                 for name in ("settings", "platforms"):
-                    renamed[name] = [f"{place}-{mark}" for mark in part[name]]
-                    merged[name] |= {f"{place}-{m}": manifest[name][m] for m in part[name]}
+                    renamed[name] = [f"{index}-{mark}" for mark in part[name]]
+                    merged[name] |= {f"{index}-{m}": manifest[name][m] for m in part[name]}
                 merged["parts"].append(renamed)
-        merged["provenance"] = merged_provenance([each["provenance"] for each in manifests])
+        merged["provenance"] = merged_provenance([manifest["provenance"] for manifest in manifests])
         write_manifest(target, merged)
 
 

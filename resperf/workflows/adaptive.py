@@ -45,20 +45,20 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
     tables, info = read_table(dataset), read_info(dataset)
     scores = np.zeros(len(layers))
     for kind in sorted({layer.kind for layer in layers} & set(KINDS)):
-        places = [place for place, layer in enumerate(layers) if layer.kind == kind]
+        indices = [index for index, layer in enumerate(layers) if layer.kind == kind]
         measured = len(tables[kind]) if kind in tables else 0
         if measured < FEWEST_ROWS_FOR_NETWORK:
-            scores[places] = unlearnt_score(measured)
+            scores[indices] = unlearnt_score(measured)
             continue
         rows = layer_rows(tables[kind], info=info)
         if len(rows) < FEWEST_ROWS_FOR_NETWORK:
             # Its rows are unusable, and more rows would be as well.
             continue
         try:
-            scores[places] = acquisition_score(
-                rows, columns_of([layers[place] for place in places])
+            scores[indices] = acquisition_score(
+                rows, columns_of([layers[index] for index in indices])
             )
         except TrainingError:
             continue
-    found: list[float] = scores.tolist()
-    return found
+    values: list[float] = scores.tolist()
+    return values

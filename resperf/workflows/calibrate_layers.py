@@ -153,14 +153,14 @@ def calibrate_by_layers(
             "nothing saved. Stop them and run again"
         )
     if output is None:
-        known = load_calibration(bundle, replace(measured.platform, probes={}))
-        found = fitted(bundle, measured, _earlier([known] if known else [], measured))
+        stored = load_calibration(bundle, replace(measured.platform, probes={}))
+        calibration = fitted(bundle, measured, _earlier([stored] if stored else [], measured))
     else:
         # What takes the place of the known factors does not begin with them.
-        found = fitted(bundle, measured, _earlier(machines_of(bundle), measured), anew=True)
+        calibration = fitted(bundle, measured, _earlier(machines_of(bundle), measured), anew=True)
         reason = "scaled to another machine by calibration layers"
-        bundle = _with_calibration(bundle, found, output, reason)
-    return bundle, found, save_calibration(bundle, found)
+        bundle = _with_calibration(bundle, calibration, output, reason)
+    return bundle, calibration, save_calibration(bundle, calibration)
 
 
 def _with_reference_times(
@@ -180,11 +180,13 @@ def _with_reference_times(
             f"{bundle.path} was measured on this machine with other settings "
             f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
         )
-    found = measure_layers(bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress)
-    reference = replace(found, setting=bundle.setting, platform=bundle.platform)
+    measured = measure_layers(
+        bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress
+    )
+    reference = replace(measured, setting=bundle.setting, platform=bundle.platform)
     reason = "times of calibration layers on its own machine"
-    made = _with_calibration(bundle, reference, output, reason)
-    return made, reference, made.path
+    written = _with_calibration(bundle, reference, output, reason)
+    return written, reference, written.path
 
 
 def _with_calibration(bundle: Bundle, added: Calibration, output: Path, reason: str) -> Bundle:
@@ -201,12 +203,12 @@ def _with_calibration(bundle: Bundle, added: Calibration, output: Path, reason: 
             f"{'; '.join(added.remarks)}; run this again on a quiet machine, or with more --seconds"
         )
     others = [
-        each
-        for each in bundle.calibrations
-        if each.source is not Source.LAYERS
-        or each.is_reference != added.is_reference
-        or each in bundle.layer_calibrations
-        or added.platform.hardware_differences(each.platform)
+        calibration
+        for calibration in bundle.calibrations
+        if calibration.source is not Source.LAYERS
+        or calibration.is_reference != added.is_reference
+        or calibration in bundle.layer_calibrations
+        or added.platform.hardware_differences(calibration.platform)
     ]
     return write_calibrated(bundle.with_calibrations((*others, added), reason), output)
 
@@ -283,7 +285,7 @@ def other_kernels(here: Setting, there: Setting) -> list[str]:
     Blocks of another size are read by the same kernels, with shorter or longer vectors.
     """
     like = replace(here, framework_version=there.framework_version)
-    blocks = [int(each.options.get(NCHWC_BLOCK, "0")) for each in (here, there)]
+    blocks = [int(setting.options.get(NCHWC_BLOCK, "0")) for setting in (here, there)]
     if all(blocks):
         like = replace(like, options={**like.options, NCHWC_BLOCK: there.options[NCHWC_BLOCK]})
     return like.differences(there)
@@ -312,7 +314,7 @@ class _Turns:
             self.rows.append(self._turn(layers if repeat % 2 == 0 else layers[::-1], repeat))
             if repeat < self.turns - 1:
                 self._read_costs()
-            layers = [each for each in layers if each in self._measured]
+            layers = [layer for layer in layers if layer in self._measured]
             if self._over:
                 break
         # As many again, over disturbed calibration layers alone.
@@ -357,17 +359,17 @@ class _Turns:
         return [row.layer for row in self.rows[0] if row.status is Status.OK]
 
     def _turn(self, layers: Sequence[Layer], repeat: int) -> list[Measurement]:
-        found: list[Measurement] = []
-        for place, layer in enumerate(layers):
+        rows: list[Measurement] = []
+        for index, layer in enumerate(layers):
             start_s = time.monotonic()
             if start_s + self._longest_s > self.deadline_s:
                 self._over = True
                 if not repeat:
-                    self.remarks.append(f"the time was over after {place} of {len(layers)} layers")
+                    self.remarks.append(f"the time was over after {index} of {len(layers)} layers")
                 break
             if self.progress is not None:
                 done, planned = (
-                    place + repeat * len(CALIBRATION_LAYERS),
+                    index + repeat * len(CALIBRATION_LAYERS),
                     self.turns * len(CALIBRATION_LAYERS),
                 )
                 self.progress(min(done, planned), planned, layer.kind)
@@ -378,10 +380,10 @@ class _Turns:
                 self.remarks.append(f"the measuring process ended at {layer.key}: {death.detail}")
                 break
             self._longest_s = max(self._longest_s, time.monotonic() - start_s)
-            found.append(taken.row)
+            rows.append(taken.row)
             if taken.reading is not None and not math.isnan(taken.reading.reference_ms):
                 self.references_ms.append(taken.reading.reference_ms)
-        return found
+        return rows
 
     def _time_ms(self, layer: Layer) -> float:
         """Return a calibration layer's time: of its unflagged measurements, if there are any."""
@@ -405,7 +407,9 @@ class _Turns:
             unknown.append("nothing watched the machine's speed: the framework runs no reference")
         else:
             usual_ms = median(self.references_ms)
-            off = sum(abs(each / usual_ms - 1) > TOLERANCE for each in self.references_ms)
+            off = sum(
+                abs(reference_ms / usual_ms - 1) > TOLERANCE for reference_ms in self.references_ms
+            )
             if off > REMEMBERED_DISTURBED * len(self.references_ms):
                 said.append(
                     f"the machine changed its speed: {off} of {len(self.references_ms)} readings "
@@ -426,14 +430,16 @@ class _Turns:
         turns = self.rows[: self.turns]
         parts = min(TURNS, len(turns))
         times_ms: list[dict[Layer, list[float]]] = [{} for _ in range(parts)]
-        for place, rows in enumerate(turns):
-            third = times_ms[place * parts // len(turns)]
+        for index, rows in enumerate(turns):
+            third = times_ms[index * parts // len(turns)]
             for row in rows:
                 if row.status is Status.OK:
                     third.setdefault(row.layer, []).append(row.value(EXECUTION))
-        first, *later = ({layer: median(ms) for layer, ms in each.items()} for each in times_ms)
+        first, *later = ({layer: median(ms) for layer, ms in third.items()} for third in times_ms)
         ratios = [[math.log(ms / first[layer]) for layer, ms in third.items()] for third in later]
-        return [median(each) for each in ratios if len(each) >= FEWEST_LAYERS]
+        return [
+            median(third_ratios) for third_ratios in ratios if len(third_ratios) >= FEWEST_LAYERS
+        ]
 
 
 def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, float], bool]:
@@ -441,7 +447,11 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
 
     These are the fallback for times that it does not hold, unless outside the trained range.
     """
-    references = (each.times[-1].times_ms for each in bundle.calibrations if each.is_reference)
+    references = (
+        calibration.times[-1].times_ms
+        for calibration in bundle.calibrations
+        if calibration.is_reference
+    )
     stored = next(references, {})
     times = bundle.isolated().predict(layers)
     predicted = {
@@ -449,44 +459,47 @@ def times_there(bundle: Bundle, layers: Sequence[Layer]) -> tuple[dict[Layer, fl
         for layer, ms, inside in zip(layers, times.ms, times.in_range, strict=True)
         if inside and ms > 0
     }
-    known = {each: stored[each.key] for each in layers if each.key in stored}
-    found = predicted | known
-    return {each: found[each] for each in layers if each in found}, not known
+    measured = {layer: stored[layer.key] for layer in layers if layer.key in stored}
+    times_ms = predicted | measured
+    return {layer: times_ms[layer] for layer in layers if layer in times_ms}, not measured
 
 
-def _earlier(known: Sequence[Calibration], measured: Calibration) -> tuple[LayerTimes, ...]:
+def _earlier(calibrations: Sequence[Calibration], measured: Calibration) -> tuple[LayerTimes, ...]:
     """Return earlier runs on the hardware of what was measured, with the framework as it is now.
 
     Of more than are kept, the unsteady ones go first, then the oldest.
     """
     here = replace(measured.platform, probes={})
     alike = (
-        each.times
-        for each in known
-        if each.setting == measured.setting and not here.hardware_differences(each.platform)
+        calibration.times
+        for calibration in calibrations
+        if calibration.setting == measured.setting
+        and not here.hardware_differences(calibration.platform)
     )
-    found = next(alike, ())
-    steady = [place for place, each in enumerate(found) if each.steady]
-    unsteady = [place for place, each in enumerate(found) if not each.steady]
-    return tuple(found[place] for place in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
+    runs = next(alike, ())
+    steady = [index for index, run in enumerate(runs) if run.steady]
+    unsteady = [index for index, run in enumerate(runs) if not run.steady]
+    return tuple(runs[index] for index in sorted([*unsteady, *steady][1 - MOST_RUNS :]))
 
 
-def _joined(runs: Sequence[LayerTimes], known: Collection[str]) -> LayerTimes:
-    """Return the medians of the times of `known` layers, as of the last run."""
+def _joined(runs: Sequence[LayerTimes], keys: Collection[str]) -> LayerTimes:
+    """Return the medians of the times of the layers with these keys, as of the last run."""
     # Another version of this package may have had other calibration layers.
-    told = [{key: ms for key, ms in each.times_ms.items() if key in known} for each in runs]
+    told = [{key: ms for key, ms in run.times_ms.items() if key in keys} for run in runs]
     times = [*filter(None, told)]
     times_ms = {
-        key: median(each[key] for each in times if key in each)
-        for key in dict.fromkeys(key for each in times for key in each)
+        key: median(run_ms[key] for run_ms in times if key in run_ms)
+        for key in dict.fromkeys(key for run_ms in times for key in run_ms)
     }
-    levels = [median(math.log(ms / times_ms[key]) for key, ms in each.items()) for each in times]
+    levels = [
+        median(math.log(ms / times_ms[key]) for key, ms in run_ms.items()) for run_ms in times
+    ]
     drift = max(levels, default=0.0) - min(levels, default=0.0)
     return replace(
         runs[-1],
         times_ms=times_ms,
-        drift=max(drift, *(each.drift for each in runs)),
-        costs=_usual_costs([each.costs for each in runs if each.costs]),
+        drift=max(drift, *(run.drift for run in runs)),
+        costs=_usual_costs([run.costs for run in runs if run.costs]),
     )
 
 
@@ -497,8 +510,8 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """
     if not costs:
         return {}
-    found = {name: [each[name] for each in costs if name in each] for name in costs[0]}
-    return {name: float(np.quantile(each, 0.25)) for name, each in found.items()}
+    readings = {name: [reading[name] for reading in costs if name in reading] for name in costs[0]}
+    return {name: float(np.quantile(values, 0.25)) for name, values in readings.items()}
 
 
 def fitted(
@@ -522,7 +535,8 @@ def fitted(
     runs = (*earlier, *measured.times)
     # Blocks of another size make another layout of the same calibration layer.
     mine, theirs = (
-        lower_layers(CALIBRATION_LAYERS, each.setting, each.platform) for each in (measured, bundle)
+        lower_layers(CALIBRATION_LAYERS, machine.setting, machine.platform)
+        for machine in (measured, bundle)
     )
     there = {key: layer_from_key(key) for key in runs[-1].times_ms}
     there |= {layer.key: other for layer, other in zip(mine, theirs, strict=True)}
@@ -564,16 +578,16 @@ def fitted(
         remarks=(*measured.remarks, *_far_apart(run.costs, bundle.costs)),
         times=runs,
     )
-    found = fit_calibration(blank, placed, {}, priors)
-    factor_ci, layer_ci = _doubts(found, shares)
-    known = () if anew else machines_of(bundle)
-    alike = [each for each in known if not here.hardware_differences(each.platform)]
+    calibration = fit_calibration(blank, placed, {}, priors)
+    factor_ci, layer_ci = _doubts(calibration, shares)
+    others = () if anew else machines_of(bundle)
+    alike = [other for other in others if not here.hardware_differences(other.platform)]
     if here.same_hardware(bundle.platform):
         alike = [blank]
     if alike:
         drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
-        found = _where_sure(found, drifting, alike[0])
-    return replace(found, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
+        calibration = _where_sure(calibration, drifting, alike[0])
+    return replace(calibration, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
 
 
 def _where_sure(
@@ -584,17 +598,17 @@ def _where_sure(
     As the positive-part rule of James and Stein: within its doubt a factor is the usual one.
     """
 
-    def kept(factor: float, expected: float, doubt: float) -> float:
+    def shrunk(factor: float, expected: float, doubt: float) -> float:
         off = math.log(factor / expected)
         return expected * math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else expected
 
     return replace(
         learnt,
         factors={
-            group: kept(each, usual.factor(group), factor_ci[group])
-            for group, each in learnt.factors.items()
+            group: shrunk(factor, usual.factor(group), factor_ci[group])
+            for group, factor in learnt.factors.items()
         },
-        others=kept(learnt.others, usual.others, median(factor_ci.values())),
+        others=shrunk(learnt.others, usual.others, median(factor_ci.values())),
     )
 
 
@@ -621,12 +635,12 @@ def _doubts(
     """
     special = require("scipy.special", "train")
     runs = learnt.evidence["networks"]
-    off = np.array([math.log(each["measured_ms"] / each["left_out_ms"]) for each in runs])
+    off = np.array([math.log(run["measured_ms"] / run["left_out_ms"]) for run in runs])
     usual = max(float(np.median(np.abs(off))) / float(special.ndtri(0.75)), LEAST_SPREAD)
-    known = half_width(GROUP_WIDTH)
+    prior = half_width(GROUP_WIDTH)
     factor_ci, layer_ci = {}, {}
     for group, weights in zip(GROUPS, shares.T, strict=True):
         count = float(weights.sum())
         layer_ci[group] = half_width(*joined_spread(float(weights @ off**2), count, usual))
-        factor_ci[group] = 1 / math.sqrt(count / layer_ci[group] ** 2 + 1 / known**2)
+        factor_ci[group] = 1 / math.sqrt(count / layer_ci[group] ** 2 + 1 / prior**2)
     return factor_ci, layer_ci

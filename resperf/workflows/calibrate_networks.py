@@ -144,8 +144,10 @@ def calibrate(
         placed, notes = measured_networks(
             base, device, paths, dataset, batches=batches, seconds=seconds, progress=progress,
         )  # fmt: skip
-        refuse_few({each.network for each in placed}, notes)
-        layers = [each for each in base.calibrations if each.source is Source.LAYERS]
+        refuse_few({timed.network for timed in placed}, notes)
+        layers = [
+            calibration for calibration in base.calibrations if calibration.source is Source.LAYERS
+        ]
         priors = Priors()
         if base.layer_calibrations:
             scaled = base.layer_calibrations[-1].speeds is not None
@@ -155,10 +157,10 @@ def calibrate(
         if differences:
             layers, learnt = _common_factor_of_layers(base.layer_calibrations[-1], learnt)
         reason = f"calibrated with {learnt.count} networks that were measured as a whole"
-        made = bundle.with_calibrations([*layers, learnt], reason)
-        write_changed(made, folder)
+        calibrated = bundle.with_calibrations([*layers, learnt], reason)
+        write_changed(calibrated, folder)
     journal_path(dataset).unlink(missing_ok=True)
-    return Bundle.load(output).parts[made.parts.index(made)], [*remarks, *notes]
+    return Bundle.load(output).parts[calibrated.parts.index(calibrated)], [*remarks, *notes]
 
 
 def refuse_published_rule(bundle: Bundle) -> None:
@@ -191,18 +193,18 @@ def _scaled_to(
     Returns remarks on these too.
     """
     there = [
-        each
-        for each in bundle.calibrations
-        if each.source is Source.LAYERS and each not in bundle.layer_calibrations
+        calibration
+        for calibration in bundle.calibrations
+        if calibration.source is Source.LAYERS and calibration not in bundle.layer_calibrations
     ]
     alone = bundle.with_calibrations(there, "")
-    found, remarks = _by_layers(alone)
-    if found is None:
+    calibration, remarks = _by_layers(alone)
+    if calibration is None:
         costs = _measured_costs(target, here.threads)
-        found = Calibration(Source.LAYERS, here, platform.with_probes(costs), costs=costs)
+        calibration = Calibration(Source.LAYERS, here, platform.with_probes(costs), costs=costs)
     else:
-        found = replace(found, setting=here, platform=replace(platform, probes={}))
-    return alone.for_machine(found), remarks
+        calibration = replace(calibration, setting=here, platform=replace(platform, probes={}))
+    return alone.for_machine(calibration), remarks
 
 
 def _by_layers(bundle: Bundle) -> tuple[Calibration | None, list[str]]:
@@ -210,10 +212,10 @@ def _by_layers(bundle: Bundle) -> tuple[Calibration | None, list[str]]:
     if why_not_by_layers(bundle):
         return None, []
     try:
-        found = fitted(bundle, measure_layers(bundle))
+        calibration = fitted(bundle, measure_layers(bundle))
     except MeasurementError as error:
         return None, [f"layers get one common factor, from the networks: {error}"]
-    return found, [f"calibration layers: {each}" for each in found.remarks]
+    return calibration, [f"calibration layers: {remark}" for remark in calibration.remarks]
 
 
 def _common_factor_of_layers(
@@ -262,13 +264,13 @@ def measured_networks(
         except (ResperfError, MemoryError) as error:
             reasons[path, batch] = str(error)
     files = dict.fromkeys(path for path, _ in predicted)
-    known = {path: graph_digest(weightless(path)) for path in files}
-    refuse_few({names[path] for path in known}, _notes(names, reasons))
+    digests = {path: graph_digest(weightless(path)) for path in files}
+    refuse_few({names[path] for path in digests}, _notes(names, reasons))
     campaign = Campaign.from_mapping(
         {
             "name": "networks",
             "networks": {
-                "files": [glob.escape(str(path.resolve())) for path in known],
+                "files": [glob.escape(str(path.resolve())) for path in digests],
                 "batches": list(dict.fromkeys(batches)),
                 "seconds": seconds,
                 "repeats": 0,
@@ -294,12 +296,12 @@ def measured_networks(
         ):
             rows.setdefault((row.subject.digest, row.setting.batch), []).append(row)
     measured_ms: dict[tuple[Path, int], list[float]] = {}
-    for (path, batch), each in predicted.items():
-        found = rows[known[path], each.batch]
-        good = [row for row in found if row.status is Status.OK]
+    for (path, batch), timed in predicted.items():
+        measurements = rows[digests[path], timed.batch]
+        good = [row for row in measurements if row.status is Status.OK]
         steady_ms = [row.value("latency_ms") for row in good if not row.flags]
         if not good:
-            reasons[path, batch] = found[-1].detail
+            reasons[path, batch] = measurements[-1].detail
         elif not steady_ms:
             reasons[path, batch] = "the machine was never at its speed"
         else:
@@ -307,8 +309,8 @@ def measured_networks(
     in_order = {key: reasons[key] for key in itertools.product(paths, batches) if key in reasons}
     noises = standard_errors(list(measured_ms.values()))
     placed = [
-        replace(predicted[key], measured_ms=median(each), noise=noise)
-        for (key, each), noise in zip(measured_ms.items(), noises, strict=True)
+        replace(predicted[key], measured_ms=median(times_ms), noise=noise)
+        for (key, times_ms), noise in zip(measured_ms.items(), noises, strict=True)
     ]
     return placed, _notes(names, in_order)
 
@@ -344,7 +346,7 @@ def timed_prediction(
         If it has operators that the bundle does not know, or did not take longer than the dispatch.
     """
     if prediction.skipped:
-        operators = ", ".join(sorted({each.op for each in prediction.skipped}))
+        operators = ", ".join(sorted({skipped.op for skipped in prediction.skipped}))
         raise UnsupportedError(f"the bundle has no predictor for its {operators}")
     kinds_ms: dict[str, float] = {}
     for layer in prediction.layers:

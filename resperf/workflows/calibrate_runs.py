@@ -112,7 +112,7 @@ def calibrate_by_runs(
         evidence={"dataset": {"name": runs.name, "checksum": checksum(runs)}},
     )
     priors = priors_of_runs(fmean(width for _, width in placed))
-    timed = [each for each, _ in placed]
+    timed = [network for network, _ in placed]
     calibration = fit_calibration(about, timed, costs if base.adds_up_layers else {}, priors)
     return _written(bundle, calibration, runs, output(bundle)), calibration, notes
 
@@ -239,7 +239,7 @@ def _foreign(run: _Run, bundle: Bundle) -> str:
     if is_at_hand(bundle.device) and run.platform.cores:
         hardware = run.platform.hardware_differences(bundle.platform)
         speed = run.platform.speed_differences(bundle.platform)
-        if other := [each for each in hardware if each not in speed]:
+        if other := [difference for difference in hardware if difference not in speed]:
             return f"of another machine ({other[0]})"
     return ""
 
@@ -255,9 +255,9 @@ def _placed(
         name = run.network.name
         try:
             if base.adds_up_layers:
-                found = predict_network(run.network, base, whole=False)
-                placed = timed_prediction(found, name, run.value, quantity)
-                yield placed, _half_width(found.low_ms, found.high_ms)
+                prediction = predict_network(run.network, base, whole=False)
+                placed = timed_prediction(prediction, name, run.value, quantity)
+                yield placed, _half_width(prediction.low_ms, prediction.high_ms)
             else:
                 yield _of_groups(base, run, quantity)
         except ResperfError as error:
@@ -273,8 +273,8 @@ def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[TimedNetwork, fl
         If it says nothing.
     """
     setting = base.setting
-    found = base.predict_networks([run.network], setting, base.platform, quantity)
-    estimate = found[quantity]
+    estimates = base.predict_networks([run.network], setting, base.platform, quantity)
+    estimate = estimates[quantity]
     value = float(estimate.values[0])
     if not value > 0:
         raise UnsupportedError(f"no {quantity} is predicted")
@@ -293,13 +293,13 @@ def _half_width(low: float, high: float) -> float:
 def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path) -> Bundle:
     """Write the bundle with a calibration, in place of an earlier one of the same runs' sort."""
     earlier = bundle.runs_calibrations(None if bundle.adds_up_layers else calibration.quantity)
-    others = [each for each in bundle.calibrations if each not in earlier]
+    others = [other for other in bundle.calibrations if other not in earlier]
     if bundle.method == METHOD and not bundle.provenance:
         came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
         bundle = Bundle(bundle.path, {**bundle.manifest, "provenance": came_from})
-    made = bundle.with_calibrations(
+    calibrated = bundle.with_calibrations(
         (*others, calibration),
         f"calibrated for {bundle.device} with {calibration.count} networks of "
         f"{runs.name} (sha256 {calibration.evidence['dataset']['checksum']})",
     )
-    return write_calibrated(made, output).for_device(bundle.platform, bundle.setting)
+    return write_calibrated(calibrated, output).for_device(bundle.platform, bundle.setting)

@@ -179,7 +179,7 @@ def _trained(dataset: Path, path: Path, *, tell: Tell) -> Bundle:
         except BundleError as error:
             tell(f"      the earlier bundle cannot be used ({error})")
         else:
-            learnt_from = [each.get("checksum") for each in bundle.provenance["datasets"]]
+            learnt_from = [source.get("checksum") for source in bundle.provenance["datasets"]]
             if learnt_from == [checksum(dataset)]:
                 tell(f"      {path} was trained on the same data: used as it is")
                 return bundle
@@ -225,10 +225,10 @@ def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[
 
 def light_networks() -> list[Path]:
     """Find the real networks that the onnx package has for its tests; it is not loaded."""
-    found = importlib.util.find_spec("onnx")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("onnx")
+    if spec is None or spec.origin is None:
         return []
-    folder = Path(found.origin).parent / "backend" / "test" / "data" / "light"
+    folder = Path(spec.origin).parent / "backend" / "test" / "data" / "light"
     return sorted(folder.glob("*.onnx"))
 
 

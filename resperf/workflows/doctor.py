@@ -183,9 +183,9 @@ def examine(device: str | None = None) -> Examination:
         If `device` means no kind of local device.
     """
     if device is not None and not is_at_hand(device):
-        known = sorted({row.device_class for row in targets()})
+        device_classes = sorted({row.device_class for row in targets()})
         raise ResperfError(
-            f"{device!r} is no device of this machine; use one of {', '.join(known)}"
+            f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"
         )
     wanted = None if device is None else device_class(device)
     rows = [row for row in targets() if wanted in (None, row.device_class)]
@@ -194,7 +194,7 @@ def examine(device: str | None = None) -> Examination:
     gpus, no_gpu = _gpus(device) if looks_up else ((), "")
     names = list(dict.fromkeys(row.framework for row in rows))
     with ThreadPoolExecutor(max_workers=max(1, host.cores)) as pool:
-        frameworks = {each.name: each for each in pool.map(examine_framework, names)}
+        frameworks = {framework.name: framework for framework in pool.map(examine_framework, names)}
     states = tuple(judge(row, frameworks[row.framework], gpus, no_gpu) for row in rows)
     return Examination(
         host,
@@ -233,26 +233,26 @@ def _available_bytes(meminfo: Path) -> int | None:
         lines = meminfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return next((int(each) << 10 for each in found), None)
+    sizes_kib = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return next((int(size_kib) << 10 for size_kib in sizes_kib), None)
 
 
 def _folders() -> tuple[Folder, ...]:
     """Try the folders of datasets, caches, bundles and temporary files."""
-    places: Mapping[str, Callable[[], Path]] = {
+    paths: Mapping[str, Callable[[], Path]] = {
         "datasets": lambda: Path("datasets") if Path("datasets").is_dir() else Path.cwd(),
         "caches": lambda: disk_cache.folder_of(""),
         "bundles": user_folder,
         "temporary files": lambda: Path(tempfile.gettempdir()),
     }
-    found = []
-    for what, place in places.items():
+    folders = []
+    for what, get_path in paths.items():
         try:
-            path = place().absolute()
+            path = get_path().absolute()
         except (OSError, ResperfError) as error:
-            found.append(Folder(what, first_line(error), None, writable=False))
+            folders.append(Folder(what, first_line(error), None, writable=False))
             continue
-        there = next(each for each in (path, *path.parents) if each.exists())
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
         try:
             with tempfile.TemporaryFile(dir=there):
                 writable = True
@@ -262,24 +262,24 @@ def _folders() -> tuple[Folder, ...]:
             free_bytes: int | None = shutil.disk_usage(there).free
         except OSError:
             free_bytes = None
-        found.append(Folder(what, str(path), free_bytes, writable))
-    return tuple(found)
+        folders.append(Folder(what, str(path), free_bytes, writable))
+    return tuple(folders)
 
 
 def _gpus(device: str | None) -> tuple[tuple[Gpu, ...], str]:
     """Return the GPUs that CUDA may use, or why there are none; one only if it is named."""
     try:
-        numbers = [each.number for each in nvml.gpus()]
+        numbers = [gpu.number for gpu in nvml.gpus()]
         words = [device] if device is not None and ":" in device else [f"cuda:{n}" for n in numbers]
-        found = []
+        gpus = []
         for word in words:
             gpu = nvml.Gpu(word)
             facts = gpu.facts()
             state = {name: _plain(value) for name, value in vars(gpu.state()).items()}
-            found.append(Gpu(word, facts.device, facts.cuda or "", dict(vars(facts)), state))
+            gpus.append(Gpu(word, facts.device, facts.cuda or "", dict(vars(facts)), state))
     except ResperfError as error:
         return (), str(error)
-    return tuple(found), "" if found else "this machine has no NVIDIA GPU that CUDA may use"
+    return tuple(gpus), "" if gpus else "this machine has no NVIDIA GPU that CUDA may use"
 
 
 def _plain(value: Any) -> Any:
@@ -355,30 +355,30 @@ def judge(
 ) -> TargetState:
     """Say whether a target can be measured here, why, and what to install."""
 
-    def found(measurable: Answer, why: str, install: str = "") -> TargetState:
+    def state(measurable: Answer, why: str, install: str = "") -> TargetState:
         return TargetState(row.name, measurable, why, install and f"pip install '{install}'")
 
     if not row.backend:
-        return found(Answer.NO, "resperf cannot measure it; predictions are of published times")
+        return state(Answer.NO, "resperf cannot measure it; predictions are of published times")
     if row.packages and not framework.packages:
-        return found(Answer.NO, f"{' or '.join(row.packages)} is not installed", row.install)
+        return state(Answer.NO, f"{' or '.join(row.packages)} is not installed", row.install)
     if framework.problem:
         installed = ", ".join(f"{name} {what}" for name, what in framework.packages.items())
-        return found(Answer.NO, f"{installed}: {framework.problem}", row.install)
+        return state(Answer.NO, f"{installed}: {framework.problem}", row.install)
     lacking = [name for name in MEASURING if importlib.util.find_spec(name) is None]
     if lacking:
         extra = MEASURING[lacking[0]]
-        return found(Answer.NO, f"{', '.join(lacking)} not installed", f"resperf[{extra}]")
+        return state(Answer.NO, f"{', '.join(lacking)} not installed", f"resperf[{extra}]")
     if local_devices(row.device_class) and not gpus:
-        return found(Answer.NO, no_gpu)
+        return state(Answer.NO, no_gpu)
     facts = framework.facts
     if facts is None:
-        return found(Answer.UNKNOWN if row.packages else Answer.YES, _unasked(row))
+        return state(Answer.UNKNOWN if row.packages else Answer.YES, _unasked(row))
     if any(device_class(word) == row.device_class for word in facts.devices):
-        return found(Answer.YES, f"{row.framework} {facts.version}")
+        return state(Answer.YES, f"{row.framework} {facts.version}")
     built = f"built for CUDA {facts.cuda}" if facts.cuda else "not built for it"
     why = f"{row.framework} {facts.version} finds no {row.device_class} device ({built})"
-    return found(Answer.NO, "; ".join((why, *facts.notes)), row.install)
+    return state(Answer.NO, "; ".join((why, *facts.notes)), row.install)
 
 
 def _unasked(row: Target) -> str:
@@ -431,14 +431,14 @@ def gpu_advice(gpus: Sequence[Gpu], frameworks: Sequence[Framework]) -> list[str
     """Say what disturbs measurements on GPUs and can be changed, one line each."""
     advice = []
     for gpu in gpus:
-        advice += [f"{gpu.word}: {each}" for each in _of_gpu(gpu)]
-        for each in frameworks:
-            built = each.facts.cuda if each.facts else ""
+        advice += [f"{gpu.word}: {line}" for line in _of_gpu(gpu)]
+        for framework in frameworks:
+            built = framework.facts.cuda if framework.facts else ""
             if _major(built) > _major(gpu.cuda) > 0:
                 advice.append(
                     f"{gpu.word}: driver {gpu.facts.get('driver')} supports CUDA {gpu.cuda}, but "
-                    f"{each.name} was built for {built}: install a newer driver, or {each.name} "
-                    f"for CUDA {_major(gpu.cuda)}"
+                    f"{framework.name} was built for {built}: install a newer driver, or "
+                    f"{framework.name} for CUDA {_major(gpu.cuda)}"
                 )
     return advice
 

@@ -61,10 +61,10 @@ class RunFit:
         if IMAGES not in self.coefficients:
             # All runs have one batch size, or one number of iterations.
             name = "batch" if ITERATIONS in self.coefficients else "iterations"
-            known, asked = getattr(self.runs[0], name), batch if name == "batch" else iterations
-            if asked != known:
+            fitted, asked = getattr(self.runs[0], name), batch if name == "batch" else iterations
+            if asked != fitted:
                 raise UnsupportedError(
-                    f"all runs that were fitted have {name} {known:g}, which says nothing about "
+                    f"all runs that were fitted have {name} {fitted:g}, which says nothing about "
                     f"{asked:g}; add runs with another value to the log"
                 )
         terms = _terms(batch, iterations)
@@ -179,15 +179,15 @@ def fit_run(runs: Sequence[Run]) -> RunFit:
             "add runs to the log, or fit to larger ones as well"
         )
     terms = [_terms(run.batch, run.iterations) for run in runs]
-    matrix = np.array([[each[name] for name in names] for each in terms], dtype=float)
+    matrix = np.array([[run_terms[name] for name in names] for run_terms in terms], dtype=float)
     if len(independent(matrix)) < len(names):
         raise TrainingError(
             f"the runs do not tell {', '.join(names)} apart: batch size and iterations change "
             "together, or hardly; add runs in which only one of them changes"
         )
     seconds = np.array([run.seconds for run in runs])
-    found = fit_coefficients(matrix, seconds, relative=False, non_negative=False)
-    return RunFit({n: float(c) for n, c in zip(names, found, strict=True)}, tuple(runs))
+    coefficients = fit_coefficients(matrix, seconds, relative=False, non_negative=False)
+    return RunFit({n: float(c) for n, c in zip(names, coefficients, strict=True)}, tuple(runs))
 
 
 def judge_runs(fit: RunFit, runs: Sequence[Run]) -> JudgedRuns:

@@ -305,14 +305,18 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> i
 
     rows = [measured.row for _, measured in runs if measured.row is not None]
     contents = [weightless(path) for path in dict.fromkeys(path for path, _ in runs)]
-    dataset = append_networks(output, rows, {graph_digest(each): each for each in contents})
+    dataset = append_networks(
+        output, rows, {graph_digest(content): content for content in contents}
+    )
     return sum(isinstance(row.subject, NetworkRef) for row in dataset.measurements)
 
 
 def _median_phases(timed: GuardedRuns) -> PhaseTimes:
     """Return the medians of the phases; NaN of a training step, which has other parts."""
-    known = timed.phases_ms
-    return PhaseTimes(*(median(known[name]) if name in known else math.nan for name in PHASES))
+    times_ms = timed.phases_ms
+    return PhaseTimes(
+        *(median(times_ms[name]) if name in times_ms else math.nan for name in PHASES)
+    )
 
 
 def _percentiles(timed: GuardedRuns) -> dict[str, float]:
