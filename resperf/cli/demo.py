@@ -44,13 +44,13 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     their layers is used for training.
     """
     from resperf.campaign import Campaign
-    from resperf.cli.bench import find_campaign
+    from resperf.cli.bench import campaign_file
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
     from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(
-        Campaign.from_toml(find_campaign("demo")),
+        Campaign.from_toml(campaign_file("demo")),
         folder,
         minutes=minutes,
         tell=lambda line: click.echo(line, err=as_json),
@@ -71,8 +71,8 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
             {"predicted": prediction.to_json(), "measured": measured.to_json()}
             for prediction, measured in result.rows
         ]
-        places = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
-        options.show_json({**places, "mean_error": error, "networks": networks})
+        paths = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
+        options.show_json({**paths, "mean_error": error, "networks": networks})
         return
     print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
     print(_next_commands(result.dataset, result.bundle))
