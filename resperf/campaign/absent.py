@@ -17,7 +17,7 @@ from resperf.platform import Accelerator, Platform
 from resperf.settings import Setting
 from resperf.targets import Target
 
-_SETTING_FIELDS = frozenset(each.name for each in dataclasses.fields(Setting))
+_SETTING_FIELDS = frozenset(field.name for field in dataclasses.fields(Setting))
 
 
 class AbsentDevice:
@@ -59,8 +59,8 @@ class AbsentDevice:
         self.facts: DeviceFacts | None = device_facts(device) if device else None
         given = {name: value for name, value in settings.items() if name in _SETTING_FIELDS}
         optimizer = str(given.pop("optimizer", ""))
-        made = Setting(framework=target.framework, **given)
-        self.setting = made.with_optimizer(optimizer) if optimizer else made
+        setting = Setting(framework=target.framework, **given)
+        self.setting = setting.with_optimizer(optimizer) if optimizer else setting
         self.platform = _platform(target, self.facts)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:

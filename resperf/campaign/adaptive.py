@@ -85,10 +85,10 @@ class Batches:
         held_out = self._held_out[: round(settings.held_out * (target - self.first))]
         drawn = [*self.plan.layers[: self.first], *held_out]
         plain = [layer for layer in drawn if layer.key not in measured]
-        known = measured | {layer.key for layer in plain}
-        count = target - len(known)
+        planned = measured | {layer.key for layer in plain}
+        count = target - len(planned)
         chosen = (
-            self._chosen(lowerer, dataset, measured, known, count, batch_number)
+            self._chosen(lowerer, dataset, measured, planned, count, batch_number)
             if count > 0
             else []
         )
@@ -104,26 +104,26 @@ class Batches:
         lowerer: Lowerer,
         dataset: Path,
         measured: Set[str],
-        known: Set[str],
+        planned: Set[str],
         count: int,
         batch_number: int,
     ) -> list[Layer]:
         """Choose layers that train, beside those that will be measured anyway."""
         stream = self.plan.stream
         drawn = stream.candidates(
-            lowerer, count * stream.campaign.adaptive.candidates, batch_number, known
+            lowerer, count * stream.campaign.adaptive.candidates, batch_number, planned
         )
         candidates = [v for v, trains in zip(drawn, _train(drawn), strict=True) if trains]
-        places = choose_by_score(
+        indices = choose_by_score(
             [layer.kind for layer in candidates],
             self.acquisition(dataset, candidates),
             weights=self._weights,
             learnt=Counter(map(kind_of_key, measured)),
-            have=Counter(map(kind_of_key, known)),
+            have=Counter(map(kind_of_key, planned)),
             count=count,
             source=random.Random(f"choice {stream.campaign.seed} {batch_number}"),
         )
-        return [candidates[place] for place in places]
+        return [candidates[index] for index in indices]
 
     @cached_property
     def _held_out(self) -> list[Layer]:
@@ -176,26 +176,26 @@ def choose_by_score(
     list of int
         Indices of the chosen candidates; fewer than `count` where there are no more.
     """
-    places: dict[str, list[int]] = {}
-    for place, kind in enumerate(kinds):
-        places.setdefault(kind, []).append(place)
+    indices: dict[str, list[int]] = {}
+    for index, kind in enumerate(kinds):
+        indices.setdefault(kind, []).append(index)
     if not any(scores):
         scores = [1.0] * len(scores)
     least = min(weights.values())
     portions = {}
-    for kind, own in places.items():
-        score = mean(scores[place] for place in own)
+    for kind, own in indices.items():
+        score = mean(scores[index] for index in own)
         scale = score * math.sqrt(1 + learnt.get(kind, 0))
         portions[kind] = (weights.get(kind, least) * scale) ** (2 / 3)
     slots = allocated(
         count,
         portions,
-        {kind: have.get(kind, 0) for kind in places},
-        {kind: len(own) for kind, own in places.items()},
+        {kind: have.get(kind, 0) for kind in indices},
+        {kind: len(own) for kind, own in indices.items()},
     )
     chosen: list[int] = []
-    for kind, own in places.items():
-        chosen += _drawn_by_weight(own, [scores[place] for place in own], slots[kind], source)
+    for kind, own in indices.items():
+        chosen += _drawn_by_weight(own, [scores[index] for index in own], slots[kind], source)
     return chosen
 
 
@@ -242,7 +242,7 @@ def allocated(
         level = (low + high) / 2
         low, high = (level, high) if sum(given(level).values()) < count else (low, level)
     exact = given(high)
-    slots = {name: math.floor(each) for name, each in exact.items()}
+    slots = {name: math.floor(rows) for name, rows in exact.items()}
     rest = sorted(exact, key=lambda name: slots[name] - exact[name])
     for name in rest[: count - sum(slots.values())]:
         slots[name] += 1
@@ -267,8 +267,8 @@ def _drawn_by_weight(
     marks = [
         math.log(1.0 - source.random()) / weight if weight > 0 else -math.inf for weight in weights
     ]
-    order = sorted(range(len(items)), key=lambda place: -marks[place])
-    return [items[place] for place in order[:count]]
+    order = sorted(range(len(items)), key=lambda index: -marks[index])
+    return [items[index] for index in order[:count]]
 
 
 def first_batch(plan: Plan, hours: float | None) -> int:

@@ -159,18 +159,18 @@ def _settings_of_networks(
     planner: Lowerer,
 ) -> list[tuple[Mapping[str, Any], Setting]]:
     """Ask a process for the setting that each combination of keywords makes."""
-    found: list[tuple[Mapping[str, Any], Setting]] = []
+    settings: list[tuple[Mapping[str, Any], Setting]] = []
     for options in networks.combinations:
         if not options:
-            found.append((options, planner.setting))
+            settings.append((options, planner.setting))
             continue
         if isinstance(planner, AbsentDevice):
             one = AbsentDevice(bench.target, {**bench.settings, **options}, bench.device)
-            found.append((options, one.setting))
+            settings.append((options, one.setting))
             continue
         try:
             with WorkerProcess(bench.worker_settings(campaign, options)) as process:
-                found.append((options, process.setting))
+                settings.append((options, process.setting))
                 if process.platform.devices != planner.platform.devices:
                     raise CampaignError(
                         "rows of one file have one number of processes; write --processes"
@@ -181,7 +181,7 @@ def _settings_of_networks(
                 f"networks: {words}: {error}; words of [networks] that are not its own are "
                 "settings of the framework"
             ) from error
-    return found
+    return settings
 
 
 def _not_drawn(campaign: Campaign, layers: Sequence[Layer]) -> tuple[str, ...]:

@@ -129,19 +129,21 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         # The usual speed is only known better and better, so all rounds are judged anew. Where no
         # reference is timed, the ratio is NaN and no reason against a round.
         usual_ms = monitor.history.median_ms
-        steady = [each for each in rounds if not abs(each.reference_ms / usual_ms - 1) > TOLERANCE]
-        undisturbed = _fast([each for each in steady if not each.felt])
+        steady = [
+            timed for timed in rounds if not abs(timed.reference_ms / usual_ms - 1) > TOLERANCE
+        ]
+        undisturbed = _fast([timed for timed in steady if not timed.felt])
         if len(undisturbed) >= ROUNDS:
             break
-    near = [each for each in steady if not each.felt & monitor.waits_for]
+    near = [timed for timed in steady if not timed.felt & monitor.waits_for]
     used = undisturbed or _fast(near or steady or rounds)
     return GuardedRuns(
         phases_ms={
-            name: tuple(time_ms for each in used for time_ms in each.phases_ms[name])
+            name: tuple(time_ms for timed in used for time_ms in timed.phases_ms[name])
             for name in used[0].phases_ms
         },
-        totals_ms=tuple(time_ms for each in used for time_ms in each.totals_ms),
-        reference_ratio=fmean(each.reference_ms for each in used) / monitor.history.median_ms,
+        totals_ms=tuple(time_ms for timed in used for time_ms in timed.totals_ms),
+        reference_ratio=fmean(timed.reference_ms for timed in used) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(undisturbed),
         others={
@@ -154,8 +156,8 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
 
 def _fast(rounds: Sequence[_Round]) -> list[_Round]:
     """Return the rounds that took as long as the fastest: a disturbance only ever costs time."""
-    fastest_ms = min((each.total_ms for each in rounds), default=0.0)
-    return [each for each in rounds if each.total_ms <= (1 + TOLERANCE) * fastest_ms]
+    fastest_ms = min((timed.total_ms for timed in rounds), default=0.0)
+    return [timed for timed in rounds if timed.total_ms <= (1 + TOLERANCE) * fastest_ms]
 
 
 def _timed_round(
@@ -166,9 +168,9 @@ def _timed_round(
     The parts of a training step are timed one after the other.
     """
     if EXECUTION not in built.phases:
-        times = {name: each for name, each in built.phases.items() if each.unit == TIME_UNIT}
+        times = {name: phase for name, phase in built.phases.items() if phase.unit == TIME_UNIT}
         share = protocol.scaled(1 / len(times))
-        parts_ms = {name: sampled(each, share, clock).values for name, each in times.items()}
+        parts_ms = {name: sampled(phase, share, clock).values for name, phase in times.items()}
         return parts_ms, parts_ms[STEP]
     runs: list[tuple[float, float]] = []
     preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)

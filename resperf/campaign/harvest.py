@@ -55,11 +55,11 @@ def shipped_networks(names: Sequence[str]) -> list[Path]:
     from resperf.network import files
 
     shipped = files.shipped_networks()
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name in names:
         if name != "*" and name not in shipped:
             raise CampaignError(
                 f"no reference network {name!r}; known: {', '.join(sorted(shipped)) or 'none'}"
             )
-        found |= shipped if name == "*" else {name: shipped[name]}
-    return list(found.values())
+        paths |= shipped if name == "*" else {name: shipped[name]}
+    return list(paths.values())

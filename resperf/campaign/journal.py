@@ -118,7 +118,7 @@ def read_journal(path: Path) -> Records:
                 values = json.loads(line)
                 version = values["journal"] if records.header is None else VERSION
                 if version == VERSION:
-                    _take(records, values)
+                    _add_line(records, values)
             except (ValueError, KeyError, TypeError, AttributeError, ResperfError) as error:
                 raise CampaignError(
                     f"journal {path}: line {number} is damaged ({type(error).__name__}: {error}); "
@@ -132,7 +132,7 @@ def read_journal(path: Path) -> Records:
     return records
 
 
-def _take(records: Records, values: Mapping[str, Any]) -> None:
+def _add_line(records: Records, values: Mapping[str, Any]) -> None:
     """Add one line's content."""
     if records.header is None:
         records.header = Header.from_json(values)

@@ -159,5 +159,5 @@ def law(written: Any, where: str) -> Law:
     name = settings.pop("law", None)
     if name not in _LAWS:
         raise CampaignError(f"{where}: no law {name!r}; known laws: {', '.join(_LAWS)}")
-    made, fixed = _LAWS[name]
-    return made.from_table(settings, where, **fixed)
+    law_class, fixed = _LAWS[name]
+    return law_class.from_table(settings, where, **fixed)

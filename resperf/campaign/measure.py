@@ -133,17 +133,17 @@ def _elsewhere(
     A build that fails after the first one ends this; what was measured before it counts.
     """
     share = protocol.scaled(1 / protocol.placements)
-    found = [first]
+    samples = [first]
     budget_ms = share.budget_s * MS_PER_S / RUNS_IN_BUDGET
     start_ns = clock()
     with contextlib.suppress(UnsupportedError, MemoryError):
         while (
-            len(found) < protocol.placements
+            len(samples) < protocol.placements
             and (clock() - start_ns) / NS_PER_S < protocol.placements_s
         ):
             with backend.layer(layer, budget_ms=budget_ms) as built:
-                found.append(sampled(built.phases[name], share, clock))
-    return pooled(found, protocol)
+                samples.append(sampled(built.phases[name], share, clock))
+    return pooled(samples, protocol)
 
 
 def sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:

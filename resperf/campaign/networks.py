@@ -72,7 +72,7 @@ def network_sources(spec: NetworkSpec) -> list[Path]:
     """
     from resperf.network.files import network_files
 
-    found: list[Path] = []
+    files: list[Path] = []
     for pattern in spec.files:
         # Path.glob takes no absolute pattern.
         paths = sorted(glob.glob(str(spec.folder / pattern), recursive=True))  # noqa: PTH207
@@ -81,8 +81,8 @@ def network_sources(spec: NetworkSpec) -> list[Path]:
                 f"networks: no file fits {pattern!r}; patterns are relative to "
                 f"{spec.folder.resolve()}"
             )
-        found += [path.resolve() for path in network_files(list(map(Path, paths)))]
-    return list(dict.fromkeys(found))
+        files += [path.resolve() for path in network_files(list(map(Path, paths)))]
+    return list(dict.fromkeys(files))
 
 
 def plan_networks(
@@ -118,9 +118,9 @@ def plan_networks(
     if not described:
         raise CampaignError(f"networks: none can be read: {'; '.join(notes)}")
     runs = {
-        (each.network.key, each.setting): each
+        (run.network.key, run.setting): run
         for options, setting in settings
-        for each in (
+        for run in (
             replace(
                 one,
                 options=options,
@@ -149,7 +149,7 @@ def _described(network: NetworkRef, path: Path, batch: int | None, spec: Network
     except ResperfError:
         return NetworkRun(network, path, setting)
     work = work_of(read, [node.name for node in read.nodes])
-    macs, least_bytes = (each if each > 0 else 0.0 for each in work)
+    macs, least_bytes = (value if value > 0 else 0.0 for value in work)
     return NetworkRun(
         network, path, replace(setting, batch=read.batch), macs=macs, least_bytes=least_bytes
     )

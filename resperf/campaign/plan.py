@@ -113,7 +113,7 @@ class Plan:
     def with_networks(self, networks: NetworkPlan) -> Plan:
         """Return this plan with the runs of networks behind its layers."""
         times = range(1 + (self.stream.campaign.networks or NetworkSpec()).repeats)
-        items = [Planned(run.network, each, run) for each in times for run in networks.runs]
+        items = [Planned(run.network, repeat, run) for repeat in times for run in networks.runs]
         # A process measures under one setting: runs of one stand together, repeats after them.
         return replace(
             self,
@@ -295,27 +295,29 @@ class Stream:
         """Say whether a layer belongs to an excluded network, at any batch size."""
         return key_at_any_batch(layer.key) in self._excluded_layers
 
-    def candidates(self, lowerer: Lowerer, count: int, batch: int, known: Set[str]) -> list[Layer]:
+    def candidates(
+        self, lowerer: Lowerer, count: int, batch: int, skipped: Set[str]
+    ) -> list[Layer]:
         """Draw distinct layers by more even shares, without advancing the stream.
 
         Parameters
         ----------
         lowerer : Lowerer
         count : int
-            How many are drawn; duplicates, excluded and known ones are dropped.
+            How many are drawn; duplicates, excluded and skipped ones are dropped.
         batch : int
             Number of the batch: each draws other layers.
-        known : set of str
+        skipped : set of str
             Keys of layers to drop.
         """
         power = self.campaign.adaptive.share_power
         seed = self.campaign.seed + 1_000_003 * batch
         sampler = self._new_sampler(seed=seed, share_power=power)
-        found: dict[str, Layer] = {}
+        layers: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
             drawn = sampler.draw(min(CHUNK, count - start))
-            found |= {layer.key: layer for layer in lowerer.lower(drawn)}
-        return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
+            layers |= {layer.key: layer for layer in lowerer.lower(drawn)}
+        return [v for key, v in layers.items() if key not in skipped and not self.is_excluded(v)]
 
     def items(self, layers: Sequence[Layer]) -> tuple[Planned, ...]:
         """Return the measurements of layers, with their repeats later."""

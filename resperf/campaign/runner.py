@@ -209,7 +209,7 @@ class _Run:
         self._elapsed_s = 0.0
         self._pending: deque[tuple[Planned, float]] = deque()
         self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
-        self._find_work(planned)
+        self._queue_work(planned)
         layers = self._known_layers()
         excluded = [key for key, layer in layers.items() if planned.stream.is_excluded(layer)]
         if excluded:
@@ -222,13 +222,13 @@ class _Run:
         if show:
             self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
 
-    def _find_work(self, planned: Plan) -> None:
+    def _queue_work(self, planned: Plan) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
         self._planned = {item.identity: item for item in planned.items}
         hopeless = _hopeless(self._store.rows)
         self._anew = frozenset(map(row_identity, hopeless))
-        known = self._store.rows[: len(self._store.rows) - len(hopeless)]
-        self._attempts = Counter(map(row_identity, known))
+        rows = self._store.rows[: len(self._store.rows) - len(hopeless)]
+        self._attempts = Counter(map(row_identity, rows))
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
         if self._batches is None:
             self._queue(planned.items)
@@ -248,7 +248,7 @@ class _Run:
     def _known_layers(self) -> dict[str, Layer]:
         """Return the layers that have rows, by key."""
         subjects = [row.subject for row in self._known_rows()]
-        return {each.key: each for each in subjects if not isinstance(each, NetworkRef)}
+        return {subject.key: subject for subject in subjects if not isinstance(subject, NetworkRef)}
 
     def _end_reason(self) -> str:
         """Say why to stop, if there is a reason."""

@@ -87,12 +87,12 @@ class Sampler:
     def _from_ranges(self, kind: str) -> Layer | None:
         """Draw every field from its distribution; None if the fields contradict each other."""
         case = _drawn(*self._cases[kind], self._random)
-        made = kind_of(kind)
-        words = draw_words(made, case.laws, self._random)
+        layer_type = kind_of(kind)
+        words = draw_words(layer_type, case.laws, self._random)
         if self._is_too_large(words):
             return None
         try:
-            layer = made.from_fields(made.fitting(words, self._random))
+            layer = layer_type.from_fields(layer_type.fitting(words, self._random))
         except LayerError:
             return None
         return None if layer.is_made_by_frameworks else layer
@@ -163,12 +163,14 @@ def _drawn(values: Sequence[_T], running_weights: Sequence[float], source: rando
     return source.choices(values, cum_weights=running_weights)[0]
 
 
-def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random) -> dict[str, Any]:
+def draw_words(
+    layer_type: type[Layer], laws: Mapping[str, Law], source: random.Random
+) -> dict[str, Any]:
     """Draw a value for every word; a field's own distribution overrides its shorthand's."""
     words: dict[str, Any] = {}
-    for word, law in sorted(laws.items(), key=lambda item: item[0] not in made.aliases):
+    for word, law in sorted(laws.items(), key=lambda item: item[0] not in layer_type.aliases):
         value = law.draw(source)
-        fields = made.aliases.get(word, (word,))
+        fields = layer_type.aliases.get(word, (word,))
         same = law.same_share >= 1 or source.random() < law.same_share
         for index, field in enumerate(fields):
             words[field] = value if same or index == 0 else law.draw(source)

@@ -242,7 +242,7 @@ class NetworkSpec(Limited):
         """
         if not isinstance(values, Mapping):
             raise CampaignError(f"networks={values!r} must be a table")
-        words = {each.name for each in dataclasses.fields(cls)} - {"settings", "folder"}
+        words = {entry.name for entry in dataclasses.fields(cls)} - {"settings", "folder"}
         own = {word: value for word, value in values.items() if word in words}
         settings = {
             word: tuple(value) if isinstance(value, list) else (value,)
@@ -250,15 +250,15 @@ class NetworkSpec(Limited):
             if word not in words
         }
         for word, choices in settings.items():
-            if not choices or not all(isinstance(each, (str, int, float)) for each in choices):
+            if not choices or not all(isinstance(choice, (str, int, float)) for choice in choices):
                 raise CampaignError(
                     f"networks: {word}={values[word]!r} is no setting of a framework, which is a "
                     f"value or a list of values; its own words are {', '.join(sorted(words))}"
                 )
-        made = cls.from_table(own, "networks", settings=settings, folder=folder)
-        if not made.files:
+        spec = cls.from_table(own, "networks", settings=settings, folder=folder)
+        if not spec.files:
             raise CampaignError("networks: none are named; add files")
-        return made
+        return spec
 
 
 @dataclass(frozen=True)
@@ -371,10 +371,10 @@ class Campaign(Limited):
 
 def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the kind's default distributions; none if `words` cover all fields without default."""
-    made = kind_of(kind)
-    drawn = {field for word in words for field in made.aliases.get(word, (word,))}
-    needed = {name for name, field in made.specs().items() if field.default is MISSING}
-    return {} if needed <= drawn else made.ranges()
+    layer_type = kind_of(kind)
+    drawn = {field for word in words for field in layer_type.aliases.get(word, (word,))}
+    needed = {name for name, field in layer_type.specs().items() if field.default is MISSING}
+    return {} if needed <= drawn else layer_type.ranges()
 
 
 def _kind_spec(kind: str, table: Any) -> KindSpec:
@@ -414,26 +414,26 @@ def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
 
 def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
     """Read distributions by word; refuse words that the kind does not have."""
-    made = kind_of(kind)
-    known = {*made.specs(), *made.aliases, *made.WORDS}
-    unknown = sorted(set(words) - known)
+    layer_type = kind_of(kind)
+    allowed = {*layer_type.specs(), *layer_type.aliases, *layer_type.WORDS}
+    unknown = sorted(set(words) - allowed)
     if unknown:
         raise CampaignError(
-            f"{where}: no field {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            f"{where}: no field {', '.join(unknown)}; known: {', '.join(sorted(allowed))}"
         )
     laws = {word: law(written, f"{where}.{word}") for word, written in words.items()}
-    for word, each in laws.items():
-        for value in each.listed:
+    for word, distribution in laws.items():
+        for value in distribution.listed:
             _refuse_impossible(kind, word, value, f"{where}.{word}")
     return laws
 
 
 def _refuse_impossible(kind: str, word: str, value: Any, where: str) -> None:
     """Refuse a value that no layer of the kind can have: it would silently never be drawn."""
-    made = kind_of(kind)
-    possible = made.WORDS.get(word)
-    fields = made.aliases.get(word, (word,))
-    specs = [made.specs()[each] for each in fields if each in made.specs()]
+    layer_type = kind_of(kind)
+    possible = layer_type.WORDS.get(word)
+    fields = layer_type.aliases.get(word, (word,))
+    specs = [layer_type.specs()[name] for name in fields if name in layer_type.specs()]
     if possible is None and specs and all(spec.choices for spec in specs):
         possible = specs[0].choices
     if possible is not None:

@@ -110,10 +110,10 @@ class Store:
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
         self._records = Records(readings=self.readings, costs=self._costs)
-        known = set(monitor.usual_costs) & set(self._costs)
-        self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in known}
+        names = set(monitor.usual_costs) & set(self._costs)
+        self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in names}
         self._graphs = written.graphs
-        for name in (set(monitor.usual_costs) & set(usual_ms or {})) - known:
+        for name in (set(monitor.usual_costs) & set(usual_ms or {})) - names:
             self.usual[name] = (usual_ms or {})[name], KNOWN_READINGS
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
@@ -159,7 +159,7 @@ class Store:
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
         usual_ms = {name: time_ms for name, (time_ms, _) in self.usual.items()}
-        return {name: median(found) for name, found in self._costs.items()} | usual_ms
+        return {name: median(values) for name, values in self._costs.items()} | usual_ms
 
     def best(self) -> list[Measurement]:
         """Return one row per subject and repeat, without samples."""

@@ -23,7 +23,7 @@ class Group(click.Group):
         click.UsageError
             If there is none.
         """
-        known, word = self.list_commands(ctx), args[0]
-        if word not in known and not word.startswith("-"):
-            ctx.fail(f"No such command {word!r}{did_you_mean(word, known)}.")
+        commands, word = self.list_commands(ctx), args[0]
+        if word not in commands and not word.startswith("-"):
+            ctx.fail(f"No such command {word!r}{did_you_mean(word, commands)}.")
         return super().resolve_command(ctx, args)

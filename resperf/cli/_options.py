@@ -57,9 +57,9 @@ def spread_numbers(words: Sequence[str], option: str) -> list[str]:
     """
     spread: list[str] = []
     following = 0
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word == "--":
-            return spread + list(words[place:])
+            return spread + list(words[index:])
         if word.startswith("-"):
             following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
             spread.append(word)
@@ -109,12 +109,12 @@ def _by_name(read: Callable[[str], tuple[str, _V]]) -> Callable[..., dict[str, _
     def parse(
         _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
     ) -> dict[str, _V]:
-        found: dict[str, _V] = {}
+        values: dict[str, _V] = {}
         for name, value in map(read, words):
-            if name in found:
+            if name in values:
                 raise click.BadParameter(f"{name} is given twice; leave one out")
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     return parse
 
@@ -275,8 +275,8 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how layers and networks are run: `run_settings` reads them."""
-    for each in reversed(_RUN_OPTIONS):
-        command = each(command)
+    for decorator in reversed(_RUN_OPTIONS):
+        command = decorator(command)
     return command
 
 

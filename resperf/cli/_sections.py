@@ -38,10 +38,10 @@ class Command(click.Command):
         for title in SECTIONS:
             shown = [
                 row
-                for each in self.get_params(ctx)
-                if isinstance(each, click.Option)
-                and getattr(each, "section", OUTPUT) == title
-                and (row := each.get_help_record(ctx)) is not None
+                for param in self.get_params(ctx)
+                if isinstance(param, click.Option)
+                and getattr(param, "section", OUTPUT) == title
+                and (row := param.get_help_record(ctx)) is not None
             ]
             if shown:
                 with formatter.section(title):

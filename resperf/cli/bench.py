@@ -112,7 +112,7 @@ def command(
     from resperf.network.files import network_files
 
     target = named_target(device, framework)
-    defined = Campaign.from_toml(find_campaign(campaign))
+    defined = Campaign.from_toml(campaign_file(campaign))
     settings = options.run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
     if defined.kinds and settings.get("processes", 1) > 1:
@@ -149,7 +149,7 @@ def _acquisition() -> Acquisition:
     return acquisition_scores
 
 
-def find_campaign(name: str) -> Path:
+def campaign_file(name: str) -> Path:
     """Find a campaign's file by its path or by the name of a shipped one.
 
     Raises
@@ -163,9 +163,9 @@ def find_campaign(name: str) -> Path:
     shipped = {path.stem: path for path in shipped_files("microbench", "*.toml")}
     if name in shipped:
         return shipped[name]
-    known = ", ".join(sorted(shipped)) or "none"
+    names = ", ".join(sorted(shipped)) or "none"
     raise CampaignError(
-        f"no campaign {name!r}{did_you_mean(name, shipped)}: neither a file nor one of {known}"
+        f"no campaign {name!r}{did_you_mean(name, shipped)}: neither a file nor one of {names}"
     )
 
 

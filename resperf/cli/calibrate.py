@@ -150,9 +150,11 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
     from resperf.workflows.calibrate_layers import calibrate_by_layers
 
     with bar_of_steps("calibration layers") as progress:
-        made, found, path = calibrate_by_layers(bundle, output, seconds=seconds, progress=progress)
-    if found.is_reference:
-        times_ms = found.times[-1].times_ms
+        calibrated, calibration, path = calibrate_by_layers(
+            bundle, output, seconds=seconds, progress=progress
+        )
+    if calibration.is_reference:
+        times_ms = calibration.times[-1].times_ms
         if as_json:
             show_json({"path": str(path), "reference_times_ms": times_ms})
         else:
@@ -161,15 +163,15 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
             )
         return
     if as_json:
-        show_json({"path": str(path), "bundle": str(bundle.path), **found.summary()})
+        show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
         return
-    print(_text_of_layers(bundle, found))
-    show_notes(found.remarks)
-    if found.remarks and seconds < LONGER_S:
+    print(_text_of_layers(bundle, calibration))
+    show_notes(calibration.remarks)
+    if calibration.remarks and seconds < LONGER_S:
         show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
     print(f"{path}: predictions by {bundle.path.name} on this machine now use this")
     if output is not None:
-        print(f"{made.path}: its predictions on similar machines begin with this")
+        print(f"{calibrated.path}: its predictions on similar machines begin with this")
 
 
 def _by_networks(
@@ -187,13 +189,15 @@ def _by_networks(
     from resperf.workflows.calibrate_networks import calibrate
 
     shipped = shipped_networks(["*"]) if REFERENCE in networks else []
-    paths = [*shipped, *network_files([each for each in networks if each != REFERENCE])]
+    paths = [*shipped, *network_files([path for path in networks if path != REFERENCE])]
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    made, notes = calibrate(bundle, paths, target, batches=batches, seconds=seconds, progress=True)
+    calibrated, notes = calibrate(
+        bundle, paths, target, batches=batches, seconds=seconds, progress=True
+    )
     notes = [*left_out, *notes]
-    learnt, scaled = made.network_calibrations[-1], made.layer_calibrations
+    learnt, scaled = calibrated.network_calibrations[-1], calibrated.layer_calibrations
     if as_json:
-        values = {"path": str(made.path), "notes": notes, **learnt.to_json()}
+        values = {"path": str(calibrated.path), "notes": notes, **learnt.to_json()}
         if scaled:
             values["layers"] = scaled[-1].to_json()
         show_json(values)
@@ -205,9 +209,9 @@ def _by_networks(
             if layers.speeds is None
             else f"scaled by {layers.count} calibration layers here"
         )
-        print(f"layer times of {made.origin.machine}, {how}")
+        print(f"layer times of {calibrated.origin.machine}, {how}")
     show_notes(notes)
-    print(f"{made.path}: predictions of networks now include this correction")
+    print(f"{calibrated.path}: predictions of networks now include this correction")
 
 
 def _by_runs(
@@ -228,23 +232,23 @@ def _by_runs(
     if device is None and accelerator(word) is not None:
         word, device = None, word
 
-    def chosen_output(found: Bundle) -> Path:
-        folder = output or default_folder(found.setting, found.platform)
+    def chosen_output(bundle: Bundle) -> Path:
+        folder = output or default_folder(bundle.setting, bundle.platform)
         if output is None and folder.exists():
             raise OutputError(f"{folder} exists; choose a folder with -o")
         return folder
 
-    made, calibration, notes = calibrate_by_runs(
+    calibrated, calibration, notes = calibrate_by_runs(
         Query(device, framework, word), runs, chosen_output
     )
     if as_json:
-        values = {"path": str(made.path), "networks": calibration.count, "notes": notes}
+        values = {"path": str(calibrated.path), "networks": calibration.count, "notes": notes}
         show_json({**values, **calibration.to_json()})
         return
     print(_text_of_runs(calibration))
     show_notes(notes)
     print(
-        f"{made.path}: predictions for {made.device} are now calibrated with "
+        f"{calibrated.path}: predictions for {calibrated.device} are now calibrated with "
         f"{counted(calibration.count, 'network')}"
     )
 
@@ -279,7 +283,7 @@ def _without_excluded(
     for path in paths:
         if path.resolve() in own:
             continue
-        twin = next((each for each in excluded if _is_same(path, each)), None)
+        twin = next((candidate for candidate in excluded if _is_same(path, candidate)), None)
         if twin is None:
             remaining.append(path)
         else:
@@ -338,42 +342,42 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
     from resperf.prediction.calibrated import calibrated_here
 
     path = calibration_file(bundle, this_platform(bundle.platform.device))
-    known = path.exists()
+    existed = path.exists()
     path.unlink(missing_ok=True)
     if as_json:
-        show_json({"path": str(path), "forgotten": known})
+        show_json({"path": str(path), "forgotten": existed})
         return
-    what = "was forgotten" if known else "was not calibrated for this machine"
+    what = "was forgotten" if existed else "was not calibrated for this machine"
     where = calibrated_here(bundle).platform.machine
     print(f"{bundle.path.name}: {what}; its times are those of {where}")
 
 
-def _text_of_layers(bundle: Bundle, found: Calibration) -> str:
+def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
     from resperf.bundle import counting
     from resperf.report.tables import table
 
     rows = [
-        [group, f"{found.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
-        for group, doubt in found.factor_ci.items()
+        [group, f"{calibration.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
+        for group, doubt in calibration.factor_ci.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
     there = (
         "its own predictions (fallback)"
-        if found.predicted_reference
+        if calibration.predicted_reference
         else "measured there, as far as it holds them"
     )
-    single = math.exp(found.log_width)
-    counted = counting(found.times)
+    single = math.exp(calibration.log_width)
+    counted = counting(calibration.times)
     joined = ""
-    if len(found.times) > 1:
-        named = ", ".join(each.at for each in counted)
-        joined = f"\nmedians of {len(counted)} of {len(found.times)} runs count: {named}"
-        if len(counted) < len(found.times):
+    if len(calibration.times) > 1:
+        named = ", ".join(run.at for run in counted)
+        joined = f"\nmedians of {len(counted)} of {len(calibration.times)} runs count: {named}"
+        if len(counted) < len(calibration.times):
             joined += "; in the others the machine changed its speed"
         joined += " (start anew: --forget)"
     return (
-        f"{found.platform.machine} here, {bundle.machine} there\n{factors}\n"
-        f"{found.count} calibration layers, times on the bundle's machine: {there}; nine of ten "
-        f"left out of the fit are within a factor of {single:.2f}; rounds over them differ by "
-        f"{math.expm1(found.drift):.0%}{joined}"
+        f"{calibration.platform.machine} here, {bundle.machine} there\n{factors}\n"
+        f"{calibration.count} calibration layers, times on the bundle's machine: {there}; nine of "
+        f"ten left out of the fit are within a factor of {single:.2f}; rounds over them differ by "
+        f"{math.expm1(calibration.drift):.0%}{joined}"
     )

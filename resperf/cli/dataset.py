@@ -102,10 +102,10 @@ def _source_lines(summary: Summary) -> dict[str, str]:
         "left out": left_out,
         **({"marked": marked} if marked else {}),
         **{
-            f"engine {place}"
-            if place > 1
+            f"engine {number}"
+            if number > 1
             else "engine": f"{engine['name']}: {_engine_text(engine)}"
-            for place, engine in enumerate(source.get("engines", ()), 1)
+            for number, engine in enumerate(source.get("engines", ()), 1)
         },
         "device": f"{machine.device}: {machine.processor}"
         if len(summary.platforms) < 2
@@ -124,11 +124,14 @@ def _devices_table(summary: Summary) -> str:
     from resperf.report.tables import table
 
     headings = ["device", "processor", "rows"]
-    rows = [[each.device, each.processor, str(count)] for each, count in summary.platforms.items()]
-    if any(each.devices > 1 for each in summary.platforms):
+    rows = [
+        [platform.device, platform.processor, str(count)]
+        for platform, count in summary.platforms.items()
+    ]
+    if any(platform.devices > 1 for platform in summary.platforms):
         headings += ["sharing a run", "interconnect"]
-        for row, each in zip(rows, summary.platforms, strict=True):
-            row += [str(each.devices), each.interconnect or "-"]
+        for row, platform in zip(rows, summary.platforms, strict=True):
+            row += [str(platform.devices), platform.interconnect or "-"]
     return table(headings, rows, text=("device", "processor", "interconnect"))
 
 
@@ -149,7 +152,7 @@ def _rows_table(summary: Summary) -> str:
     """Count rows per kind and status."""
     from resperf.report.tables import table
 
-    statuses = sorted({status for each in summary.groups.values() for status in each.statuses})
+    statuses = sorted({status for group in summary.groups.values() for status in group.statuses})
     rows = []
     for name, group in summary.groups.items():
         counts = (group.statuses.get(status, 0) for status in statuses)
@@ -163,9 +166,9 @@ def _times_table(summary: Summary) -> str:
 
     rows = []
     for name, group in summary.groups.items():
-        for quantity, each in group.quantities.items():
-            span = (_cell(quantity, value) for value in (each.min, each.median, each.max))
-            noise = percent_cell(each.noise.mape), str(each.noise.pairs)
+        for quantity, stats in group.quantities.items():
+            span = (_cell(quantity, value) for value in (stats.min, stats.median, stats.max))
+            noise = percent_cell(stats.noise.mape), str(stats.noise.pairs)
             rows.append([name, quantity, *span, *noise])
     names = ("kind", "quantity")
     return table((*names, "min", "median", "max", "noise", "pairs"), rows, text=names)
@@ -304,10 +307,10 @@ def import_files(
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
-    known = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
-    if source is not None and source not in known:
+    names = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
+    if source is not None and source not in names:
         raise DatasetError(
-            f"no format {source!r}; known: {', '.join(known)}; describe other files with --mapping"
+            f"no format {source!r}; known: {', '.join(names)}; describe other files with --mapping"
         )
     if graphs is not None and source not in _WITH_GRAPHS:
         raise click.UsageError(f"--graphs is for --format {' or '.join(_WITH_GRAPHS)}")
@@ -338,10 +341,10 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "repeats": imported.repeats,
         "call_ms": dict(imported.call_ms),
         "left_out": [
-            {"reason": each.reason, "rows": each.rows, "first": each.first}
-            for each in imported.left_out
+            {"reason": counted.reason, "rows": counted.rows, "first": counted.first}
+            for counted in imported.left_out
         ],
-        "marked": [dataclasses.asdict(each) for each in imported.marked],
+        "marked": [dataclasses.asdict(counted) for counted in imported.marked],
         "networks": imported.networks,
         "graphs": imported.graphs,
         **_engines_document(imported),
@@ -352,7 +355,7 @@ def _engines_document(imported: Imported) -> dict[str, Any]:
     """Return sums of engines and their layers that have no row; empty for other formats."""
     if "engines" not in imported.info.source:
         return {}
-    untyped = [each._asdict() for each in imported.untyped]
+    untyped = [layer._asdict() for layer in imported.untyped]
     return {"engines": imported.info.source["engines"], "untyped": json_values(untyped)}
 
 
@@ -394,10 +397,11 @@ def _sum_over_whole(ratio: float) -> str:
 
 def _untyped_lines(untyped: Sequence[Untyped]) -> list[str]:
     """Name the layers that have no row, the slowest first."""
-    slowest = sorted(untyped, key=lambda each: -each.ms if each.ms == each.ms else 0.0)
+    slowest = sorted(untyped, key=lambda layer: -layer.ms if layer.ms == layer.ms else 0.0)
     lines = [
-        f"  {format_ms(each.ms)} ms {each.type or 'unknown'} {printable(each.name)}: {each.reason}"
-        for each in slowest[:_SHOWN_UNTYPED]
+        f"  {format_ms(layer.ms)} ms {layer.type or 'unknown'} {printable(layer.name)}: "
+        f"{layer.reason}"
+        for layer in slowest[:_SHOWN_UNTYPED]
     ]
     more = len(untyped) - len(lines)
     head = [f"layers without a row of their own: {len(untyped)}"] if untyped else []

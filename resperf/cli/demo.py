@@ -44,14 +44,14 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     their layers is used for training.
     """
     from resperf.campaign import Campaign
-    from resperf.cli.bench import find_campaign
+    from resperf.cli.bench import campaign_file
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
     from resperf.report.methods import errors_table
     from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(
-        Campaign.from_toml(find_campaign("demo")),
+        Campaign.from_toml(campaign_file("demo")),
         folder,
         minutes=minutes,
         tell=lambda line: click.echo(line, err=as_json),
@@ -72,9 +72,9 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
             {"predicted": prediction.to_json(), "measured": measured.to_json()}
             for prediction, measured in result.rows
         ]
-        places = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
-        methods = [each.to_json() for each in result.methods]
-        options.show_json({**places, "methods": methods, "mean_error": error, "networks": networks})
+        paths = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
+        methods = [method.to_json() for method in result.methods]
+        options.show_json({**paths, "methods": methods, "mean_error": error, "networks": networks})
         return
     if result.methods:
         print(f"\n{errors_table(result.methods)}")

@@ -51,11 +51,11 @@ def command(device: str | None, conformance: str | None, as_json: bool) -> None:
         else:
             print(conformance_text(checked))
         return
-    found = examine(device)
+    examined = examine(device)
     if as_json:
-        options.show_json(found.to_json())
+        options.show_json(examined.to_json())
     else:
-        print(doctor_text(found))
+        print(doctor_text(examined))
 
 
 def _checked(name: str, settings: dict[str, Any]) -> Conformance:
@@ -65,12 +65,12 @@ def _checked(name: str, settings: dict[str, Any]) -> Conformance:
     from resperf.targets import targets
     from resperf.testing.backends import check_backend
 
-    row = next((each for each in targets() if each.name == name), None)
+    row = next((target for target in targets() if target.name == name), None)
     if row is None:
-        known = ", ".join(each.name for each in targets() if each.backend)
-        raise ResperfError(f"no target {name!r}; those that can be checked: {known}")
+        names = ", ".join(target.name for target in targets() if target.backend)
+        raise ResperfError(f"no target {name!r}; those that can be checked: {names}")
     started = backend(row.framework, row.device_class, **settings)
     started.own_process()
     return check_backend(
-        started, row, tell=lambda found: print(finding_line(found), file=sys.stderr, flush=True)
+        started, row, tell=lambda finding: print(finding_line(finding), file=sys.stderr, flush=True)
     )

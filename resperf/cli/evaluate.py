@@ -150,9 +150,9 @@ def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bu
     """Return the bundle that is evaluated; rows say which of its devices they are of."""
     from resperf.bundle import MANIFEST, Bundle, bundle_place, find_bundle
 
-    place = bundle_place(bundle, framework)
-    if device is None and framework is None and place and (place / MANIFEST).exists():
-        parts = Bundle.read_only_manifest(place).parts
+    folder = bundle_place(bundle, framework)
+    if device is None and framework is None and folder and (folder / MANIFEST).exists():
+        parts = Bundle.read_only_manifest(folder).parts
         if any(part.many_settings or part.network_quantities for part in parts):
             return parts[0].check()
     return find_bundle(device, framework, bundle).check()
@@ -176,14 +176,14 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
 def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool) -> None:
     from resperf.training import compare, progress_bar
 
-    found: list[Compared] = []
+    rows: list[Compared] = []
     try:
         with progress_bar() as progress:
-            comparison = compare(file, settings, test=test, found=found.append, progress=progress)
+            comparison = compare(file, settings, test=test, found=rows.append, progress=progress)
     finally:
         # Finished results may have taken hours: show them even after Ctrl-C.
-        if found:
-            _show(found, as_json)
+        if rows:
+            _show(rows, as_json)
     options.show_notes(comparison.notes)
 
 
@@ -202,21 +202,21 @@ def _leave_out(
 
     every = methods_of(Level.NETWORK) if methods == ("all",) else methods
     notes: list[str] = []
-    found = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
+    results = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
     if as_json:
-        options.show_json([each.to_json() for each in found])
+        options.show_json([result.to_json() for result in results])
     else:
-        print(left_out_text(found))
+        print(left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))
 
 
-def _show(found: Sequence[Compared], as_json: bool) -> None:
+def _show(rows: Sequence[Compared], as_json: bool) -> None:
     if as_json:
-        options.show_json([row.to_json() for row in found])
+        options.show_json([row.to_json() for row in rows])
         return
     from resperf.report.methods import methods_text
 
-    print(methods_text(found))
+    print(methods_text(rows))
 
 
 def _table(evaluation: Evaluation) -> str:
@@ -247,22 +247,22 @@ def _networks_table(row: Evaluated) -> str:
     from resperf.report.tables import UNKNOWN, percent_cell, table
 
     unit = QUANTITIES[row.phase].unit
-    settings = setting_columns([each.setting for each in row.networks])
-    if len({each.device for each in row.networks}) > 1:
-        settings = {"device": [each.device for each in row.networks], **settings}
+    settings = setting_columns([run.setting for run in row.networks])
+    if len({run.device for run in row.networks}) > 1:
+        settings = {"device": [run.device for run in row.networks], **settings}
     headings = ("network", *settings, "batch", "measured", "predicted", "error", "90% interval")
     rows = []
-    for place, each in enumerate(row.networks):
-        low, high = quantity_cell(each.low, unit), quantity_cell(each.high, unit)
+    for index, run in enumerate(row.networks):
+        low, high = quantity_cell(run.low, unit), quantity_cell(run.high, unit)
         rows.append(
             [
-                each.network,
-                *(cells[place] for cells in settings.values()),
-                UNKNOWN if each.batch is None else str(each.batch),
-                quantity_cell(each.measured, unit),
-                quantity_cell(each.predicted, unit),
-                percent_cell(each.error, signed=True),
-                UNKNOWN if math.isnan(each.low) else f"{low} to {high}",
+                run.network,
+                *(cells[index] for cells in settings.values()),
+                UNKNOWN if run.batch is None else str(run.batch),
+                quantity_cell(run.measured, unit),
+                quantity_cell(run.predicted, unit),
+                percent_cell(run.error, signed=True),
+                UNKNOWN if math.isnan(run.low) else f"{low} to {high}",
             ]
         )
     return table(headings, rows, text=("network", *settings))

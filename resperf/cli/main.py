@@ -99,14 +99,14 @@ def group() -> None:
 
 def _os_error_line(error: OSError) -> str:
     """Say what failed, on which file, and what to do."""
-    place = f"{error.filename}: " if error.filename else ""
+    prefix = f"{error.filename}: " if error.filename else ""
     advice = {
         errno.ENOSPC: "; free some space or write to another disk",
         errno.EDQUOT: "; free some space or write to another disk",
         errno.EACCES: "; choose a place where you may write, or change its permissions",
         errno.EROFS: "; choose a place where you may write",
     }.get(error.errno or 0, "")
-    return f"{place}{error.strerror or error}{advice}"
+    return f"{prefix}{error.strerror or error}{advice}"
 
 
 def _complain(message: str) -> int:

@@ -86,13 +86,13 @@ def command(
     if output is not None:
         refuse_to_append(output, started.setting(), started.platform())
     predictions = [
-        None if bundle is None else layers_alone(each, bundle, threads=started.setting().threads)
-        for each in networks
+        None if bundle is None else layers_alone(graph, bundle, threads=started.setting().threads)
+        for graph in networks
     ]
     documents: list[dict[str, Any]] = []
     done: list[MeasuredNetwork] = []
     try:
-        for each, prediction in zip(networks, predictions, strict=True):
+        for graph, prediction in zip(networks, predictions, strict=True):
             with (
                 options.bar_of_steps("layers") as progress,
                 reference_monitor(started, bundle=bundle) as monitor,
@@ -100,7 +100,7 @@ def command(
                 measured = measure_network(
                     network,
                     started,
-                    batch=each.batch if batches else None,
+                    batch=graph.batch if batches else None,
                     shapes=shapes,
                     seconds=seconds,
                     layers=not no_layers,

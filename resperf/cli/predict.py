@@ -206,7 +206,9 @@ def command(
         return
     answer = predict(network, device=device, **question)
     predictions = answer if isinstance(answer, list) else [answer]
-    for line in dict.fromkeys(filter(None, (each.remarks.advice for each in predictions))):
+    for line in dict.fromkeys(
+        filter(None, (prediction.remarks.advice for prediction in predictions))
+    ):
         click.echo(f"resperf: {line}", err=True)
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])
@@ -232,11 +234,11 @@ def _scaled(
 
     for name in ("threads", "custom_ms", "host_dispatch_us", "strict"):
         question.pop(name, None)
-    found = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
+    scaling = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
     if as_json:
-        show_json(found.to_json())
+        show_json(scaling.to_json())
     else:
-        print(scaling_text(found))
+        print(scaling_text(scaling))
 
 
 def _beside(
@@ -255,11 +257,11 @@ def _beside(
     prediction = predict(path, **question)
     assert not isinstance(prediction, list)
     (network,) = read(path, question["batch"], question["shapes"], question["assume"])
-    found = compare_with_engine(prediction, network, run)
+    comparison = compare_with_engine(prediction, network, run)
     if as_json:
-        show_json([{**prediction.to_json(), "against": found.to_json()}])
+        show_json([{**prediction.to_json(), "against": comparison.to_json()}])
     else:
-        print(engine_comparison_text(found, every=every))
+        print(engine_comparison_text(comparison, every=every))
 
 
 def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
@@ -272,7 +274,7 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
 
     predictions, failures = predict_everywhere(network, **question)
     if as_json:
-        failed = [dataclasses.asdict(each) for each in failures]
+        failed = [dataclasses.asdict(failure) for failure in failures]
         show_json([*(prediction.to_json() for prediction in predictions), *failed])
     else:
         print(everywhere_text(predictions, failures))
@@ -317,15 +319,15 @@ def predict_layer(
 
     layer, optimizer = _typed_layer(kind, fields)
     answer = choose(Query(device, framework, bundle))
-    found = calibrated_here(answer.bundle)
-    predictions = predict_layers([layer], found, [optimizer])
+    calibrated = calibrated_here(answer.bundle)
+    predictions = predict_layers([layer], calibrated, [optimizer])
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])
     else:
         print(layers_text(predictions))
     if answer.notes:
         click.echo(notes_text(answer.notes), err=as_json)
-    if warnings := bundle_warnings(found):
+    if warnings := bundle_warnings(calibrated):
         click.echo(warnings_text(warnings), err=as_json)
 
 

@@ -93,7 +93,7 @@ def _default_output(file: Path, device: str | None) -> Path:
     from resperf.errors import TrainingError
 
     info = read_info(file)
-    devices = dict.fromkeys(each.device for each in read_platforms(file))
+    devices = dict.fromkeys(platform.device for platform in read_platforms(file))
     if len(devices) > 1:
         raise TrainingError(
             f"{file} has rows of {', '.join(devices)}: name the folder of their bundle with -o"
@@ -114,12 +114,14 @@ def _table(bundle: Bundle) -> str:
             test = bundle.errors["test"].get(kind, {}).get(quantity)
             if validation is None and test is None:
                 continue
-            errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
+            errors = [
+                percent_cell(scores["mape"]) if scores else "-" for scores in (validation, test)
+            ]
             method = bundle.method_of(kind, quantity)
             rows = rows_of[kind][quantity] if kind == NETWORK else rows_of[kind]
             lines.append([kind, quantity, method, str(rows["train"]), *errors])
-    place = ("kind", "quantity", "method")
-    return table((*place, "training rows", "validation MAPE", "test MAPE"), lines, text=place)
+    names = ("kind", "quantity", "method")
+    return table((*names, "training rows", "validation MAPE", "test MAPE"), lines, text=names)
 
 
 def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def check_dataset(path: Path) -> list[str]:
         if file.attrs.get("checksum") != content_checksum(file):
             problems.append("the checksum differs: the content was changed after it was written")
         for name in file:
-            found = _file_problems(file[name]) if name in FILES else _group_problems(file, name)
-            problems += [f"{name}: {problem}" for problem in found]
+            lines = _file_problems(file[name]) if name in FILES else _group_problems(file, name)
+            problems += [f"{name}: {problem}" for problem in lines]
     return problems
 
 
@@ -83,8 +83,10 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
         *_row_problems(arrays, info),
         *(
             problem
-            for each in quantities_of_group(file, name)
-            for problem in _sample_problems(each, arrays, estimators_in(group, each))
+            for quantity_name in quantities_of_group(file, name)
+            for problem in _sample_problems(
+                quantity_name, arrays, estimators_in(group, quantity_name)
+            )
         ),
         *_reference_problems(file, arrays),
         *of_subjects,
@@ -97,7 +99,7 @@ def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[st
     return [
         line
         for name, count in counts.items()
-        for line in _found((arrays[name] < 0) | (arrays[name] >= count), f"no such {name}")
+        for line in _problem_lines((arrays[name] < 0) | (arrays[name] >= count), f"no such {name}")
     ]
 
 
@@ -105,9 +107,9 @@ def _network_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]
     """Find references to graphs and descriptions that are not there; empty ones are none."""
     problems = []
     for column, group in (("digest", GRAPHS), ("description", DESCRIPTIONS)):
-        known = {"", *file.get(group, ())}
-        lacking = [digest not in known for digest in decode(arrays.get(column, np.empty(0, "S")))]
-        problems += _found(lacking, f"no {group.removesuffix('s')} with that digest")
+        digests = {"", *file.get(group, ())}
+        lacking = [digest not in digests for digest in decode(arrays.get(column, np.empty(0, "S")))]
+        problems += _problem_lines(lacking, f"no {group.removesuffix('s')} with that digest")
     return problems
 
 
@@ -155,7 +157,7 @@ def _has_type(dtype: np.dtype[Any], column: Column) -> bool:
     return dtype.kind == "S" if column.dtype == TEXT else dtype == np.dtype(column.dtype)
 
 
-def _found(bad: npt.ArrayLike, what: str) -> list[str]:
+def _problem_lines(bad: npt.ArrayLike, what: str) -> list[str]:
     """Return one line if any row is bad."""
     rows = np.flatnonzero(bad)
     if not len(rows):
@@ -201,14 +203,16 @@ def _ok(arrays: Mapping[str, Array]) -> Array:
 
 def _row_problems(arrays: Mapping[str, Array], info: DatasetInfo) -> list[str]:
     rules = (*_ROW_RULES, *(_IMPORTED if info.source else _MEASURED_HERE))
-    return [line for what, rule in rules for line in _found(rule(arrays), what)]
+    return [line for what, rule in rules for line in _problem_lines(rule(arrays), what)]
 
 
 _VALUES: Mapping[Estimator, Callable[[Array], Array]] = {
-    Estimator.MEDIAN: lambda each: np.nanmedian(each, axis=1),
-    Estimator.MEAN_OF_BEST_FIVE: lambda each: np.nanmean(np.sort(each, axis=1)[:, :5], axis=1),
-    Estimator.THROUGHPUT_MEAN: lambda each: np.nanmean(each, axis=1),
-    Estimator.MAXIMUM: lambda each: np.nanmax(each, axis=1),
+    Estimator.MEDIAN: lambda samples: np.nanmedian(samples, axis=1),
+    Estimator.MEAN_OF_BEST_FIVE: lambda samples: np.nanmean(
+        np.sort(samples, axis=1)[:, :5], axis=1
+    ),
+    Estimator.THROUGHPUT_MEAN: lambda samples: np.nanmean(samples, axis=1),
+    Estimator.MAXIMUM: lambda samples: np.nanmax(samples, axis=1),
 }
 """Value of each row's samples, padded with NaN, by estimator; an unknown one is the median."""
 
@@ -232,11 +236,13 @@ def _sample_problems(
         too_short, bound = ~(value > 0), "not above 0"
     sampled = np.where(stored, samples, np.nan).astype(np.float64)
     sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # NumPy warns about rows without samples
-    known = np.array([each if each in _VALUES else Estimator.MEDIAN for each in estimators])
+    per_row = np.array(
+        [estimator if estimator in _VALUES else Estimator.MEDIAN for estimator in estimators]
+    )
     deviation = np.zeros(len(value))
-    for each in set(known.tolist()):
-        rows = known == each
-        deviation[rows] = np.abs(_VALUES[each](sampled[rows]) - value[rows])
+    for estimator in set(per_row.tolist()):
+        rows = per_row == estimator
+        deviation[rows] = np.abs(_VALUES[estimator](sampled[rows]) - value[rows])
     scale = np.nanmax(np.abs(sampled), axis=1)
     rules = (
         (f"ok but {name} {bound}", ok & too_short),
@@ -247,11 +253,11 @@ def _sample_problems(
         (f"{names['samples']} not a number", (stored & ~np.isfinite(samples)).any(axis=1)),
         (f"{names['samples']} beyond {names['n_samples']}",
          (~stored & ~np.isnan(samples)).any(axis=1)),
-        (f"{name} is not the {' or '.join(sorted(set(known.tolist())))} of its samples",
+        (f"{name} is not the {' or '.join(sorted(set(per_row.tolist())))} of its samples",
          ok & ~(deviation <= _MEDIAN_TOLERANCE * scale)),
         (f"unknown {names['stop_reason']}", ok & _not_in(reason, list(StopReason))),
     )  # fmt: skip
-    return [line for what, bad in rules for line in _found(bad, what)]
+    return [line for what, bad in rules for line in _problem_lines(bad, what)]
 
 
 def _layer_problems(group: str, arrays: Mapping[str, Array]) -> list[str]:
@@ -268,7 +274,7 @@ def _layer_problems(group: str, arrays: Mapping[str, Array]) -> list[str]:
             foreign[row] = layer_key(*written_layer(group, values)) != key
         except LayerError as error:
             invalid.append((row, str(error)))
-    problems = _found(foreign, "key is not that of the fields")
+    problems = _problem_lines(foreign, "key is not that of the fields")
     if invalid:
         row, message = invalid[0]
         layers = f"{len(invalid)} invalid layer{'s'[: len(invalid) != 1]}"
@@ -283,4 +289,4 @@ def _duplicates(arrays: Mapping[str, Array]) -> list[str]:
     _, first = np.unique(pairs, axis=0, return_index=True)
     again = np.ones(len(pairs), dtype=bool)
     again[first] = False
-    return _found(again, "same key and repeat as an earlier row")
+    return _problem_lines(again, "same key and repeat as an earlier row")

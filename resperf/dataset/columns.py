@@ -71,18 +71,18 @@ class References(Generic[T]):
 
     def __init__(self, first: T) -> None:
         self.values: list[T] = [first]
-        self._places: dict[T, int] = {first: 0}
+        self._indices: dict[T, int] = {first: 0}
         # Comparing identities is faster than comparing values, but the objects must stay alive.
-        self._known: dict[int, tuple[T, int]] = {id(first): (first, 0)}
+        self._by_identity: dict[int, tuple[T, int]] = {id(first): (first, 0)}
 
-    def place(self, value: T) -> int:
-        """Return the place of a value in `values`, to which it is added."""
-        if id(value) not in self._known:
-            place = self._places.setdefault(value, len(self.values))
-            if place == len(self.values):
+    def index(self, value: T) -> int:
+        """Return the index of a value in `values`, to which it is added."""
+        if id(value) not in self._by_identity:
+            index = self._indices.setdefault(value, len(self.values))
+            if index == len(self.values):
                 self.values.append(value)
-            self._known[id(value)] = value, place
-        return self._known[id(value)][1]
+            self._by_identity[id(value)] = value, index
+        return self._by_identity[id(value)][1]
 
 
 def to_columns(
@@ -109,8 +109,8 @@ def to_columns(
         If a quantity has more samples than a row can hold.
     """
     values: dict[str, Iterable[Any]] = {
-        "setting": [settings.place(m.setting) for m in measurements],
-        "platform": [platforms.place(m.platform) for m in measurements],
+        "setting": [settings.index(m.setting) for m in measurements],
+        "platform": [platforms.index(m.platform) for m in measurements],
     }
     for name in quantities:
         rows = [m.samples.get(name, _ABSENT) for m in measurements]
@@ -136,9 +136,9 @@ def estimators_of(measurements: Iterable[Measurement], name: str) -> list[Estima
 
     Rows without samples have the estimator of the first row that has some.
     """
-    found = [m.samples[name].estimator if name in m.samples else None for m in measurements]
-    usual = next((each for each in found if each is not None), Estimator.MEDIAN)
-    return [each or usual for each in found]
+    estimators = [m.samples[name].estimator if name in m.samples else None for m in measurements]
+    usual = next((estimator for estimator in estimators if estimator is not None), Estimator.MEDIAN)
+    return [estimator or usual for estimator in estimators]
 
 
 def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measurement]) -> Array:
@@ -213,7 +213,9 @@ def from_columns(
     by_reference = zip(lists["setting"], lists["platform"], strict=True)
     left_out = ("key", "status", "flags", "setting", "platform")
     plain = [name for name in ROW_COLUMNS if name in lists and name not in left_out]
-    sampled = {name: _samples_of(name, each, lists) for name, each in quantities.items()}
+    sampled = {
+        name: _samples_of(name, estimators, lists) for name, estimators in quantities.items()
+    }
     return [
         Measurement(
             subject=subject,

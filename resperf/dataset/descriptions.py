@@ -95,7 +95,7 @@ class NetworkDescription:
         """
         try:
             values = json.loads(content)
-            operators = tuple(_operator(each) for each in values.pop("operators"))
+            operators = tuple(_operator(operator) for operator in values.pop("operators"))
             return cls(**values, operators=operators)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DatasetError(f"the description of a network is damaged ({error})") from error

@@ -100,7 +100,7 @@ def _run(dataset: Dataset, digest: str) -> EngineRun:
         row.setting if row else dataset.info.setting,
         row.platform if row else dataset.info.platform,
         tuple(map(_layer, description.operators)),
-        {name: each.value for name, each in row.samples.items()} if row else {},
+        {name: samples.value for name, samples in row.samples.items()} if row else {},
     )
 
 

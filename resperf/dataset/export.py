@@ -70,19 +70,19 @@ def _beside(output: Path, kind: str) -> Path:
 
 def _columns(file: h5py.File, group: str) -> dict[str, list[Any]]:
     """Return the cells of each column; that of a missing number is None."""
-    found = {
+    columns = {
         name: _values(file[group], name, column)
         for name, column in columns_of_group(file, group).items()
         if column.width == 1
     }
     if group != NETWORKS:
-        return found
+        return columns
     # Unlike layers, each row has its own setting: indices would lose its batch size.
     settings, platforms = references_of(file)
-    rows = [settings[place] for place in found.pop("setting")]
-    device = [platforms[place].device for place in found.pop("platform")]
+    rows = [settings[index] for index in columns.pop("setting")]
+    device = [platforms[index].device for index in columns.pop("platform")]
     added = {name: [get(setting) for setting in rows] for name, get in _SETTING_COLUMNS.items()}
-    return {**found, **added, "device": device}
+    return {**columns, **added, "device": device}
 
 
 def _shapes(setting: Setting) -> str:

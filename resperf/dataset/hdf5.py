@@ -50,7 +50,7 @@ from resperf.settings import Setting
 FORMAT = "resperf dataset"
 _INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
-_TABLE_COLUMNS = ROW_COLUMNS.keys() & {each.name for each in dataclasses.fields(KindTable)}
+_TABLE_COLUMNS = ROW_COLUMNS.keys() & {field.name for field in dataclasses.fields(KindTable)}
 """Columns of rows that a table has."""
 FILES = (GRAPHS, DESCRIPTIONS)
 """Groups that hold files by digest."""
@@ -101,8 +101,8 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
             arrays = to_columns(rows[name], columns, quantities, settings, platforms)
             group = file.create_group(name)
             _write_group(group, columns, arrays)
-            for each in quantities:
-                _write_estimators(group, each, estimators_of(rows[name], each))
+            for quantity_name in quantities:
+                _write_estimators(group, quantity_name, estimators_of(rows[name], quantity_name))
             group.attrs["description"] = described
             if name == NETWORKS or quantities != dataset.info.quantities:
                 group.attrs["quantities"] = json.dumps(quantities)
@@ -149,8 +149,8 @@ def group_of(row: Measurement) -> str:
 
 def quantities_of(rows: Iterable[Measurement]) -> tuple[str, ...]:
     """Return the quantities of which rows have samples, in the order of their table."""
-    found = {name for row in rows for name in row.samples}
-    return tuple(name for name in QUANTITIES if name in found)
+    names = {name for row in rows for name in row.samples}
+    return tuple(name for name in QUANTITIES if name in names)
 
 
 _GRAPHS = "graphs of networks without weights: ONNX files as bytes", "onnx"
@@ -171,8 +171,8 @@ def _attributes(
 ) -> dict[str, Any]:
     values = {
         **{name: getattr(info, name) for name in _INFO},
-        "settings": [each.to_json() for each in settings],
-        "platforms": [each.to_json() for each in platforms],
+        "settings": [setting.to_json() for setting in settings],
+        "platforms": [platform.to_json() for platform in platforms],
     }
     return {
         "format": FORMAT,
@@ -303,7 +303,7 @@ def info_of(file: h5py.File) -> DatasetInfo:
     """Read the identity of an open dataset file."""
     (setting, *_), (platform, *_) = references_of(file)
     values = {name: json.loads(file.attrs[name]) for name in _INFO}
-    lists = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return DatasetInfo(
         setting=setting,
         platform=platform,
@@ -316,17 +316,17 @@ def info_of(file: h5py.File) -> DatasetInfo:
 def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
     """Read the settings and platforms of an open dataset file; the first ones are its own."""
     return (
-        [Setting.from_json(each) for each in json.loads(file.attrs["settings"])],
-        [Platform.from_json(each) for each in json.loads(file.attrs["platforms"])],
+        [Setting.from_json(values) for values in json.loads(file.attrs["settings"])],
+        [Platform.from_json(values) for values in json.loads(file.attrs["platforms"])],
     )
 
 
 def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
     """Return the columns that a group of rows should have."""
     quantities = quantities_of_group(file, name)
-    per_row = (estimator_column(quantity(each)) for each in quantities)
+    per_row = (estimator_column(quantity(quantity_name)) for quantity_name in quantities)
     optional = {
-        label: each for one in per_row for label, each in one.items() if label in file[name]
+        label: column for one in per_row for label, column in one.items() if label in file[name]
     }
     if name == NETWORKS:
         return network_columns(quantities, described=DESCRIPTIONS in file) | optional
@@ -342,7 +342,7 @@ def estimators_in(group: h5py.Group, name: str) -> list[Estimator]:
     """Return how each row's value of a quantity in a group follows from its samples."""
     (column,) = estimator_column(quantity(name))
     if column in group:
-        return [Estimator(each) for each in decode(group[column][()])]
+        return [Estimator(value) for value in decode(group[column][()])]
     return [Estimator(group[name].attrs["estimator"])] * len(group[name])
 
 
@@ -414,7 +414,8 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
     for name in names:
         arrays = read_arrays(file[name], columns_of_group(file, name))
         quantities = {
-            each: estimators_in(file[name], each) for each in quantities_of_group(file, name)
+            quantity_name: estimators_in(file[name], quantity_name)
+            for quantity_name in quantities_of_group(file, name)
         }
         group = None if name == NETWORKS else name
         try:
@@ -486,12 +487,12 @@ def _table_of(
     else:
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
     quantities = quantities_of_group(file, name)
-    times_ms = {each: group[each][()] for each in quantities}
+    times_ms = {label: group[label][()] for label in quantities}
     return KindTable(
         kind=layer_kind(name),
         columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
-        copies={each: group[column_name(quantity(each), "copies")][()] for each in quantities},
+        copies={label: group[column_name(quantity(label), "copies")][()] for label in quantities},
         settings=settings,
         platforms=platforms,
         **{**values, "repeat": values["repeat"].astype(np.int64)},
@@ -500,11 +501,11 @@ def _table_of(
 
 def _with_derived(times_ms: Mapping[str, Array]) -> dict[str, Array]:
     """Add the quantities that are sums of measured ones."""
-    found = dict(times_ms)
+    all_ms = dict(times_ms)
     for name, row in QUANTITIES.items():
-        if name not in found and row.parts and set(row.parts) <= found.keys():
-            found[name] = np.sum([found[part] for part in row.parts], axis=0)
-    return found
+        if name not in all_ms and row.parts and set(row.parts) <= all_ms.keys():
+            all_ms[name] = np.sum([all_ms[part] for part in row.parts], axis=0)
+    return all_ms
 
 
 def _values(group: h5py.Group, name: str, column: Column) -> Array:

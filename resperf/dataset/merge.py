@@ -56,7 +56,11 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
         _merged_info(parts),
         renumbered(m for part in parts for m in part.measurements),
         {digest: graph for part in parts for digest, graph in part.graphs.items()},
-        {digest: each for part in parts for digest, each in part.descriptions.items()},
+        {
+            digest: description
+            for part in parts
+            for digest, description in part.descriptions.items()
+        },
     )
     write_dataset(output, merged)
     return merged
@@ -80,14 +84,14 @@ def _refuse_unlike(path: Path, info: DatasetInfo, other_path: Path, other: Datas
             f"{path} is of {names[0]}, {other_path} of {names[1]}: layers of one framework are not "
             "those of another; train a separate bundle from each"
         )
-    for each, one in ((path, info), (other_path, other)):
+    for own_path, one in ((path, info), (other_path, other)):
         if one.machine_costs or not one.source:
             costs = ", ".join(one.machine_costs)
             why = f"has costs of its machine ({costs})" if costs else "was measured on one machine"
             raise DatasetError(
                 f"{path} (here) and {other_path} (there) are of different machines or settings: "
-                f"{'; '.join(differences)}; {each} {why}, and only published measurements without "
-                "such costs may be of several: train a separate bundle from each"
+                f"{'; '.join(differences)}; {own_path} {why}, and only published measurements "
+                "without such costs may be of several: train a separate bundle from each"
             )
 
 
@@ -95,9 +99,9 @@ def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -
     """Refuse to mix layers with different quantities."""
     # Training steps have groups of their own.
     of_layers = ([name for name in part.info.quantities if name != STEP] for part in parts)
-    known = [each for each in zip(paths, of_layers, strict=True) if each[1]]
-    for path, quantities in known[1:]:
-        first_path, first = known[0]
+    with_layers = [pair for pair in zip(paths, of_layers, strict=True) if pair[1]]
+    for path, quantities in with_layers[1:]:
+        first_path, first = with_layers[0]
         if quantities != first:
             raise DatasetError(
                 f"{first_path} holds times of {', '.join(first)}, {path} of "
@@ -115,9 +119,9 @@ def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     seen: set[tuple[Any, ...]] = set()
     taken: dict[Any, set[int]] = defaultdict(set)
     in_order = sorted(measurements, key=lambda m: (start_order(m), m.repeat))
-    settings, _ = _places(m.setting for m in in_order)
-    platforms, known = _places(m.platform for m in in_order)
-    machines = alike(known)
+    settings, _ = _indexed(m.setting for m in in_order)
+    platforms, distinct = _indexed(m.platform for m in in_order)
+    machines = alike(distinct)
     for measurement, setting, platform in zip(in_order, settings, platforms, strict=True):
         key = (*measurement.identity, machines[platform])
         start: tuple[float, ...] = (measurement.started_at,)
@@ -134,20 +138,20 @@ def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple(rows)
 
 
-def _places(values: Iterable[T]) -> tuple[list[int], list[T]]:
-    """Return the places of settings or platforms in a list of distinct ones, and that list."""
+def _indexed(values: Iterable[T]) -> tuple[list[int], list[T]]:
+    """Return the indices of settings or platforms in a list of distinct ones, and that list."""
     given = list(values)
     if not given:
         return [], []
-    known = References(given[0])
-    return [known.place(each) for each in given], known.values
+    references = References(given[0])
+    return [references.index(value) for value in given], references.values
 
 
 def _own_value(measurement: Measurement) -> float:
     """Return a value that is equal for duplicates of a row."""
     if not math.isnan(measurement.isolated_ms):
         return measurement.isolated_ms
-    return next((each.value for each in measurement.samples.values()), 0.0)
+    return next((samples.value for samples in measurement.samples.values()), 0.0)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
@@ -159,16 +163,16 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
     imported = any(part.info.source for part in parts)
     costs: dict[str, float] = {}
     for name in sorted({name for part in parts for name in part.info.machine_costs}):
-        known = [
+        pairs = [
             (part.info.machine_costs[name], weight)
             for part, weight in zip(parts, weights, strict=True)
             if name in part.info.machine_costs
         ]
         if name.endswith("_probe_ms") or (name == "call_ms" and imported):
             # Larger values are from slow states of the machine, or kinds with longer calls.
-            costs[name] = min(cost for cost, _ in known)
+            costs[name] = min(cost for cost, _ in pairs)
         else:
-            costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
+            costs[name] = sum(cost * weight for cost, weight in pairs) / sum(w for _, w in pairs)
     return dataclasses.replace(
         parts[0].info,  # setting and platform of all parts, or those of the first row
         quantities=tuple(
@@ -194,7 +198,7 @@ def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for source in sources:
         for kind, call_ms in source.get("call_ms", {}).items():
             calls_ms[kind] = min(call_ms, calls_ms.get(kind, call_ms))
-    marked: Counter[str] = sum((Counter(each.get("marked", {})) for each in sources), Counter())
+    marked: Counter[str] = sum((Counter(source.get("marked", {})) for source in sources), Counter())
     engines = [engine for source in sources for engine in source.get("engines", ())]
     return {
         **sources[0], **_joined_words(sources),
@@ -206,15 +210,15 @@ def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _joined_words(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return formats, descriptions and citations of several sources, each once."""
-    found = {}
+    joined = {}
     for name, comma in (("format", ", "), ("description", "; "), ("citation", "; ")):
         words: list[str] = []
         for text in (source[name] for source in sources if name in source):
             # What was merged before may have several.
-            words += [each for each in text.split(comma) if each not in words]
+            words += [part for part in text.split(comma) if part not in words]
         if words:
-            found[name] = comma.join(words)
-    return found
+            joined[name] = comma.join(words)
+    return joined
 
 
 def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:

@@ -19,7 +19,7 @@ NOISY_SHARE = 0.2
 def noise_warning(tables: Iterable[KindTable]) -> str:
     """Return a warning with advice if many measured rows are noisy; else an empty text."""
     rows = [table.noisy[table.ok] for table in tables]
-    measured, noisy = sum(map(len, rows)), sum(int(each.sum()) for each in rows)
+    measured, noisy = sum(map(len, rows)), sum(int(mask.sum()) for mask in rows)
     if noisy <= NOISY_SHARE * measured:
         return ""
     return (
@@ -93,8 +93,8 @@ def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
     # Measurements under unlike settings, such as published sessions, or on unlike platforms are not
     # repeats of each other.
     _, layer = np.unique(usable.key.astype(str), return_inverse=True)
-    for place in (usable.setting, usable.machine):
-        layer = layer * (1 + int(place.max(initial=0))) + place
+    for indices in (usable.setting, usable.machine):
+        layer = layer * (1 + int(indices.max(initial=0))) + indices
     order = np.lexsort((usable.repeat, layer))
     layer, times_ms = layer[order], usable.times_ms[phase][order]
     again = layer[1:] == layer[:-1]

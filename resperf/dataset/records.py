@@ -161,8 +161,8 @@ class KindTable:
     def defective(self) -> npt.NDArray[np.bool_]:
         """Rows that are never learnt from, shape (n,)."""
         flags = self.flags.astype(str)
-        found = [np.char.find(flags, defect) >= 0 for defect in DEFECTS]
-        return np.asarray(np.any(found, axis=0), dtype=np.bool_)
+        masks = [np.char.find(flags, defect) >= 0 for defect in DEFECTS]
+        return np.asarray(np.any(masks, axis=0), dtype=np.bool_)
 
     def select(self, rows: Array) -> Self:
         """Return some of the rows, chosen by a mask (n,) or by indices."""

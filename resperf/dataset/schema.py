@@ -130,12 +130,12 @@ def estimator_column(quantity: Quantity) -> dict[str, Column]:
 
 def _sample_columns(names: Sequence[str]) -> dict[str, Column]:
     return {
-        column_name(each, label): replace(
+        column_name(row, label): replace(
             column,
-            unit=column.unit.format(unit=each.unit),
-            description=column.description.format(stem=each.stem),
+            unit=column.unit.format(unit=row.unit),
+            description=column.description.format(stem=row.stem),
         )
-        for each in map(quantity, names)
+        for row in map(quantity, names)
         for label, column in SAMPLE_COLUMNS.items()
     }
 

@@ -26,8 +26,8 @@ def seal(image: bytes) -> bytes:
 def is_intact(path: Path) -> bool:
     """Return whether a file matches its seal; a file without one (of other tools) passes."""
     with path.open("rb") as file:
-        found = _PATTERN.match(file.read(SEAL_BYTES))
-        if found is None:
+        match = _PATTERN.match(file.read(SEAL_BYTES))
+        if match is None:
             return True
-        file.seek(int(found[1]))
-        return hashlib.file_digest(file, "sha256").hexdigest() == found[2].decode()
+        file.seek(int(match[1]))
+        return hashlib.file_digest(file, "sha256").hexdigest() == match[2].decode()

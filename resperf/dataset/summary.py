@@ -93,11 +93,11 @@ class Summary:
     @property
     def rows(self) -> int:
         """Number of rows of all kinds, and of networks."""
-        return sum(each.rows for each in self.groups.values())
+        return sum(group.rows for group in self.groups.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; NaN becomes None."""
-        groups = {name: _named(name, each.to_json()) for name, each in self.groups.items()}
+        groups = {name: _named(name, group.to_json()) for name, group in self.groups.items()}
         values = {
             **vars(self),
             **vars(self.info),
@@ -134,10 +134,10 @@ def summarize(path: Path) -> Summary:
     settings: Counter[Setting] = Counter()
     platforms: Counter[Platform] = Counter()
     for table in tables:
-        for place, rows in Counter(table.setting.tolist()).items():
-            settings[table.settings[place].without_batch()] += rows
-        for place, rows in Counter(table.platform.tolist()).items():
-            platforms[table.platforms[place]] += rows
+        for index, rows in Counter(table.setting.tolist()).items():
+            settings[table.settings[index].without_batch()] += rows
+        for index, rows in Counter(table.platform.tolist()).items():
+            platforms[table.platforms[index]] += rows
     started = np.concatenate([[np.nan], *(table.started_at for table in tables)])
     return Summary(
         path=path,
@@ -165,9 +165,12 @@ def _summarize_group(table: KindTable) -> GroupSummary:
 
 def _summarize_quantity(table: KindTable, name: str) -> QuantitySummary:
     values = table.times_ms[name][table.ok]
-    known = values[~np.isnan(values)]
-    if not len(known):
-        known = np.array([np.nan])
+    measured = values[~np.isnan(values)]
+    if not len(measured):
+        measured = np.array([np.nan])
     return QuantitySummary(
-        float(known.min()), float(np.median(known)), float(known.max()), noise_floor(table, name)
+        float(measured.min()),
+        float(np.median(measured)),
+        float(measured.max()),
+        noise_floor(table, name),
     )

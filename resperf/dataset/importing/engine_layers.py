@@ -76,13 +76,13 @@ def typed_layer(layer: EngineLayer) -> Layer:
         raise LayerError(f"no kind of layer for TensorRT's {layer.type}")
     if not layer.inputs or not layer.outputs:
         raise LayerError("the export gives no inputs or outputs")
-    if any(min(each.shape, default=0) < 1 for each in (*layer.inputs, *layer.outputs)):
+    if any(min(tensor.shape, default=0) < 1 for tensor in (*layer.inputs, *layer.outputs)):
         raise LayerError("the export gives no sizes")
     try:
-        made = read(layer)
-        if any(isinstance(value, int) and value >= MOST**2 for value in made.fields().values()):
+        typed = read(layer)
+        if any(isinstance(value, int) and value >= MOST**2 for value in typed.fields().values()):
             raise LayerError("sizes that no layer has")
-        return made
+        return typed
     except MALFORMED as error:
         raise LayerError(f"the export lacks parameters of a {layer.type}") from error
 
@@ -115,11 +115,11 @@ def _one_type(layer: EngineLayer) -> str:
     return types.pop()
 
 
-def _checked(layer: EngineLayer, made: Layer) -> Layer:
+def _checked(layer: EngineLayer, typed: Layer) -> Layer:
     """Return the typed layer if its output has the engine's shape."""
-    if math.prod(made.output_shape) != layer.outputs[0].values:
+    if math.prod(typed.output_shape) != layer.outputs[0].values:
         raise LayerError("its window does not give the exported output")
-    return made
+    return typed
 
 
 def _activation(layer: EngineLayer) -> str:
@@ -139,8 +139,8 @@ _LAST_WORD = re.compile(r"([A-Za-z]+)[_\d]*$")
 
 def _chain(nodes: Sequence[str], chain: str) -> str:
     """Name the activation that a generated chain of pointwise operators computes."""
-    found = (_LAST_WORD.search(node) for node in nodes if node in chain)
-    words = tuple(each[1] for each in found if each)
+    matches = (_LAST_WORD.search(node) for node in nodes if node in chain)
+    words = tuple(match[1] for match in matches if match)
     if words == ("Sigmoid", "Mul"):
         return "silu"
     if len(words) == 1 and words[0] in FUNCTION_OF:
@@ -190,9 +190,9 @@ def _convolution(layer: EngineLayer) -> Layer:
     operator = Operator(
         "Conv", window | {"group": groups}, (_operand(image), weights, bias, added), (result.shape,)
     )
-    made = layer_of_operator(operator)
-    assert isinstance(made, Conv)
-    return _checked(layer, made.replace(layout=_one_layout(layer), activation=activation))
+    typed = layer_of_operator(operator)
+    assert isinstance(typed, Conv)
+    return _checked(layer, typed.replace(layout=_one_layout(layer), activation=activation))
 
 
 def _quantized(
@@ -216,8 +216,8 @@ def _quantized(
     scale, zero = Operand(()), Operand((), "int8")
     added = Operand((weights.shape[0],), "int32") if bias else None
     inputs = (_operand(image), scale, zero, weights, scale, zero, scale, zero, added)
-    made = layer_of_operator(Operator("QLinearConv", window, inputs, (result.shape,)))
-    return _checked(layer, made.replace(layout=_one_layout(layer)))
+    typed = layer_of_operator(Operator("QLinearConv", window, inputs, (result.shape,)))
+    return _checked(layer, typed.replace(layout=_one_layout(layer)))
 
 
 _PRODUCTS: Mapping[str, str] = {"int8": "linear", "float32": "to_float"}
@@ -239,8 +239,8 @@ def _pooling(layer: EngineLayer) -> Layer:
         op = f"Global{op}"
     counts_padding = not values.get("AverageCountExcludesPadding", 1)
     window["count_include_pad"] = int(op == "AveragePool" and counts_padding)
-    made = layer_of_operator(Operator(op, window, (Operand(image.shape, dtype),), (result.shape,)))
-    return _checked(layer, made.replace(layout=layout))
+    typed = layer_of_operator(Operator(op, window, (Operand(image.shape, dtype),), (result.shape,)))
+    return _checked(layer, typed.replace(layout=layout))
 
 
 def _softmax(layer: EngineLayer) -> Layer:
@@ -281,7 +281,7 @@ def _shuffle(layer: EngineLayer) -> Layer:
 def _slice(layer: EngineLayer) -> Layer:
     """Read a slice, or a padding, which is a slice that begins before its input."""
     image, result = layer.inputs[0], layer.outputs[0]
-    starts, sizes, steps = (list(layer.parameters[each]) for each in ("Start", "Size", "Stride"))
+    starts, sizes, steps = (list(layer.parameters[name]) for name in ("Start", "Size", "Stride"))
     _one_type(layer)
     if not _is_plain(layer):
         raise LayerError("a slice of values in blocks or with channels last")

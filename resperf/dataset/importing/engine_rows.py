@@ -73,12 +73,12 @@ def import_trtexec(
     published = Published(_SOURCE, name)
     setting = _setting(engine)
     typed = [_typed(layer) for layer in engine.layers]
-    for layer, found in zip(engine.layers, typed, strict=True):
+    for layer, outcome in zip(engine.layers, typed, strict=True):
         where = f"layer {layer.name!r}"
         if math.isnan(layer.ms):
             published.mark("of the engine without a time", "the profile lacks them", where)
-        elif isinstance(found, str):
-            published.left_out.add(found, where, f"{layer.ms:g} ms")
+        elif isinstance(outcome, str):
+            published.left_out.add(outcome, where, f"{layer.ms:g} ms")
         elif layer.ms == 0:
             published.left_out.add("a time of 0", where)
         else:
@@ -86,16 +86,16 @@ def import_trtexec(
             samples = Samples(
                 (layer.ms,), engine.profiled_runs, 0, StopReason.BUDGET, estimator=estimator
             )
-            published.add(found, setting, {EXECUTION: samples})
+            published.add(outcome, setting, {EXECUTION: samples})
     subject = published.network(_described(engine, typed))
     if phases := _phases(engine):
         published.add(subject, _of_run(engine, setting), phases)
     sums = {**_sums(engine), "description": subject.description}
     imported = published.write(output, engine.files, graphs=graphs, source={"engines": [sums]})
     named = tuple(
-        Untyped(layer.name, layer.type, layer.ms, found)
-        for layer, found in zip(engine.layers, typed, strict=True)
-        if isinstance(found, str) and not is_view(layer)
+        Untyped(layer.name, layer.type, layer.ms, outcome)
+        for layer, outcome in zip(engine.layers, typed, strict=True)
+        if isinstance(outcome, str) and not is_view(layer)
     )
     return replace(imported, untyped=named)
 
@@ -190,12 +190,12 @@ def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescripti
                 "nodes": list(layer.nodes),
                 "spans": layer.spans,
                 "parameters": dict(layer.parameters),
-                "layer": "" if isinstance(found, str) else found.key,
-                "reason": found if isinstance(found, str) else "",
+                "layer": "" if isinstance(outcome, str) else outcome.key,
+                "reason": outcome if isinstance(outcome, str) else "",
             },
             times_ms={} if math.isnan(layer.ms) else {EXECUTION: layer.ms},
         )
-        for layer, found in zip(engine.layers, typed, strict=True)
+        for layer, outcome in zip(engine.layers, typed, strict=True)
     )
     return NetworkDescription(engine.name, engine.name, batch=_batch(engine), operators=operators)
 

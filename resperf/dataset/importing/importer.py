@@ -44,7 +44,7 @@ def import_dataset(
     published = Published(mapping, device)
     files = read_files(paths)
     rows_of = [list(file.rows(mapping, published.left_out)) for file in files]
-    rows = [row for each in rows_of for row in each]
+    rows = [row for file_rows in rows_of for row in file_rows]
     costs = (
         session_costs(rows, mapping.session, canonical_device(device)) if mapping.session else {}
     )
@@ -54,13 +54,16 @@ def import_dataset(
         provider=mapping.provider,
         options={MEASURED_BY: mapping.name},
     )
-    settings = {each: setting.with_optimizer(each) for each in {row.optimizer for row in rows}}
+    settings = {
+        optimizer: setting.with_optimizer(optimizer)
+        for optimizer in {row.optimizer for row in rows}
+    }
     for row in rows:
         # If no call was subtracted, its cost is not known.
         call_ms = costs.get(row.kind, math.nan)
         if row.median_ms <= call_ms:
             published.left_out.add(
-                "a time that is not longer than the call", row.place,
+                "a time that is not longer than the call", row.location,
                 f"{row.median_ms:g} ms, the call {call_ms:g} ms",
             )  # fmt: skip
             continue
@@ -70,8 +73,8 @@ def import_dataset(
             call_ms=call_ms,
         )  # fmt: skip
     counted = [
-        {"name": file.name, "sha256": file.sha256, "rows": len(each)}
-        for file, each in zip(files, rows_of, strict=True)
+        {"name": file.name, "sha256": file.sha256, "rows": len(file_rows)}
+        for file, file_rows in zip(files, rows_of, strict=True)
     ]
     source = {"files": counted, "mapping": mapping.text}
     return published.write(output, files, call_ms=costs, source=source)

@@ -132,10 +132,10 @@ class KindColumns(Limited):
             if not all(isinstance(cell, str) for cell in cells):
                 raise DatasetError(f'where.{column} must list texts, such as ["0"]')
         cls = kind_of(layer_kind(self.kind))
-        known = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
-        known |= {OPTIMIZER} if self.kind != cls.kind else set()
-        if unknown := sorted({*self.columns, *self.constants} - known):
-            raise DatasetError(f"{unknown[0]!r} is no field; it has {', '.join(sorted(known))}")
+        allowed = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
+        allowed |= {OPTIMIZER} if self.kind != cls.kind else set()
+        if unknown := sorted({*self.columns, *self.constants} - allowed):
+            raise DatasetError(f"{unknown[0]!r} is no field; it has {', '.join(sorted(allowed))}")
 
     @property
     def needed(self) -> frozenset[str]:
@@ -238,9 +238,9 @@ def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
             for row in _TIMED
             if row.stem in times
         }
-        if unknown := sorted(times.keys() - {each.name for each in fields(Runs)}):
-            known = ", ".join(row.stem for row in _TIMED)
-            raise DatasetError(f"times: no quantity {unknown[0]!r} of layers; known: {known}")
+        if unknown := sorted(times.keys() - {entry.name for entry in fields(Runs)}):
+            stems = ", ".join(row.stem for row in _TIMED)
+            raise DatasetError(f"times: no quantity {unknown[0]!r} of layers; known: {stems}")
         runs = Runs.from_table(times, "times")
         return SourceMapping.from_table(
             {word: value for word, value in values.items() if word not in ("times", "kinds")},
@@ -258,10 +258,10 @@ _TIMED = [row for row in QUANTITIES.values() if row.is_time and Level.LAYER in r
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name, {})
-    if not isinstance(found, Mapping):
-        raise DatasetError(f"{name}={found!r} must be a table")
-    return found
+    table = values.get(name, {})
+    if not isinstance(table, Mapping):
+        raise DatasetError(f"{name}={table!r} must be a table")
+    return table
 
 
 def _kinds(tables: Mapping[str, Any]) -> tuple[KindColumns, ...]:

@@ -31,21 +31,21 @@ def _count(cell: str) -> int:
 
 
 def _boolean(cell: str) -> bool:
-    known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-    if cell.casefold() not in known:
+    booleans = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+    if cell.casefold() not in booleans:
         raise ValueError(f"{cell!r} is neither yes nor no")
-    return known[cell.casefold()]
+    return booleans[cell.casefold()]
 
 
 def _shapes(cell: str) -> dict[str, tuple[int, ...]]:
     """Read ``x=1x3x224x224;mask=1x128``."""
-    found = {}
+    shapes = {}
     for part in cell.split(";"):
         name, equals, sizes = part.strip().rpartition("=")
         if not (name and equals and all(size.isdecimal() for size in sizes.split("x"))):
             raise ValueError(f"{part!r} is not a shape such as x=1x3x224x224")
-        found[name] = tuple(map(int, sizes.split("x")))
-    return found
+        shapes[name] = tuple(map(int, sizes.split("x")))
+    return shapes
 
 
 SETTING_COLUMNS: Mapping[str, Callable[[str], object]] = {
@@ -93,11 +93,11 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
     files = [ForeignFile.read(path) for path in paths]
     rows: list[_Row] = []
     for path, file in zip(paths, files, strict=True):
-        for place, cells in file.cells(_check_header):
+        for location, cells in file.cells(_check_header):
             try:
                 rows.append(_row(cells, path.parent, device, graphs))
             except (ResperfError, ValueError, OSError) as error:
-                published.left_out.add(str(error), place)
+                published.left_out.add(str(error), location)
     for (network, setting, on, _), samples in _runs(rows).items():
         published.add(network, setting, samples, device=on)
     return published.write(output, files)
@@ -139,16 +139,16 @@ class _Graphs:
 
 
 def _check_header(name: str, header: Sequence[str]) -> None:
-    known = f"its columns may be {', '.join(COLUMNS)}"
+    hint = f"its columns may be {', '.join(COLUMNS)}"
     twice = sorted({column for column in header if header.count(column) > 1})
     unknown = [column for column in header if column not in COLUMNS]
     if twice or unknown:
         which = f"two columns {twice[0]!r}" if twice else f"an unknown column {unknown[0]!r}"
-        raise DatasetError(f"{name} has {which}; {known}")
+        raise DatasetError(f"{name} has {which}; {hint}")
     if "network" not in header:
-        raise DatasetError(f"{name} has no column 'network' with the paths of ONNX files; {known}")
+        raise DatasetError(f"{name} has no column 'network' with the paths of ONNX files; {hint}")
     if ("time_ms" in header) == ("value" in header):
-        raise DatasetError(f"{name} needs either a column 'time_ms' or a column 'value'; {known}")
+        raise DatasetError(f"{name} needs either a column 'time_ms' or a column 'value'; {hint}")
 
 
 def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Graphs) -> _Row:
@@ -191,7 +191,7 @@ def _setting(cells: Mapping[str, str]) -> Setting:
 def _quantity(cells: Mapping[str, str]) -> Quantity:
     row = quantity(quantity_name(cells.get("quantity", DEFAULT_QUANTITY)))
     if Level.NETWORK not in row.levels:
-        names = [name for name, each in QUANTITIES.items() if Level.NETWORK in each.levels]
+        names = [name for name, entry in QUANTITIES.items() if Level.NETWORK in entry.levels]
         raise ValueError(f"networks have no {row.name}; known: {', '.join(names)}")
     return row
 

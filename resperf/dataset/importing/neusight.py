@@ -142,7 +142,7 @@ def _add_operators(
         flags = (THROTTLED,) if throttled else ()
         published.add(row.layer, setting, {EXECUTION: best}, flags=flags, detail=detail)
         if throttled:
-            published.mark(f"flagged {THROTTLED}", _THROTTLED, row.place, detail)
+            published.mark(f"flagged {THROTTLED}", _THROTTLED, row.location, detail)
 
 
 def _share_of_peak(rows: Sequence[ForeignRow], facts: DeviceFacts) -> float:
@@ -176,16 +176,16 @@ def _beside(path: Path) -> ForeignFile:
 def _totals(file: ForeignFile) -> _Totals:
     try:
         values = json.loads(file.text)
-        found = _Totals(
+        totals = _Totals(
             int(values["num_layer"]), float(values["fw_latency"]), float(values["bwall_latency"])
         )
     except (ValueError, TypeError, KeyError) as error:
         raise DatasetError(
             f"{file.name} needs num_layer, fw_latency and bwall_latency ({first_line(error)})"
         ) from error
-    if found.layers < 1 or not 0 < found.forward_ms < math.inf or not found.backward_ms >= 0:
+    if totals.layers < 1 or not 0 < totals.forward_ms < math.inf or not totals.backward_ms >= 0:
         raise DatasetError(f"{file.name}: num_layer and times must be above 0")
-    return found
+    return totals
 
 
 def _add_network(
@@ -250,11 +250,11 @@ def _operators(file: ForeignFile, layers: int) -> Iterator[ListedOperator]:
         If a row cannot be read, or there is none.
     """
     count = 0
-    for place, cells in file.cells(has_columns(*_NEEDED)):
+    for location, cells in file.cells(has_columns(*_NEEDED)):
         try:
             yield _operator(cells, layers)
         except (ValueError, TypeError, LookupError, SyntaxError) as error:
-            raise DatasetError(f"{place} is no operator of a network ({error})") from error
+            raise DatasetError(f"{location} is no operator of a network ({error})") from error
         count += 1
     if not count:
         raise DatasetError(f"{file.name} lists no operators")
@@ -267,12 +267,12 @@ def _operator(cells: Mapping[str, str], layers: int) -> ListedOperator:
     dtype = cells.get("dtype", "").removeprefix("torch.")
     return ListedOperator(
         op=_operator_name(cells),
-        inputs=tuple(ListedTensor(tuple(each)) for each in json.loads(cells["input_shapes"])),
+        inputs=tuple(ListedTensor(tuple(sizes)) for sizes in json.loads(cells["input_shapes"])),
         outputs=(ListedTensor(tuple(shape), dtype),),
         attributes={
             "name": cells["Name"],
-            "contiguous": [each.strip() == "True"
-                           for each in cells["input_contiguous"].strip("[]").split(",") if each],
+            "contiguous": [flag.strip() == "True"
+                           for flag in cells["input_contiguous"].strip("[]").split(",") if flag],
         },
         count=layers if in_block else 1,
         times_ms={
@@ -289,13 +289,13 @@ def _operator_name(cells: Mapping[str, str]) -> str:
         return str(re.findall(r"<class '(?:[\w.]+\.)?(\w+)'>", cells["meta"])[-1])
     if cells["op"] != "call_function":
         return cells["target"] if cells["op"] == "call_method" else cells["op"]
-    found = re.match(r"<(?:built-in )?(?:method|function|class) '?([\w.]+)", cells["target"])
-    return found[1] if found else cells["target"]
+    match = re.match(r"<(?:built-in )?(?:method|function|class) '?([\w.]+)", cells["target"])
+    return match[1] if match else cells["target"]
 
 
 def _sum_ms(operators: Sequence[ListedOperator], name: str) -> float:
     """Add up a network's operators without the launch that each of their times contains."""
-    times_ms = [(each.times_ms[name], each.count) for each in operators]
+    times_ms = [(operator.times_ms[name], operator.count) for operator in operators]
     launch_ms = min((time_ms for time_ms, _ in times_ms if time_ms > 0), default=math.nan)
     return sum(max(time_ms - launch_ms, 0.0) * count for time_ms, count in times_ms)
 
@@ -303,10 +303,10 @@ def _sum_ms(operators: Sequence[ListedOperator], name: str) -> float:
 def _linear_share(operators: Sequence[ListedOperator], facts: DeviceFacts) -> float:
     """Return the share of the peak at which the linear layers run; infinite if they are small."""
     flops = time_ms = 0.0
-    for each in operators:
-        if each.op in ("Linear", "addmm"):
-            depth = each.inputs[0 if each.op == "Linear" else 1].shape[-1]
-            flops += 2.0 * each.count * depth * math.prod(each.outputs[0].shape)
-            time_ms += each.count * each.times_ms["forward_ms"]
+    for operator in operators:
+        if operator.op in ("Linear", "addmm"):
+            depth = operator.inputs[0 if operator.op == "Linear" else 1].shape[-1]
+            flops += 2.0 * operator.count * depth * math.prod(operator.outputs[0].shape)
+            time_ms += operator.count * operator.times_ms["forward_ms"]
     large = flops >= LARGE_FLOPS and time_ms > 0
     return flops / (time_ms / 1e3) / facts.peak_of("float32") if large else math.inf

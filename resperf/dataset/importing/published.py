@@ -91,22 +91,22 @@ def common_device(names: Mapping[str, str], given: str | None) -> DeviceFacts:
     DatasetError
         If it is not in the table of devices, or files are of several.
     """
-    found: dict[str, tuple[str, DeviceFacts]] = {}
+    by_device: dict[str, tuple[str, DeviceFacts]] = {}
     for file, name in ({"--device": given} if given else names).items():
         facts = device_facts(name)
         if facts is None:
             raise DatasetError(
                 f"{file}: no device {name!r}; name it with --device, one of {', '.join(devices())}"
             )
-        found.setdefault(facts.device, (file, facts))
-    if len(found) > 1:
-        (device, (file, _)), (other, (second, _)) = list(found.items())[:2]
+        by_device.setdefault(facts.device, (file, facts))
+    if len(by_device) > 1:
+        (device, (file, _)), (other, (second, _)) = list(by_device.items())[:2]
         raise DatasetError(
             f"{file} is of {device}, {second} of {other}; import each device into a file of its own"
         )
-    if not found:
+    if not by_device:
         raise DatasetError("no file says which device it is of; name it with --device")
-    ((_, facts),) = found.values()
+    ((_, facts),) = by_device.values()
     return facts
 
 
@@ -220,7 +220,7 @@ class Published:
         self._rows.append(replace(row, repeat=self._repeats[same]))
         self._repeats[same] += 1
 
-    def mark(self, what: str, reason: str, place: str, detail: str = "") -> None:
+    def mark(self, what: str, reason: str, location: str, detail: str = "") -> None:
         """Count a row that is kept although something is wrong with it.
 
         Parameters
@@ -229,10 +229,10 @@ class Published:
             Such as ``"flagged throttled"``.
         reason : str
             The rule.
-        place, detail : str
+        location, detail : str
             File and line, and what is found there.
         """
-        self._marked.setdefault(what, CountedRows(what)).add(reason, place, detail)
+        self._marked.setdefault(what, CountedRows(what)).add(reason, location, detail)
 
     def write(
         self,
@@ -271,10 +271,12 @@ class Published:
             raise DatasetError(f"nothing to import: {reasons}")
         if graphs is not None:
             self._attach(graphs)
-        marked = tuple(each for rows in self._marked.values() for each in rows.all())
+        marked = tuple(counted for rows in self._marked.values() for counted in rows.all())
         costs = dict(call_ms or {})
         settings = [row.setting for row in self._rows]
-        frameworks = {each.framework: each.framework_version for each in reversed(settings)}
+        frameworks = {
+            setting.framework: setting.framework_version for setting in reversed(settings)
+        }
         setting = settings[0].without_batch()
         of_layers = [row for row in self._rows if isinstance(row.subject, Layer)]
         info = DatasetInfo(
@@ -292,8 +294,8 @@ class Published:
                 "citation": self._source.citation,
                 "files": [{"name": file.name, "sha256": file.sha256} for file in files],
                 "call_ms": costs,
-                "left_out": {each.reason: each.rows for each in left_out},
-                "marked": {f"{each.what}: {each.reason}": each.rows for each in marked},
+                "left_out": {counted.reason: counted.rows for counted in left_out},
+                "marked": {f"{counted.what}: {counted.reason}": counted.rows for counted in marked},
                 **(source or {}),
             },
         )
@@ -317,7 +319,7 @@ class Published:
         subjects = {row.subject for row in self._rows if isinstance(row.subject, NetworkRef)}
         attached: dict[Subject, NetworkRef] = {}
         misfits: dict[Subject, str] = {}
-        for subject in sorted(subjects, key=lambda each: (each.name, each.description)):
+        for subject in sorted(subjects, key=lambda network: (network.name, network.description)):
             path = folder / f"{subject.name}.onnx"
             if not path.exists():
                 continue
@@ -329,14 +331,14 @@ class Published:
             self.graphs[digest] = content
             attached[subject] = replace(subject, digest=digest)
         if subjects and not attached and not misfits:
-            first = min(each.name for each in subjects)
+            first = min(network.name for network in subjects)
             raise DatasetError(
                 f"--graphs {folder} has no file with the name of a network, such as {first}.onnx; "
                 "tools/benchmarks/export.py writes them, or leave the option out"
             )
-        for place, row in enumerate(self._rows):
+        for index, row in enumerate(self._rows):
             if row.subject in attached:
-                self._rows[place] = replace(row, subject=attached[row.subject])
+                self._rows[index] = replace(row, subject=attached[row.subject])
             elif isinstance(row.subject, NetworkRef) and row.subject in misfits:
                 file = f"{row.subject.name}.onnx"
                 reason = "the graph has another number of parameters"
@@ -345,12 +347,12 @@ class Published:
     def _misfit(self, subject: NetworkRef, content: bytes) -> str:
         """Return why a graph is not that of a network; empty if it may be."""
         described = self._descriptions[subject.description]
-        known = NetworkDescription.from_bytes(described)
-        if known.parameters is None:
+        description = NetworkDescription.from_bytes(described)
+        if description.parameters is None:
             return ""
         least, most = graph_parameters(content, subject.name)
         # Lists have exact numbers; without one, a table's number is rounded.
-        rounding = 0 if known.operators else _ROUNDED_PARAMETERS
-        if least * (1 - _FIXED_FILTERS) - rounding <= known.parameters <= most + rounding:
+        rounding = 0 if description.operators else _ROUNDED_PARAMETERS
+        if least * (1 - _FIXED_FILTERS) - rounding <= description.parameters <= most + rounding:
             return ""
-        return f"{most:,} in the graph, {known.parameters:,} measured"
+        return f"{most:,} in the graph, {description.parameters:,} measured"

@@ -35,14 +35,14 @@ class ForeignRow:
         Of a training step; empty for a forward pass.
     times_ms : mapping of str to tuple of float
         Quantity to its shortest, median and longest time, or only the median.
-    place : str
+    location : str
         File and line, for messages.
     """
 
     layer: Layer
     optimizer: str
     times_ms: Mapping[str, tuple[float, ...]]
-    place: str
+    location: str
 
     @property
     def kind(self) -> str:
@@ -83,15 +83,15 @@ class CountedRows:
         self._what = what
         self._by_reason: dict[str, Counted] = {}
 
-    def add(self, reason: str, place: str, detail: str = "") -> None:
+    def add(self, reason: str, location: str, detail: str = "") -> None:
         """Count a row; the first one of each reason is stored with its detail."""
-        first = f"{place}: {detail}" if detail else place
+        first = f"{location}: {detail}" if detail else location
         counted = Counted(reason, first, what=self._what)
         self._by_reason.setdefault(reason, counted).rows += 1
 
     def all(self) -> tuple[Counted, ...]:
         """Return one entry per reason, the most frequent first."""
-        return tuple(sorted(self._by_reason.values(), key=lambda each: -each.rows))
+        return tuple(sorted(self._by_reason.values(), key=lambda counted: -counted.rows))
 
 
 class _InvalidRowError(Exception):
@@ -148,7 +148,7 @@ class ForeignFile:
     def cells(
         self, check_header: Callable[[str, Sequence[str]], None] | None = None
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield each row's place, and its non-empty cells by column.
+        """Yield each row's location, and its non-empty cells by column.
 
         Parameters
         ----------
@@ -163,9 +163,9 @@ class ForeignFile:
         header, lines = self._lines()
         if check_header is not None:
             check_header(self.name, header)
-        for place, row in lines:
+        for location, row in lines:
             cells = dict(zip(header, map(str.strip, row), strict=False))
-            yield place, {name: cell for name, cell in cells.items() if cell}
+            yield location, {name: cell for name, cell in cells.items() if cell}
 
     def rows(self, mapping: SourceMapping, left_out: CountedRows) -> Iterator[ForeignRow]:
         """Yield the valid rows, and count the others.
@@ -177,13 +177,13 @@ class ForeignFile:
         """
         header, lines = self._lines(mapping.delimiter)
         reader = _Reader(mapping, self._kinds(mapping, header))
-        for place, cells in lines:
+        for location, cells in lines:
             try:
                 if len(cells) != len(header):
                     raise _InvalidRowError("not as many cells as columns", f"{len(cells)} cells")
-                yield reader.row(dict(zip(header, cells, strict=True)), place)
+                yield reader.row(dict(zip(header, cells, strict=True)), location)
             except _InvalidRowError as error:
-                left_out.add(error.reason, place, error.detail)
+                left_out.add(error.reason, location, error.detail)
 
     def _lines(self, delimiter: str = ",") -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
         """Return the columns, and each row's place and cells; an empty line is no row."""
@@ -244,7 +244,9 @@ def read_files(paths: Sequence[Path]) -> list[ForeignFile]:
         If one cannot be read, or two are the same.
     """
     files = [ForeignFile.read(path) for path in paths]
-    copies = [each for each, count in Counter(file.sha256 for file in files).items() if count > 1]
+    copies = [
+        digest for digest, count in Counter(file.sha256 for file in files).items() if count > 1
+    ]
     if copies:
         names = [file.name for file in files if file.sha256 == copies[0]]
         raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
@@ -262,7 +264,7 @@ class _Reader:
             for word, spec in kind_of(layer_kind(kind.kind)).specs().items():
                 self._names.setdefault(word, set()).update(spec.choices)
 
-    def row(self, cells: Mapping[str, str], place: str) -> ForeignRow:
+    def row(self, cells: Mapping[str, str], location: str) -> ForeignRow:
         """Return layer and times of a row.
 
         Raises
@@ -280,7 +282,7 @@ class _Reader:
             quantity_of(kind.kind, name): self._times(columns, cells)
             for name, columns in self._mapping.times.items()
         }
-        return ForeignRow(layer, optimizer, times_ms, place)
+        return ForeignRow(layer, optimizer, times_ms, location)
 
     def _fits(self, kind: KindColumns, cells: Mapping[str, str]) -> bool:
         return all(_plain(cells[column]) in allowed for column, allowed in kind.where.items())
@@ -295,10 +297,10 @@ class _Reader:
             raise _InvalidRowError("not a possible layer", str(error)) from error
 
     def _word(self, word: str, column: str, cell: str) -> str:
-        known = self._words.get((word, cell))
-        if known is None:
-            known = self._words[word, cell] = self._meaning(word, column, _plain(cell))
-        return known
+        meaning = self._words.get((word, cell))
+        if meaning is None:
+            meaning = self._words[word, cell] = self._meaning(word, column, _plain(cell))
+        return meaning
 
     def _meaning(self, word: str, column: str, cell: str) -> str:
         if (

@@ -38,7 +38,7 @@ def session_costs(
     DatasetError
         If there are training steps of a kind, but neither forward passes nor a value in `rule`.
     """
-    known = rule.known_ms.get(device, {})
+    given_ms = rule.known_ms.get(device, {})
     forward: dict[str, list[ForeignRow]] = {}
     for row in rows:
         if not row.optimizer:
@@ -46,8 +46,8 @@ def session_costs(
     costs = {}
     for kind in dict.fromkeys(row.kind for row in rows):
         base = layer_kind(kind)
-        if base in known:
-            costs[kind] = known[base]
+        if base in given_ms:
+            costs[kind] = given_ms[base]
         elif base in forward:
             costs[kind] = _estimate_ms(forward[base], rule)
         else:

@@ -56,7 +56,7 @@ class _Key:
 class _Row:
     """A row of a file, parameters in millions."""
 
-    place: str
+    location: str
     key: _Key
     parameters: float
     batch: int | None
@@ -86,22 +86,22 @@ def import_timm(
     lists = [file for file in files if _OPERATORS.fullmatch(file.name)]
     tables = [file for file in files if file not in lists]
     words = {file.name: _words(file.name) for file in tables}
-    facts = common_device({name: each["device"] for name, each in words.items()}, device)
+    facts = common_device({name: parts["device"] for name, parts in words.items()}, device)
     published = Published(_SOURCE, facts.device)
-    known = _Networks(published, _read_lists(lists))
+    networks = _Networks(published, _read_lists(lists))
     for file in tables:
-        _add_file(published, file, words[file.name], known)
+        _add_file(published, file, words[file.name], networks)
     return published.write(output, files, graphs=graphs)
 
 
 def _words(name: str) -> dict[str, str]:
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise DatasetError(
             f"{name} is no file of timm: names say mode, precision, layout, versions and device, "
             "such as benchmark-infer-amp-nchw-pt240-cu124-rtx3090-dynamo.csv"
         )
-    return {word: value or "" for word, value in found.groupdict().items()}
+    return {word: value or "" for word, value in match.groupdict().items()}
 
 
 def _version(digits: str) -> str:
@@ -130,18 +130,18 @@ def _add_file(
     published: Published,
     file: ForeignFile,
     words: Mapping[str, str],
-    known: _Networks,
+    networks: _Networks,
 ) -> None:
     rows = list(_rows(file, words["mode"], published))
-    merged = known.are_merged(rows)
+    merged = networks.are_merged(rows)
     setting = _setting(published, words, re.sub(r"\.csv(\.gz)?$", "", file.name))
     by_batch = {batch: replace(setting, batch=batch) for batch in {row.batch for row in rows}}
     quantity = "step_ms" if words["mode"] == "train" else EXECUTION
     for row in rows:
-        network = known.network(row, merged)
+        network = networks.network(row, merged)
         if math.isnan(row.time_ms):
             reason = "the file gives no step time"
-            published.mark("without a time", reason, row.place, row.key.architecture)
+            published.mark("without a time", reason, row.location, row.key.architecture)
             published.add(network, by_batch[row.batch], {}, status=Status.CRASHED, detail=reason)
         else:
             steps = sample(row.time_ms, Estimator.THROUGHPUT_MEAN, _STEPS, _WARMUPS)
@@ -152,12 +152,12 @@ def _rows(file: ForeignFile, mode: str, published: Published) -> Iterable[_Row]:
     """Yield the rows that can be read, and count the others."""
     columns = {name: f"{mode}_{name}" for name in ("step_time", "batch_size", "img_size")}
     check_header = has_columns("model", "param_count", *columns.values())
-    for place, cells in file.cells(check_header):
+    for location, cells in file.cells(check_header):
         try:
             size = float(cells[columns["img_size"]])
             batch = float(cells[columns["batch_size"]]) if columns["batch_size"] in cells else None
             row = _Row(
-                place,
+                location,
                 _Key(cells["model"], int(size)),
                 float(cells["param_count"]),
                 None if batch is None else int(batch),
@@ -166,9 +166,9 @@ def _rows(file: ForeignFile, mode: str, published: Published) -> Iterable[_Row]:
             if row.time_ms <= 0 or math.isinf(row.time_ms) or size < 1 or not row.parameters > 0:
                 raise ValueError("a figure is not above 0")
         except KeyError as error:
-            published.left_out.add(f"no value in {error.args[0]}", place)
+            published.left_out.add(f"no value in {error.args[0]}", location)
         except (ValueError, OverflowError) as error:
-            published.left_out.add("a figure that cannot be read", place, str(error))
+            published.left_out.add("a figure that cannot be read", location, str(error))
         else:
             yield row
 
@@ -187,27 +187,29 @@ class _Networks:
 
         One setting of the benchmark decides it for all networks of a file.
         """
-        found = [
+        merged = [
             matches[0].reparameterised
             for row in rows
             if len(self._lists.get(row.key, ())) > 1 and len(matches := self._matches(row)) == 1
         ]
-        return sum(found) * 2 > len(found)
+        return sum(merged) * 2 > len(merged)
 
     def _matches(self, row: _Row) -> list[NetworkDescription]:
         """Return the networks of which a row's number of parameters may be, as it is rounded."""
         apart = [
-            (abs((each.parameters or 0) / 1e6 - row.parameters), each)
-            for each in self._lists.get(row.key, ())
+            (abs((description.parameters or 0) / 1e6 - row.parameters), description)
+            for description in self._lists.get(row.key, ())
         ]
-        exact = [each for difference, each in apart if difference <= _ROUNDING]
-        return exact or [each for difference, each in apart if difference <= _NEAR * row.parameters]
+        exact = [description for difference, description in apart if difference <= _ROUNDING]
+        return exact or [
+            description for difference, description in apart if difference <= _NEAR * row.parameters
+        ]
 
     def network(self, row: _Row, merged: bool) -> NetworkRef:
         """Return the network of a row, with its list of operators if there is one."""
         matches = self._matches(row)
         if matches:
-            fitting = [each for each in matches if each.reparameterised == merged]
+            fitting = [match for match in matches if match.reparameterised == merged]
             described = (fitting or matches)[0]
         else:
             described = self._unlisted(row)
@@ -224,7 +226,7 @@ class _Networks:
         else:
             reason = "no list has their architecture and size"
         if self._lists:
-            self._published.mark("without a list of operators", reason, row.place, name)
+            self._published.mark("without a list of operators", reason, row.location, name)
         return NetworkDescription(
             name, row.key.architecture, image_size=row.key.size,
             parameters=round(row.parameters * 1e6),
@@ -243,7 +245,7 @@ def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescript
     DatasetError
         If a line is no list of operators.
     """
-    found: dict[_Key, list[NetworkDescription]] = defaultdict(list)
+    lists: dict[_Key, list[NetworkDescription]] = defaultdict(list)
     for file in files:
         for number, line in enumerate(file.text.splitlines(), 1):
             try:
@@ -251,16 +253,16 @@ def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescript
                 if values["ok"]:
                     described = _listed(values)
                     key = _Key(described.architecture, described.image_size or 0)
-                    found[key].append(described)
+                    lists[key].append(described)
             except (ValueError, TypeError, LookupError) as error:
                 raise DatasetError(
                     f"{file.name} line {number} is no list of operators ({first_line(error)})"
                 ) from error
-    return dict(found)
+    return dict(lists)
 
 
 def _listed(values: Mapping[str, Any]) -> NetworkDescription:
-    operators = tuple(_operator(each) for each in values["ops"])
+    operators = tuple(_operator(operator) for operator in values["ops"])
     key, merged = _Key(str(values["model"]), int(values["size"])), bool(values["reparameterised"])
     # The first image of a network is its input.
     images = (

@@ -154,12 +154,12 @@ class Engine:
     @property
     def inputs(self) -> tuple[EngineTensor, ...]:
         """The bindings that no layer computes; without bindings, all such tensors."""
-        made = {tensor.name for layer in self.layers for tensor in layer.outputs}
+        computed = {tensor.name for layer in self.layers for tensor in layer.outputs}
         read = {
             tensor.name: tensor
             for layer in self.layers
             for tensor in layer.inputs
-            if tensor.name not in made and (tensor.name in self.bindings or not self.bindings)
+            if tensor.name not in computed and (tensor.name in self.bindings or not self.bindings)
         }
         return tuple(read.values())
 
@@ -190,31 +190,32 @@ def read_exports(paths: Sequence[Path]) -> Engine:
         no layer information.
     """
     files = read_files(paths)
-    found: dict[_Role, tuple[ForeignFile, Any]] = {}
+    exports: dict[_Role, tuple[ForeignFile, Any]] = {}
     facts: dict[str, str] = {}
     for file in files:
         role, content = _recognised(file)
         if role is _Role.FACTS:
             _refuse_other_facts(file, facts, content)
             facts |= content
-        elif role in found:
+        elif role in exports:
             raise DatasetError(
-                f"{found[role][0].name} and {file.name} are both {role}; read one engine at a time"
+                f"{exports[role][0].name} and {file.name} are both {role}; read one engine at a "
+                "time"
             )
         else:
-            found[role] = (file, content)
-    if _Role.GRAPH not in found:
+            exports[role] = (file, content)
+    if _Role.GRAPH not in exports:
         raise DatasetError(
-            f"no file with layer information among {', '.join(each.name for each in files)}; "
+            f"no file with layer information among {', '.join(file.name for file in files)}; "
             f"export one with trtexec --exportLayerInfo=graph.json {DETAILED}"
         )
-    engine = _graph(*found[_Role.GRAPH])
-    if _Role.PROFILE in found:
-        engine = _with_profile(engine, *found[_Role.PROFILE])
+    engine = _graph(*exports[_Role.GRAPH])
+    if _Role.PROFILE in exports:
+        engine = _with_profile(engine, *exports[_Role.PROFILE])
     else:
         engine = _of_shapes(engine, "")
-    if _Role.TIMES in found:
-        engine = _with_times(engine, *found[_Role.TIMES], _warm_up_ms(facts))
+    if _Role.TIMES in exports:
+        engine = _with_times(engine, *exports[_Role.TIMES], _warm_up_ms(facts))
     engine = _with_inputs(engine, facts)
     _refuse_other_times(engine, facts.pop(_SUMMARY, ""))
     device = facts.pop(_DEVICE, "")
@@ -279,9 +280,9 @@ _OF_ENGINE = (_DEVICE, "Model")
 """Facts that are the same in all files of an engine that have them."""
 
 
-def _refuse_other_facts(file: ForeignFile, known: Facts, found: Facts) -> None:
+def _refuse_other_facts(file: ForeignFile, facts: Facts, new_facts: Facts) -> None:
     for name in _OF_ENGINE:
-        one, other = known.get(name), found.get(name)
+        one, other = facts.get(name), new_facts.get(name)
         if one and other and one != other:
             raise DatasetError(
                 f"{file.name} is of another engine: its {name} is {printable(other)}, that of the "
@@ -424,7 +425,7 @@ def _nodes(name: str, metadata: str) -> tuple[tuple[str, ...], bool]:
     parts = re.split(r" \+ | \|\| |, ", own.replace("PWN(", "("))
     trimmed = (part.lstrip("(") if "Unnamed" not in part else part for part in parts)
     names = (part.rstrip(")") if part.count("(") < part.count(")") else part for part in trimmed)
-    return tuple(dict.fromkeys(each for each in names if each and not _OWN.search(each))), False
+    return tuple(dict.fromkeys(node for node in names if node and not _OWN.search(node))), False
 
 
 _OF_SHAPES = re.compile(r" \[profile \d+\]$")
@@ -432,8 +433,8 @@ _OF_SHAPES = re.compile(r" \[profile \d+\]$")
 
 
 def _shapes_of(name: str) -> str:
-    found = _OF_SHAPES.search(name)
-    return found[0] if found else ""
+    match = _OF_SHAPES.search(name)
+    return match[0] if match else ""
 
 
 def _of_shapes(engine: Engine, ending: str) -> Engine:
@@ -443,7 +444,7 @@ def _of_shapes(engine: Engine, ending: str) -> Engine:
     """
 
     def plain(tensors: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
-        return tuple(replace(each, name=each.name.removesuffix(ending)) for each in tensors)
+        return tuple(replace(tensor, name=tensor.name.removesuffix(ending)) for tensor in tensors)
 
     layers = tuple(
         replace(layer, inputs=plain(layer.inputs), outputs=plain(layer.outputs))
@@ -543,7 +544,7 @@ _COLUMNS = (("h2dMs", "inMs"), ("computeMs",), ("d2hMs", "outMs"))
 
 
 def _phase_ms(run: Mapping[str, Any], names: tuple[str, ...]) -> float:
-    return _not_negative(run[next((each for each in names if each in run), names[0])])
+    return _not_negative(run[next((name for name in names if name in run), names[0])])
 
 
 def _started_ms(run: Mapping[str, Any]) -> float:
@@ -613,7 +614,7 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
     DatasetError
         If log or metadata are of a run with other inputs than the engine's.
     """
-    written = next((facts[each] for each in _SHAPES if each in facts), "")
+    written = next((facts[key] for key in _SHAPES if key in facts), "")
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     ran = {}
     for name, sizes in _INPUT_SHAPE.findall(written):
@@ -621,7 +622,9 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
             continue  # no layer reads it: its values are shapes
         shape = tuple(map(int, sizes.split("x")))
         if shapes and not _may_be(shapes.get(name, ()), shape):
-            has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())
+            has = ", ".join(
+                f"{input_name}={'x'.join(map(str, s))}" for input_name, s in shapes.items()
+            )
             raise DatasetError(
                 f"log or metadata of a run of another engine: its input is {name}={sizes}, that of "
                 f"{engine.name} {has}; name the files of one engine"

@@ -53,20 +53,20 @@ def import_vidur(paths: Sequence[Path], output: Path, *, device: str | None = No
             raise DatasetError(
                 f"{file.name} is no file of vidur: names are compute__DEVICE__MODEL__mlp.csv"
             )
-    named = {name: found for name, found in words.items() if found is not None}
+    named = {name: match for name, match in words.items() if match is not None}
     if not named:
         raise DatasetError(
             "nothing to import: these files hold collectives between devices, which are no layers"
         )
-    facts = common_device({name: found["device"] for name, found in named.items()}, device)
+    facts = common_device({name: match["device"] for name, match in named.items()}, device)
     published = Published(_SOURCE, facts.device)
     for file in files:
         if file.name in named:
             model = named[file.name]["model"]
             _add_file(published, file, published.setting(model, "kernels", precision="fp16"))
         else:
-            for place, _ in file.cells():
-                published.left_out.add("collectives between devices, which are no layers", place)
+            for location, _ in file.cells():
+                published.left_out.add("collectives between devices, which are no layers", location)
     return published.write(output, files)
 
 
@@ -101,8 +101,8 @@ class _Model:
         }  # fmt: skip
 
 
-_Made = tuple[str, dict[str, object]]
-_LAYERS: Mapping[str, Callable[[_Model], _Made | None]] = {
+_Arguments = tuple[str, dict[str, object]]
+_LAYERS: Mapping[str, Callable[[_Model], _Arguments | None]] = {
     "attn_pre_proj": lambda m: m.dense(m.width, m.projected // m.parts),
     "attn_post_proj": lambda m: m.dense(m.width // m.parts, m.width),
     "mlp_up_proj": lambda m: m.dense(m.width, (1 + m.gated) * m.inner // m.parts),
@@ -127,21 +127,21 @@ _check_header = has_columns(
 
 
 def _add_file(published: Published, file: ForeignFile, setting: Setting) -> None:
-    for place, cells in file.cells(_check_header):
+    for location, cells in file.cells(_check_header):
         try:
             model = _Model(cells)
             for operator, times_ms in list(_times(cells)):
                 make = _LAYERS.get(operator)
-                made = make(model) if make is not None else None
-                if made is None:
-                    published.left_out.add(_NO_LAYER, place, operator)
+                arguments = make(model) if make is not None else None
+                if arguments is None:
+                    published.left_out.add(_NO_LAYER, location, operator)
                 else:
                     samples = Samples(times_ms, len(times_ms), 0, StopReason.BUDGET)
-                    published.add(_layer(*made), setting, {EXECUTION: samples})
+                    published.add(_layer(*arguments), setting, {EXECUTION: samples})
         except KeyError as error:
-            published.left_out.add(f"no value in {error.args[0]}", place)
+            published.left_out.add(f"no value in {error.args[0]}", location)
         except (ValueError, ZeroDivisionError, LayerError) as error:
-            published.left_out.add("not a possible layer", place, str(error))
+            published.left_out.add("not a possible layer", location, str(error))
 
 
 def _times(cells: Mapping[str, str]) -> Iterator[tuple[str, tuple[float, ...]]]:
@@ -149,7 +149,9 @@ def _times(cells: Mapping[str, str]) -> Iterator[tuple[str, tuple[float, ...]]]:
     for column in cells:
         operator = column.removeprefix("time_stats.").removesuffix(".median")
         if column == f"time_stats.{operator}.median":
-            times_ms = tuple(float(cells[f"time_stats.{operator}.{each}"]) for each in _STATISTICS)
+            times_ms = tuple(
+                float(cells[f"time_stats.{operator}.{statistic}"]) for statistic in _STATISTICS
+            )
             if not 0 < times_ms[0] <= times_ms[1] <= times_ms[2]:
                 raise ValueError(f"{operator}: times {times_ms} out of order or not above 0")
             yield operator, times_ms

@@ -44,7 +44,7 @@ def test_a_convolution_of_justus_by_hand(tmp_path: Path) -> None:
         layout="nhwc", channels_out=8, bias=True, activation="tanh",
     )  # fmt: skip
     assert rows[0].times_ms == {"execution_ms": (11.2, 11.4, 11.5)}
-    assert rows[0].place == "c.csv line 2"
+    assert rows[0].location == "c.csv line 2"
     assert rows[1].layer == Conv(
         batch=9, channels_in=100, height=71, width=71, kernel_height=4, kernel_width=4,
         stride_height=2, stride_width=2, layout="nhwc", channels_out=97, bias=False,
@@ -99,7 +99,7 @@ def test_packed_files_byte_order_marks_and_spaces_are_read(tmp_path: Path) -> No
 def test_rows_without_sense_are_named_by_reason(tmp_path: Path, cells: str, reason: str) -> None:
     good = "1,8,1,2,0,2,3,1,2\n"
     rows, left_out = read(tmp_path / "p.csv", f"{POOL}{cells}\n{good}", "perfnet")
-    assert [row.place for row in rows] == ["p.csv line 3"]
+    assert [row.location for row in rows] == ["p.csv line 3"]
     assert left_out[0].startswith(f"1 row left out: {reason}")
     assert len(left_out) == 1
 
