@@ -48,5 +48,5 @@ def test_a_layer_without_a_sound_time_is_a_fault(
     sound = resperf.predict(LENET, device="h100", batch=1)
     assert list(tool.faults(sound)) == []
     first, *rest = sound.layers
-    wrong = replace(sound, layers=(change(first), *rest))
+    wrong = replace(sound, parts=replace(sound.parts, layers=(change(first), *rest)))
     assert any(f"layer {first.name}" in text and word in text for text in tool.faults(wrong))

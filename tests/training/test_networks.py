@@ -100,7 +100,7 @@ def test_a_network_predictor_goes_all_the_way(
     # 4 bytes x batch 4 x 1000 values x 1.5 are 24,000; errors are even within 10%.
     prediction = resperf.predict(path, bundle=target, batch=4)
     assert not isinstance(prediction, list)
-    [found] = prediction.quantities
+    [found] = prediction.parts.quantities
     assert (found.name, found.unit, found.method) == ("peak_memory_bytes", "bytes", METHOD)
     assert found.value == pytest.approx(24_000, rel=0.02)
     assert found.low == pytest.approx(0.92 * 24_000, rel=0.04)
@@ -188,7 +188,7 @@ def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path)
         resperf.predict(file, bundle=tmp_path / "both", batch=2, threads=threads)
         for threads in (None, 2, 4)
     ]
-    call_ms = [each.call_ms for each in found if not isinstance(each, list)]
+    call_ms = [each.overheads.call_ms for each in found if not isinstance(each, list)]
     assert call_ms == pytest.approx([0.01, 0.01, 0.001])
 
 
@@ -220,7 +220,7 @@ def test_layers_and_networks_in_one_bundle_answer_together(
     alone = resperf.predict(file, bundle=layers, batch=2)
     assert not isinstance(alone, list)
     assert prediction.total_ms == alone.total_ms > 0
-    assert [each.value for each in prediction.quantities] == found.values.tolist()
+    assert [each.value for each in prediction.parts.quantities] == found.values.tolist()
     with pytest.raises(DeviceError, match=r"is for device toy .*, and device cpu"):
         resperf.predict(file, bundle=both.path, device="elsewhere")
 
