@@ -87,7 +87,7 @@ class StoredCopies(Record):
 
     def __post_init__(self) -> None:
         columns = (self.times_ms, self.weight_bytes, self.copies)
-        if len(set(map(len, columns))) != 1 or not all(min(each) > 0 for each in columns):
+        if len(set(map(len, columns))) != 1 or not all(min(column) > 0 for column in columns):
             raise ValueError("the stored copies are damaged")
 
     @classmethod
@@ -113,8 +113,8 @@ class StoredCopies(Record):
     def of_layer(self, time_ms: float, weight_bytes: int) -> int:
         """Return the copies of the most similar measured layer, by ratios of time and size."""
         asked = np.log(np.array([[max(time_ms, SHORTEST_MS)], [max(weight_bytes, 1.0)]]))
-        known = _logarithms(self.times_ms, self.weight_bytes)
-        return self.copies[int(np.sum((known - asked) ** 2, axis=0).argmin())]
+        measured = _logarithms(self.times_ms, self.weight_bytes)
+        return self.copies[int(np.sum((measured - asked) ** 2, axis=0).argmin())]
 
 
 @lru_cache(maxsize=64)
@@ -154,12 +154,12 @@ def weights_moved_ms(
     array of float64 (layers,)
         Milliseconds.
     """
-    known = [mb for mb in FOOTPRINTS_MB if weights_cost(mb) in costs]
-    if not known:
+    footprints_mb = [mb for mb in FOOTPRINTS_MB if weights_cost(mb) in costs]
+    if not footprints_mb:
         return np.zeros(len(times_ms))
-    at_mb = np.log(known)
+    at_mb = np.log(footprints_mb)
     # The cost cannot fall with the footprint: a decrease is noise.
-    ms_per_mb = np.maximum.accumulate([costs[weights_cost(mb)] for mb in known])
+    ms_per_mb = np.maximum.accumulate([costs[weights_cost(mb)] for mb in footprints_mb])
     alone_bytes = [
         size
         if is_packed and size <= COLD_WEIGHTS_BYTES

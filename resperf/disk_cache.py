@@ -53,7 +53,7 @@ def code_state(*packages: str) -> str:
     with contextlib.suppress(OSError):
         for package in packages:
             with os.scandir(here / package) as entries:
-                states = [(each.name, each.stat()) for each in entries if each.name.endswith(".py")]
+                states = [(file.name, file.stat()) for file in entries if file.name.endswith(".py")]
             modules += [(package, name, at.st_size, at.st_mtime_ns) for name, at in states]
     return repr(sorted(modules, key=repr))
 
@@ -87,11 +87,11 @@ def store(what: str, name: str, value: Any, default: Callable[[Any], Any] | None
 def _delete_oldest(folder: Path) -> None:
     """Delete the older half of the files if there are too many."""
     with os.scandir(folder) as entries:
-        files = [each for each in entries if each.name.endswith(".json")]
+        files = [file for file in entries if file.name.endswith(".json")]
     if len(files) <= MAX_FILES:
         return
-    files.sort(key=lambda each: each.stat().st_mtime_ns)
-    for each in files[: len(files) // 2]:
+    files.sort(key=lambda file: file.stat().st_mtime_ns)
+    for file in files[: len(files) // 2]:
         # Another process may have deleted the file.
         with contextlib.suppress(OSError):
-            Path(each.path).unlink()
+            Path(file.path).unlink()

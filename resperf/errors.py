@@ -104,9 +104,9 @@ class Message(str):
 
     def __new__(cls, text: str, general: str = "", unread: str = "") -> Self:
         """Make a message; without another one, its general text is the text itself."""
-        made = super().__new__(cls, text)
-        made.general, made.unread = general or text, unread
-        return made
+        message = super().__new__(cls, text)
+        message.general, message.unread = general or text, unread
+        return message
 
     @classmethod
     def of(cls, said: str | Exception) -> Message:
@@ -126,7 +126,7 @@ _NO_MEMORY = re.compile(
 )
 
 
-def says_no_memory(message: str) -> bool:
+def is_out_of_memory(message: str) -> bool:
     """Whether a message of a framework, of CUDA or of Python reports a lack of memory."""
     return _NO_MEMORY.search(message) is not None
 
@@ -143,16 +143,16 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def words_like(word: str, known: Iterable[str]) -> list[str]:
-    """Return the known words that are spelt like a word, the nearest first."""
+def words_like(word: str, names: Iterable[str]) -> list[str]:
+    """Return the names that are spelt like a word, the nearest first."""
     import difflib
 
-    return difflib.get_close_matches(word, known)
+    return difflib.get_close_matches(word, names)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean conv or cast?)"``; empty if no known word is spelt alike."""
-    near = words_like(word, known)
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ``" (did you mean conv or cast?)"``; empty if no name is spelt alike."""
+    near = words_like(word, names)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 

@@ -14,7 +14,7 @@ def shipped_files(folder: str, pattern: str) -> list[Path]:
     package = Path(__file__).resolve().parent
     # A checkout has its files beside the package, an installed wheel inside it.
     places = (package.parent / folder, package / "data" / folder)
-    return [path for place in places for path in sorted(place.glob(pattern))]
+    return [path for root in places for path in sorted(root.glob(pattern))]
 
 
 def refuse_to_replace(*paths: Path, unless: bool) -> None:

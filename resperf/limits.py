@@ -68,8 +68,8 @@ class Limited:
 
     def __post_init__(self) -> None:
         settings: Any = type(self)
-        for name, (made, limit) in _rules(settings).items():
-            _check(name, getattr(self, name), made, limit)
+        for name, (hint, limit) in _rules(settings).items():
+            _check(name, getattr(self, name), hint, limit)
 
     @classmethod
     def from_table(cls, values: Any, where: str, **more: Any) -> Self:
@@ -92,12 +92,12 @@ class Limited:
         if not isinstance(values, Mapping):
             raise CampaignError(f"{where}={values!r} must be a table")
         settings: Any = cls
-        types = {word: made for word, (made, _) in _rules(settings).items() if word not in more}
+        types = {word: hint for word, (hint, _) in _rules(settings).items() if word not in more}
         if unknown := sorted(set(values) - set(types)):
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {each.name: each for each in dataclasses.fields(cls) if _needs_value(each)}
+        needed = {field.name: field for field in dataclasses.fields(cls) if _needs_value(field)}
         if missing := sorted(needed.keys() - set(values) - set(more)):
             words = ", ".join(_with_limit(needed[name]) for name in missing)
             raise CampaignError(f"{where}: {words} must be given")
@@ -108,72 +108,74 @@ class Limited:
             raise type(error)(f"{where}: {error}") from error
 
 
-def _needs_value(made: dataclasses.Field[Any]) -> bool:
-    return made.default is MISSING and made.default_factory is MISSING
+def _needs_value(field: dataclasses.Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
-def _with_limit(made: dataclasses.Field[Any]) -> str:
+def _with_limit(field: dataclasses.Field[Any]) -> str:
     """Name a field, and its limit if it has one of its own."""
-    limit = made.metadata.get("limit")
-    return made.name if limit is None else f"{made.name} ({limit.words})"
+    limit = field.metadata.get("limit")
+    return field.name if limit is None else f"{field.name} ({limit.words})"
 
 
-def _plain(made: Any) -> Any:
+def _plain(hint: Any) -> Any:
     """Return a type without None."""
-    parts = get_args(made)
-    return parts[0] if NoneType in parts else made
+    parts = get_args(hint)
+    return parts[0] if NoneType in parts else hint
 
 
 @cache
-def _rules(made: type[Any]) -> Mapping[str, tuple[Any, Limit]]:
+def _rules(settings: type[Any]) -> Mapping[str, tuple[Any, Limit]]:
     """Return type and limit of each field."""
-    types = get_type_hints(made)
-    fields = dataclasses.fields(made)
+    types = get_type_hints(settings)
+    fields = dataclasses.fields(settings)
     return {f.name: (types[f.name], f.metadata.get("limit", NOT_NEGATIVE)) for f in fields}
 
 
-def _read(made: Any, value: Any, word: str) -> Any:
+def _read(hint: Any, value: Any, word: str) -> Any:
     """Turn a table into settings, and lists into tuples."""
-    made = _plain(made)
-    if isinstance(made, type) and issubclass(made, Limited):
-        return made.from_table(value, word)
-    if get_origin(made) is Mapping and isinstance(value, Mapping):
-        return {name: _read(get_args(made)[1], each, name) for name, each in value.items()}
-    return tuple(value) if get_origin(made) is tuple and isinstance(value, list) else value
+    hint = _plain(hint)
+    if isinstance(hint, type) and issubclass(hint, Limited):
+        return hint.from_table(value, word)
+    if get_origin(hint) is Mapping and isinstance(value, Mapping):
+        return {name: _read(get_args(hint)[1], item, name) for name, item in value.items()}
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
-def _check(name: str, value: Any, made: Any, limit: Limit) -> None:
+def _check(name: str, value: Any, hint: Any, limit: Limit) -> None:
     """Refuse a value of another type, or beyond the limit."""
-    if value is None and made is not _plain(made):
+    if value is None and hint is not _plain(hint):
         return
-    made = _plain(made)
-    if get_origin(made) is Mapping:
+    hint = _plain(hint)
+    if get_origin(hint) is Mapping:
         if not isinstance(value, Mapping):
             raise CampaignError(f"{name}={value!r} must be a table")
-        for word, each in value.items():
-            _check(f"{name}.{word}", each, get_args(made)[1], limit)
-    elif get_origin(made) is tuple:
-        item = get_args(made)[0]
-        if not isinstance(value, tuple) or not all(_is_item(each, item) for each in value):
+        for word, item in value.items():
+            _check(f"{name}.{word}", item, get_args(hint)[1], limit)
+    elif get_origin(hint) is tuple:
+        item_type = get_args(hint)[0]
+        if not isinstance(value, tuple) or not all(_is_item(item, item_type) for item in value):
             shown = list(value) if isinstance(value, tuple) else value
-            raise CampaignError(f"{name}={shown!r} must be a list of {_LISTS.get(item, 'values')}")
-    elif made in _TYPES:
-        if not _is(value, made):
-            raise CampaignError(f"{name}={value!r} must be of type {made.__name__}")
-        if made is not str and not (math.isfinite(value) and limit.allows(value)):
+            raise CampaignError(
+                f"{name}={shown!r} must be a list of {_LISTS.get(item_type, 'values')}"
+            )
+    elif hint in _TYPES:
+        if not _is(value, hint):
+            raise CampaignError(f"{name}={value!r} must be of type {hint.__name__}")
+        if hint is not str and not (math.isfinite(value) and limit.allows(value)):
             raise CampaignError(f"{name}={value!r} must be {limit.words}")
 
 
-def _is(value: Any, made: Any) -> bool:
-    return isinstance(value, _TYPES[made]) and not isinstance(value, bool)
+def _is(value: Any, value_type: Any) -> bool:
+    return isinstance(value, _TYPES[value_type]) and not isinstance(value, bool)
 
 
-def _is_item(value: Any, made: Any) -> bool:
-    if made not in _TYPES:
+def _is_item(value: Any, hint: Any) -> bool:
+    if hint not in _TYPES:
         return True
-    return is_positive(value, made) if made is not str else isinstance(value, str) and value != ""
+    return is_positive(value, hint) if hint is not str else isinstance(value, str) and value != ""
 
 
-def is_positive(value: Any, made: type = float) -> bool:
+def is_positive(value: Any, number_type: type = float) -> bool:
     """Whether a value is a finite number above 0, and no boolean."""
-    return _is(value, made) and 0 < value < math.inf
+    return _is(value, number_type) and 0 < value < math.inf

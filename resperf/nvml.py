@@ -95,16 +95,16 @@ class GpuFacts:
     @property
     def device(self) -> str:
         """Name that users write: ``"rtx4090"``; of a card in no table, NVML's in small letters."""
-        known = canonical_device(self.name)
-        if known != self.name:
-            return known
+        canonical = canonical_device(self.name)
+        if canonical != self.name:
+            return canonical
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.casefold()).strip("-")
         return slug if slug.startswith(_PREFIX) else _PREFIX + slug
 
     @property
     def accelerator(self) -> Accelerator:
         """What platforms store of it."""
-        stored = {each.name for each in fields(Accelerator)}
+        stored = {field.name for field in fields(Accelerator)}
         return Accelerator(**{k: v for k, v in vars(self).items() if k in stored and v is not None})
 
 
@@ -142,11 +142,11 @@ class GpuState:
     @property
     def numbers(self) -> dict[str, float]:
         """Return the known numbers by name, and the throttling reasons as 0 or 1."""
-        found = {k: float(v) for k, v in vars(self).items() if isinstance(v, int | float)}
+        numbers = {k: float(v) for k, v in vars(self).items() if isinstance(v, int | float)}
         if self.reasons is not None:
-            found["is_throttled"] = float(self.is_throttled)
-            found["is_power_capped"] = float("power_cap" in self.reasons)
-        return found
+            numbers["is_throttled"] = float(self.is_throttled)
+            numbers["is_power_capped"] = float("power_cap" in self.reasons)
+        return numbers
 
 
 class Gpu:
@@ -180,7 +180,7 @@ class Gpu:
         """Ask what it is."""
         nvml, card, own = self._nvml, self._card, self._instance
         clock = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
-        sm_mhz, memory_mhz = (self._ask("nvmlDeviceGetMaxClockInfo", card, each) for each in clock)
+        sm_mhz, memory_mhz = (self._ask("nvmlDeviceGetMaxClockInfo", card, kind) for kind in clock)
         generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", card)
         width = self._ask("nvmlDeviceGetMaxPcieLinkWidth", card)
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", card)
@@ -224,8 +224,8 @@ class Gpu:
     def throttled_s(self) -> float | None:
         """Return for how long heat has slowed it down since the driver was loaded."""
         policy = self._nvml.NVML_PERF_POLICY_THERMAL
-        found = self._ask("nvmlDeviceGetViolationStatus", self._card, policy)
-        return None if found is None else found.violationTime / NS_PER_S
+        status = self._ask("nvmlDeviceGetViolationStatus", self._card, policy)
+        return None if status is None else status.violationTime / NS_PER_S
 
     def memory_bytes(self) -> int | None:
         """Return its memory; None where it shares the host's."""
@@ -253,8 +253,8 @@ class Gpu:
 
     def _first_answer(self, functions: Sequence[str], *arguments: Any) -> Any:
         """Ask by the name that this driver knows."""
-        answers = (self._ask(each, *arguments) for each in functions)
-        return next((each for each in answers if each is not None), None)
+        answers = (self._ask(function, *arguments) for function in functions)
+        return next((answer for answer in answers if answer is not None), None)
 
     def _reasons(self) -> frozenset[str] | None:
         bits = self._first_answer(_CLOCK_REASONS, self._card)
@@ -263,10 +263,10 @@ class Gpu:
         return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
     def _other_processes(self) -> int | None:
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance)
-        if found is None:
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance)
+        if processes is None:
             return None
-        pids = {each.pid for each in found}
+        pids = {process.pid for process in processes}
         if os.getpid() in pids or _is_host():
             return len(pids - {os.getpid()})
         # In a container, NVML names processes by the host's numbers: one of them is this one.
@@ -282,10 +282,10 @@ class Gpu:
         """
         if _on_or_off(self._ask("nvmlDeviceGetMigMode", self._card)) != "on":
             return self._card
-        for place in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._card) or 0):
-            found = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", self._card, place)
-            if found is not None:
-                return found
+        for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._card) or 0):
+            instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", self._card, index)
+            if instance is not None:
+                return instance
         raise ResperfError(
             f"cuda:{self.number} is in MIG mode and has no instance; make one with nvidia-smi mig, "
             "or choose another device"
@@ -375,7 +375,7 @@ def _visible(nvml: Any) -> list[str]:
         raise ResperfError(
             f"{_ORDER}={order} numbers GPUs otherwise than NVML; unset it, or set PCI_BUS_ID"
         )
-    places = [str(place) for place in range(count)]
+    places = [str(number) for number in range(count)]
     words = os.environ.get(_VISIBLE)
     if words is None:
         return places
@@ -390,9 +390,9 @@ def _visible(nvml: Any) -> list[str]:
 
 def _handles(nvml: Any, number: int, word: str) -> tuple[Any, Any]:
     """Return the card that such a word of `_visible` means, and the MIG instance if it is one."""
-    found = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
+    handles = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
     try:
-        return found or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
+        return handles or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
     except nvml.NVMLError as error:
         raise _lost_error(number, error) from error
 
@@ -403,9 +403,9 @@ def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
         if word.startswith("MIG-"):
             instance = nvml.nvmlDeviceGetHandleByUUID(word)
             return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance), instance
-    for place in range(count if word.startswith("GPU-") else 0):
+    for index in range(count if word.startswith("GPU-") else 0):
         with contextlib.suppress(nvml.NVMLError):
-            card = nvml.nvmlDeviceGetHandleByIndex(place)
+            card = nvml.nvmlDeviceGetHandleByIndex(index)
             if nvml.nvmlDeviceGetUUID(card).startswith(word):
                 return card, None
     return None
@@ -413,7 +413,7 @@ def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
 
 def _there() -> str:
     """List the devices that are there."""
-    words = [f"cuda:{each.number} ({each.name})" for each in gpus()]
+    words = [f"cuda:{gpu.number} ({gpu.name})" for gpu in gpus()]
     hidden = "" if os.environ.get(_VISIBLE) is None else f" with {_VISIBLE}={os.environ[_VISIBLE]}"
     return f"this machine has {', '.join(words) or 'no GPU'}{hidden}"
 

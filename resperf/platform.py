@@ -182,10 +182,10 @@ class Platform(Record):
 
 
 def alike(platforms: Sequence[Platform]) -> list[int]:
-    """Return for each platform the place of the first one from which it does not differ."""
+    """Return for each platform the index of the first one from which it does not differ."""
     return [
-        next(place for place, other in enumerate(platforms) if not other.differences(each))
-        for each in platforms
+        next(index for index, other in enumerate(platforms) if not other.differences(mine))
+        for mine in platforms
     ]
 
 
@@ -255,12 +255,12 @@ _ACCELERATED: Mapping[str, _Rule] = {
 def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:
     """Describe accelerators by what they do not share with as many others, else by all facts."""
     words = []
-    for place, each in enumerate(mine):
-        facts = dataclasses.asdict(each)
+    for index, accelerator in enumerate(mine):
+        facts = dataclasses.asdict(accelerator)
         if len(mine) == len(others):
-            facts = {name: facts[name] for name in _facts_that_differ(each, others[place])}
+            facts = {name: facts[name] for name in _facts_that_differ(accelerator, others[index])}
         shown = (f"{name}={value}" for name, value in facts.items() if value and name != "name")
-        words.append(" ".join([each.name, *shown]))
+        words.append(" ".join([accelerator.name, *shown]))
     return " and ".join(words) or "none"
 
 
@@ -276,7 +276,7 @@ def _processor() -> str:
 def instruction_set() -> str:
     """Return the vector instructions of this processor, widest first."""
     flags = _here().flags
-    base = next((known for known in _INSTRUCTION_SETS if known in flags), platform.machine())
+    base = next((name for name in _INSTRUCTION_SETS if name in flags), platform.machine())
     return "+".join([base, *(extra for extra in _INSTRUCTION_EXTRAS if extra in flags)])
 
 
@@ -311,7 +311,7 @@ def this_platform(device: str) -> Platform:
         family=facts.family,
         model=facts.model,
         stepping=facts.stepping,
-        caches={_cache_name(each): each.bytes for each in facts.caches},
+        caches={_cache_name(level): level.bytes for level in facts.caches},
         hypervisor=facts.hypervisor,
         instruction_set=instruction_set(),
         cores=usable_cores(),

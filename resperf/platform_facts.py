@@ -88,8 +88,8 @@ def clock_governors(root: Path = Path("/")) -> tuple[str, ...]:
 def container_cores(root: Path = Path("/")) -> float | None:
     """Return how many cores' time the container may use; None without such a limit."""
     quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
-    used, each = _number(quota), _number(period)
-    return used / each if used and each else None
+    quota_us, period_us = _number(quota), _number(period)
+    return quota_us / period_us if quota_us and period_us else None
 
 
 def container_memory_bytes(root: Path = Path("/")) -> int | None:

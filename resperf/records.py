@@ -67,9 +67,9 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         return None if value is None else _read(name, parts[0], value)
     if kind is tuple and isinstance(value, list | tuple):
         plain = parts[0] in _PLAIN
-        return tuple(value if plain else (_read(name, parts[0], each) for each in value))
+        return tuple(value if plain else (_read(name, parts[0], item) for item in value))
     if kind is Mapping and isinstance(value, Mapping):
-        return {key: _read(name, parts[1], each) for key, each in value.items()}
+        return {key: _read(name, parts[1], item) for key, item in value.items()}
     if kind is float and isinstance(value, int | float | None):
         return math.nan if value is None else float(value)
     if kind is Any:

@@ -93,8 +93,8 @@ def was_packed(keys: Sequence[str], packed: str) -> Mask:
 
     About one other key in a million is mistaken for a packed one, for every 4,000 packed keys.
     """
-    known = np.frombuffer(base64.b64decode(packed), dtype="<u4")
-    return np.isin(np.array([_short(key) for key in keys], dtype="<u4"), known)
+    hashes = np.frombuffer(base64.b64decode(packed), dtype="<u4")
+    return np.isin(np.array([_short(key) for key in keys], dtype="<u4"), hashes)
 
 
 def _short(key: str) -> int:
@@ -109,5 +109,5 @@ def architecture_of(name: str) -> str:
 def folds_of(groups: Sequence[str], folds: int = FOLDS) -> list[str]:
     """Return a fold of each group, about equally many groups in each."""
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
-    place = {name: str(number % folds) for number, name in enumerate(names)}
-    return [place[name] for name in groups]
+    fold_of = {name: str(number % folds) for number, name in enumerate(names)}
+    return [fold_of[name] for name in groups]

@@ -100,11 +100,11 @@ class Target:
         """Return the versions of the `packages` that are installed, in their order."""
         from importlib.metadata import PackageNotFoundError, version
 
-        found = {}
+        versions = {}
         for package in self.packages:
             with suppress(PackageNotFoundError):
-                found[package] = version(package)
-        return found
+                versions[package] = version(package)
+        return versions
 
     def load(self, field: str) -> Any:
         """Import the module or class of this row.
@@ -127,13 +127,13 @@ class Target:
             )
         try:
             with silent_stderr():  # TensorFlow logs while it is imported
-                found = importlib.import_module(module)
+                imported = importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 f"{error.name} is not installed; install it with: pip install '{self.install}'"
             ) from error
         try:
-            return getattr(found, attribute) if attribute else found
+            return getattr(imported, attribute) if attribute else imported
         except AttributeError as error:
             raise ResperfError(f"target {self.name}: {error}; fix its {field}") from error
 
@@ -272,8 +272,8 @@ def register(row: Target) -> Target:
     ResperfError
         If there is another one for this framework and device class.
     """
-    known = _table.setdefault((row.framework, row.device_class), row)
-    if known != row:
+    registered = _table.setdefault((row.framework, row.device_class), row)
+    if registered != row:
         raise ResperfError(f"there is another target {row.name}; only one of both can be installed")
     return row
 
@@ -397,10 +397,10 @@ def is_at_hand(word: str) -> bool:
     name = _class_word(word)
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
-    found = any(row.device_class == name for row in _table.values())
-    if found:
+    is_class = any(row.device_class == name for row in _table.values())
+    if is_class:
         device_number(word)
-    return found
+    return is_class
 
 
 def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
@@ -415,8 +415,8 @@ def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
     module, _, attribute = _LOCAL.get(_class_word(word), "").partition(":")
     if not module:
         return None
-    found: Callable[[str], tuple[str, Any]] = getattr(importlib.import_module(module), attribute)
-    return found
+    look_up: Callable[[str], tuple[str, Any]] = getattr(importlib.import_module(module), attribute)
+    return look_up
 
 
 def _class_word(word: str) -> str:

@@ -37,9 +37,9 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float):
         return json_number(value)
     if isinstance(value, Mapping):
-        return {str(key): json_values(each) for key, each in value.items()}
+        return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [json_values(each) for each in value]
+        return [json_values(item) for item in value]
     return value
 
 

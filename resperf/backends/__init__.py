@@ -53,12 +53,12 @@ def known_settings(row: targets.Target, settings: Iterable[str]) -> Collection[s
     ResperfError
         If one of these is none; if the backend cannot be imported, as `Target.load`.
     """
-    known = inspect.signature(row.load("backend")).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
-    unknown = [] if takes_any else [name for name in settings if name not in known]
+    parameters = inspect.signature(row.load("backend")).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if takes_any else [name for name in settings if name not in parameters]
     if unknown:
         raise ResperfError(
             f"framework {row.framework} on {row.device_class} has no setting "
-            f"{', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
+            f"{', '.join(map(repr, unknown))}; it has: {', '.join(parameters)}"
         )
-    return known
+    return parameters

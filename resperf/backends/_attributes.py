@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 Make = Callable[[Operator], Function]
 
 
-def constant(operator: Operator, place: int, otherwise: Any = None) -> Any:
+def constant(operator: Operator, position: int, otherwise: Any = None) -> Any:
     """Return the value of a constant input as a number or a list.
 
     Raises
@@ -21,15 +21,15 @@ def constant(operator: Operator, place: int, otherwise: Any = None) -> Any:
     UnsupportedError
         If the network computes it.
     """
-    if not operator.has_input(place):
+    if not operator.has_input(position):
         return otherwise
-    value = operator.operand(place).value
+    value = operator.operand(position).value
     if value is None:
-        raise UnsupportedError(f"{operator.op}: input {place} is computed by the network")
+        raise UnsupportedError(f"{operator.op}: input {position} is computed by the network")
     return value.item() if value.ndim == 0 or value.size == 1 else value.tolist()
 
 
 def attribute(operator: Operator | Node, name: str, otherwise: Any) -> Any:
     """Return an attribute; texts are str."""
-    found = operator.attributes.get(name, otherwise)
-    return found.decode() if isinstance(found, bytes) else found
+    value = operator.attributes.get(name, otherwise)
+    return value.decode() if isinstance(value, bytes) else value

@@ -38,11 +38,11 @@ def chained(layers: Sequence[Layer]) -> Network:
         nodes.append(Node(name, op, "", (before, *weights), (f"{name}_out",), attributes))
         tensors[f"{name}_out"] = Tensor(f"{name}_out", shape, "float32")
 
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         kernel = layer.as_onnx_node()
         if nodes and len(tensors[nodes[-1].outputs[0]].shape) > len(kernel.input_shape):
             add("Flatten", kernel.input_shape, (), axis=1)
-        weights = [f"w{place}_{i}" for i in range(len(kernel.weight_shapes))]
+        weights = [f"w{index}_{i}" for i in range(len(kernel.weight_shapes))]
         for name, shape in zip(weights, kernel.weight_shapes, strict=True):
             tensors[name] = Tensor(name, shape, "float32", is_weight=True)
         add(kernel.op, kernel.output_shape, weights, **kernel.attributes)
@@ -78,12 +78,12 @@ def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> di
     chains = [chained(mixed_layers(batch)) for batch in CHAIN_BATCHES]
     lowered = [lower(chain, backend.setting(), backend.platform()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
-    passed_mb = [inter_layer_bytes(each) / 1e6 for each in layers]
+    passed_mb = [inter_layer_bytes(chain_layers) / 1e6 for chain_layers in layers]
     excess_ms = [
-        _excess_ms(backend, build, chain, each)
+        _excess_ms(backend, build, chain, chain_layers)
         - costs["call_ms"]
-        - costs["reshape_ms"] * (len(nodes) - len(each))
-        for chain, nodes, each in zip(chains, lowered, layers, strict=True)
+        - costs["reshape_ms"] * (len(nodes) - len(chain_layers))
+        for chain, nodes, chain_layers in zip(chains, lowered, layers, strict=True)
     ]
     per_mb = max((excess_ms[1] - excess_ms[0]) / (passed_mb[1] - passed_mb[0]), 0.0)
     overhead_ms_per_layer = max((excess_ms[0] - per_mb * passed_mb[0]) / len(layers[0]), 0.0)

@@ -45,7 +45,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
         Values of the model's external initializers, different for each copy, and of its inputs.
     """
     inputs, kernel_weights = inputs_of_kernel(kernel), weights_of_kernel(kernel)
-    constants = ["" if each is None else f"constant{i}" for i, each in enumerate(kernel.constants)]
+    constants = ["" if ints is None else f"constant{i}" for i, ints in enumerate(kernel.constants)]
     nodes, initializers, weights = [], [], {}
     kernel_bytes = sum(
         math.prod(shape) * DTYPE_BYTES.get(dtype, 4) for shape, dtype in kernel_weights

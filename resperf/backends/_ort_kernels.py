@@ -61,9 +61,9 @@ def kernel_of(layer: Layer, block: int, *, half_precision: bool = False) -> Kern
     copied = half_precision or layer.kind in COPYING_KINDS
     unknown = types & ({"bfloat16"} if copied else {"float16", "bfloat16"})
     if unknown:
-        known = "float32 and float16" if half_precision else "float32"
+        dtypes = "float32 and float16" if half_precision else "float32"
         raise UnsupportedError(
-            f"ONNX Runtime's kernels are measured in {known} here, not in {', '.join(unknown)}"
+            f"ONNX Runtime's kernels are measured in {dtypes} here, not in {', '.join(unknown)}"
         )
     try:
         kernel = (

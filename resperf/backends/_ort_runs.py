@@ -11,46 +11,46 @@ import numpy.typing as npt
 import onnxruntime
 
 from resperf.backends._values import network_input
-from resperf.errors import UnsupportedError, first_line, says_no_memory
+from resperf.errors import UnsupportedError, first_line, is_out_of_memory
 
 
 @dataclass(frozen=True)
-class Place:
+class Device:
     """Where values are: in the host's memory, or in a GPU's.
 
     Attributes
     ----------
-    device : str
+    kind : str
         ONNX Runtime's word: ``"cpu"`` or ``"cuda"``.
     number : int
     """
 
-    device: str = "cpu"
+    kind: str = "cpu"
     number: int = 0
 
     @property
     def is_host(self) -> bool:
         """Whether host arrays need no copy."""
-        return self.device == "cpu"
+        return self.kind == "cpu"
 
     def value(self, array: npt.NDArray[Any]) -> Any:
         """Make a value of a host array: shared on the host, copied to a GPU."""
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.device, self.number)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.kind, self.number)
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """Make a value without content."""
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-            shape, np.dtype(dtype), self.device, self.number
+            shape, np.dtype(dtype), self.kind, self.number
         )
 
 
-HOST = Place()
+HOST = Device()
 
 
 def as_resperf_error(error: Exception, name: str) -> BaseException:
     """Turn what ONNX Runtime raised into an error of ours, or a lack of memory into MemoryError."""
     text = first_line(error)
-    if says_no_memory(text):
+    if is_out_of_memory(text):
         return MemoryError(f"{name} does not fit into memory: {text}")
     return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
 
@@ -65,7 +65,7 @@ class BoundSession:
         Values of the inputs.
     name : str
         For messages.
-    place : Place
+    device : Device
     output : tuple of (shape, dtype), optional
         Of the only output, which is then written to the same memory by each run. Else ONNX Runtime
         allocates outputs: on a GPU once, since a CUDA graph writes to the memory of its first run.
@@ -76,36 +76,36 @@ class BoundSession:
         session: Any,
         host: Mapping[str, npt.NDArray[Any]],
         name: str,
-        place: Place = HOST,
+        device: Device = HOST,
         output: tuple[Sequence[int], str] | None = None,
     ) -> None:
-        self._session, self._host, self._place = session, host, place
+        self._session, self._host, self._device = session, host, device
         self._binding = session.io_binding()
         self._values: dict[str, Any] = {}
-        for each, array in host.items():
-            self._bind(each, array)
+        for input_name, array in host.items():
+            self._bind(input_name, array)
         outputs = [value.name for value in session.get_outputs()]
-        for each in outputs:
+        for output_name in outputs:
             if output is None:
-                self._binding.bind_output(each, place.device, place.number)
+                self._binding.bind_output(output_name, device.kind, device.number)
             else:
-                self._binding.bind_ortvalue_output(each, place.empty(*output))
+                self._binding.bind_ortvalue_output(output_name, device.empty(*output))
         try:
             self.run()
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise as_resperf_error(error, name) from error
-        if not place.is_host:
-            for each, value in zip(outputs, self._binding.get_outputs(), strict=True):
-                self._binding.bind_ortvalue_output(each, value)
+        if not device.is_host:
+            for output_name, value in zip(outputs, self._binding.get_outputs(), strict=True):
+                self._binding.bind_ortvalue_output(output_name, value)
 
     def _bind(self, name: str, array: npt.NDArray[Any]) -> None:
-        self._values[name] = self._place.value(array)
+        self._values[name] = self._device.value(array)
         self._binding.bind_ortvalue_input(name, self._values[name])
 
     def run(self) -> None:
         """Run the session to its end."""
         self._session.run_with_iobinding(self._binding)
-        if not self._place.is_host:
+        if not self._device.is_host:
             self._binding.synchronize_outputs()
 
     def preprocess(self, names: Sequence[str] | None = None) -> None:
@@ -117,11 +117,11 @@ class BoundSession:
             Of the inputs; all by default.
         """
         for name in self._host if names is None else names:
-            if self._place.is_host:
+            if self._device.is_host:
                 self._bind(name, self._host[name])
             else:
                 self._values[name].update_inplace(self._host[name])
-        if not self._place.is_host:
+        if not self._device.is_host:
             self._binding.synchronize_inputs()
 
     def postprocess(self) -> list[npt.NDArray[Any]]:

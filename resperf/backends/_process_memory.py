@@ -47,7 +47,7 @@ def _tidy() -> None:
 
 
 def _read(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
-    if found is None:
+    match = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
+    if match is None:
         raise OSError(f"{_STATUS} has no {name}")
-    return int(found[1]) * _KIB
+    return int(match[1]) * _KIB

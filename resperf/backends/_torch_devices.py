@@ -17,7 +17,7 @@ from resperf.errors import (
     ResperfError,
     UnsupportedError,
     first_line,
-    says_no_memory,
+    is_out_of_memory,
     silent_stderr,
 )
 from resperf.targets import device_number
@@ -37,7 +37,7 @@ class Cpu:
 
     Attributes
     ----------
-    place : torch.device
+    torch_device : torch.device
     provider : str
     libraries : str
         What several processes exchange tensors by, as ``init_process_group`` takes it; the last
@@ -48,7 +48,7 @@ class Cpu:
     libraries = "gloo"
 
     def __init__(self) -> None:
-        self.place = torch.device("cpu")
+        self.torch_device = torch.device("cpu")
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Time work as the device does it, without what the host needs to start it.
@@ -65,13 +65,13 @@ class Cpu:
 
     def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
         """Time forced copies: ``from_numpy`` alone is a view."""
-        return WallClock(lambda: [each.clone(memory_format=memory_format(each)) for each in arrays])
+        return WallClock(lambda: [x.clone(memory_format=memory_format(x)) for x in arrays])
 
     def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
         """Time forced copies: ``numpy()`` alone is a view."""
-        given = [each.detach() for each in outputs()]
+        given = [tensor.detach() for tensor in outputs()]
         return WallClock(
-            lambda: [each.clone(memory_format=torch.contiguous_format) for each in given]
+            lambda: [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         )
 
     def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
@@ -116,7 +116,7 @@ class Filler:
         torch.cuda._sleep(int(time_ms * self._cycles_per_ms))
 
 
-def _place(number: int) -> torch.device:
+def _torch_device(number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
@@ -186,7 +186,7 @@ class Cuda:
             raise ResperfError(
                 f"no device {word}: this machine has {count}, from cuda:0 to cuda:{count - 1}"
             )
-        self.place = _place(number)
+        self.torch_device = _torch_device(number)
         torch.cuda.set_device(number)
         self._filler = Filler()
 
@@ -209,22 +209,22 @@ class Cuda:
 
     def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
         """Time copies from pinned memory between events."""
-        pinned = [each.pin_memory() for each in arrays]
+        pinned = [tensor.pin_memory() for tensor in arrays]
         return EventTimer(
             lambda: [
-                each.to(self.place, non_blocking=True, memory_format=memory_format(each))
-                for each in pinned
+                tensor.to(self.torch_device, non_blocking=True, memory_format=memory_format(tensor))
+                for tensor in pinned
             ]
         )
 
     def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
         """Time copies into pinned memory between events."""
-        given = [each.detach() for each in outputs()]
-        hosts = [torch.empty_like(each, device="cpu").pin_memory() for each in given]
+        given = [tensor.detach() for tensor in outputs()]
+        hosts = [torch.empty_like(tensor, device="cpu").pin_memory() for tensor in given]
 
         def copy() -> None:
-            for host, each in zip(hosts, given, strict=True):
-                host.copy_(each, non_blocking=True)
+            for host, tensor in zip(hosts, given, strict=True):
+                host.copy_(tensor, non_blocking=True)
 
         return EventTimer(copy)
 
@@ -253,7 +253,7 @@ class Cuda:
         if size_bytes > free_bytes:
             raise MemoryError(
                 f"needs about {size_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free on "
-                f"{self.place}"
+                f"{self.torch_device}"
             )
 
     def dispatch_ms(self, run: Run, kernels: int) -> float:
@@ -270,6 +270,6 @@ Device = Cpu | Cuda
 
 def as_resperf_error(error: Exception, what: str) -> Exception:
     """Turn PyTorch's error into one of ours, or a lack of memory into MemoryError."""
-    if isinstance(error, torch.OutOfMemoryError) or says_no_memory(str(error)):
+    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(str(error)):
         return MemoryError(f"{what} does not fit into memory: {first_line(error)[:200]}")
     return UnsupportedError(f"PyTorch cannot run {what}: {first_line(error)[:200]}")

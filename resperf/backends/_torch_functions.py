@@ -98,8 +98,8 @@ def _clip(operator: Operator) -> Function:
     low = attribute(operator, "min", None)
     high = attribute(operator, "max", None)
     if operator.opset >= 11:
-        bounds = [each for each in operator.inputs[1:3] if each is not None]
-        if any(each.value is None for each in bounds):
+        bounds = [bound for bound in operator.inputs[1:3] if bound is not None]
+        if any(bound.value is None for bound in bounds):
             return lambda x, low=None, high=None: torch.clamp(x, low, high)
         low, high = constant(operator, 1), constant(operator, 2)
     if (low, high) in ((0, 6), (-1, 1)):
@@ -205,7 +205,7 @@ def _prepare_product(operator: Operator, weights: Sequence[Any]) -> list[Any]:
 def _fused_product(operator: Operator) -> Function:
     alpha = float(attribute(operator, "alpha", 1.0))
     names = ("transBatchA", "transA", "transBatchB", "transB")
-    batch_a, matrix_a, batch_b, matrix_b = (bool(attribute(operator, each, 0)) for each in names)
+    batch_a, matrix_a, batch_b, matrix_b = (bool(attribute(operator, name, 0)) for name in names)
 
     def plain(matrix: Any, batch: bool, turned: bool) -> Any:
         matrix = matrix.movedim(0, -2) if batch else matrix
@@ -336,7 +336,7 @@ def _heads_attention(operator: Operator) -> Function:
     def run(query: Any, key: Any, value: Any, *others: Any) -> Any:
         mask = others[2] if len(others) > 2 else None
         query, key, value = (
-            each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (query, key, value)
+            tensor.unflatten(2, (heads, -1)).transpose(1, 2) for tensor in (query, key, value)
         )
         return attend(query, key, value, attn_mask=mask)
 
@@ -381,7 +381,7 @@ def _norm_of(order: int) -> Function:
     return lambda x, axes, keep: torch.linalg.vector_norm(x, order, axes, keepdim=keep)
 
 
-def _place(function: Function) -> Make:
+def _arg(function: Function) -> Make:
     def make(operator: Operator) -> Function:
         if attribute(operator, "select_last_index", 0):
             raise UnsupportedError(f"{operator.op} of the last index does not exist in PyTorch")
@@ -446,7 +446,7 @@ _FUNCTIONS: Mapping[str, Make] = {
     "ReduceL2": _reduction(_norm_of(2)), "ReduceLogSumExp": _reduction(torch.logsumexp),
     "ReduceSumSquare": _reduction(lambda x, axes, keep: torch.sum(x * x, axes, keep)),
     "ReduceLogSum": _reduction(lambda x, axes, keep: torch.log(torch.sum(x, axes, keep))),
-    "ArgMax": _place(torch.argmax), "ArgMin": _place(torch.argmin), "CumSum": _cumsum,
+    "ArgMax": _arg(torch.argmax), "ArgMin": _arg(torch.argmin), "CumSum": _cumsum,
     "TopK": _top_k,
     **dict.fromkeys(("Identity", "Dropout"), _always(lambda x, *_: x)),
     **SHAPES,

@@ -56,28 +56,28 @@ class TorchLayer:
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """Types of first input, weights and extras."""
-        return tuple(TYPES[each] for each in self.kernel.input_dtypes)
+        return tuple(TYPES[dtype] for dtype in self.kernel.input_dtypes)
 
     def format_of(self, tensor: Any) -> torch.memory_format:
         """Return the memory format of a tensor of this layer."""
         last = self.channels_last and tensor.ndim == 4
         return torch.channels_last if last else torch.contiguous_format
 
-    def first_input(self, place: torch.device) -> Any:
+    def first_input(self, device: torch.device) -> Any:
         """Make up the first input."""
-        return self._made(0, self.kernel.input_shape, place)
+        return self._input_values(0, self.kernel.input_shape, device)
 
-    def others(self, place: torch.device, extras: Sequence[Any] = ()) -> list[Any]:
+    def others(self, device: torch.device, extras: Sequence[Any] = ()) -> list[Any]:
         """Return the inputs after the first of one copy, with new weights.
 
         Parameters
         ----------
-        place : torch.device
+        device : torch.device
         extras : sequence of Tensor
             What all copies share (`extras`).
         """
         weights = [
-            self._made(1 + index, shape, place)
+            self._input_values(1 + index, shape, device)
             for index, shape in enumerate(self.kernel.weight_shapes)
         ]
         given = [None, *weights, *extras]
@@ -88,28 +88,28 @@ class TorchLayer:
             rest.pop()
         return prepared(self.operator, rest) if rest else rest
 
-    def extras(self, place: torch.device) -> list[Any]:
+    def extras(self, device: torch.device) -> list[Any]:
         """Make up the further computed inputs, which all copies share."""
         count = 1 + len(self.kernel.weight_shapes)
-        made = [
-            self._made(count + index, shape, place)
+        extras = [
+            self._input_values(count + index, shape, device)
             for index, shape in enumerate(self.kernel.extra_shapes)
         ]
         if self.kernel.index_bound:
             shape = self.kernel.extra_shapes[0]
             indices = spread_indices(math.prod(shape), self.kernel.index_bound).reshape(shape)
-            made[0] = torch.from_numpy(indices).to(place)
-        return made
+            extras[0] = torch.from_numpy(indices).to(device)
+        return extras
 
     def trained(self, others: Sequence[Any]) -> list[Any]:
         """Return the weights among the inputs after the first that an optimizer updates."""
-        return [each for index, each in enumerate(others) if self._is_trained(index, each)]
+        return [value for index, value in enumerate(others) if self._is_trained(index, value)]
 
     def with_trained(self, others: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
         """Return the inputs after the first with weights changed that an optimizer updates."""
         return [
-            change(each) if self._is_trained(index, each) else each
-            for index, each in enumerate(others)
+            change(value) if self._is_trained(index, value) else value
+            for index, value in enumerate(others)
         ]
 
     def _is_trained(self, index: int, value: Any) -> bool:
@@ -120,8 +120,8 @@ class TorchLayer:
         own = self.operator.op in _GATED or self.order[1 + index] in weights
         return own and 1 + index not in fixed
 
-    def _made(self, position: int, shape: Sequence[int], place: torch.device) -> Any:
-        values = made_up(shape, self.dtypes[position], place)
+    def _input_values(self, position: int, shape: Sequence[int], device: torch.device) -> Any:
+        values = made_up(shape, self.dtypes[position], device)
         if self.kernel.positive and values.is_floating_point():
             values = values.abs() + 0.5
         if position in STATISTICS.get(self.operator.op, ()):
@@ -129,10 +129,10 @@ class TorchLayer:
         return values.contiguous(memory_format=self.format_of(values))
 
 
-def made_up(shape: Sequence[int], dtype: torch.dtype, place: torch.device) -> Any:
+def made_up(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Any:
     """Make a tensor: small floats, integers from 1 to 8, alternating booleans."""
     count = math.prod(shape)
-    block = torch.randn(min(max(count, 1), _BLOCK), device=place)
+    block = torch.randn(min(max(count, 1), _BLOCK), device=device)
     if dtype == torch.bool:
         values = block > 0
     elif dtype.is_floating_point:
@@ -179,15 +179,15 @@ def _as_operator(kernel: Kernel) -> tuple[Operator, tuple[int, ...]]:
     shapes = (kernel.input_shape, *kernel.weight_shapes, *kernel.extra_shapes)
     fixed = len(kernel.weight_shapes)
     given: list[Operand | None] = [
-        Operand(shape, dtype, is_fixed=0 < place <= fixed)
-        for place, (shape, dtype) in enumerate(zip(shapes, kernel.input_dtypes, strict=True))
+        Operand(shape, dtype, is_fixed=0 < position <= fixed)
+        for position, (shape, dtype) in enumerate(zip(shapes, kernel.input_dtypes, strict=True))
     ]
     order = kernel.order or tuple(range(len(given)))
     constants = [
-        None if each is None else Operand((len(each),), "int64", np.array(each), is_fixed=True)
-        for each in kernel.constants
+        None if ints is None else Operand((len(ints),), "int64", np.array(ints), is_fixed=True)
+        for ints in kernel.constants
     ]
-    inputs = (*(given[place] if place >= 0 else None for place in order), *constants)
+    inputs = (*(given[position] if position >= 0 else None for position in order), *constants)
     beyond = tuple(range(len(given), len(given) + len(constants)))
     operator = Operator(
         kernel.op, kernel.attributes, inputs, (kernel.output_shape,) * (1 + kernel.more_outputs)

@@ -47,14 +47,14 @@ def buckets(sizes_bytes: Sequence[int]) -> list[int]:
     sizes_bytes : sequence of int
         Of the weights, in the network's order; gradients of the last are ready first.
     """
-    found: list[int] = []
+    full_buckets: list[int] = []
     filled = 0
     for size in reversed(sizes_bytes):
         filled += size
-        if filled >= (BUCKET_BYTES if found else FIRST_BUCKET_BYTES):
-            found.append(filled)
+        if filled >= (BUCKET_BYTES if full_buckets else FIRST_BUCKET_BYTES):
+            full_buckets.append(filled)
             filled = 0
-    return [*found, filled] if filled else found
+    return [*full_buckets, filled] if filled else full_buckets
 
 
 class _Together:
@@ -99,14 +99,14 @@ class Member(TorchBackend):
 
     def _trained_network(self, module: TorchNetwork, whole: Any, inputs: Sequence[Any]) -> Built:  # noqa: ARG002 -- compiled by nobody
         """Build a network in this process alone, as far as that goes."""
-        weights = [each for each in module.parameters() if each.requires_grad]
-        outputs = [each for each in module(*inputs) if each.requires_grad]
+        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        outputs = [output for output in module(*inputs) if output.requires_grad]
         if not outputs:
             raise UnsupportedError("PyTorch computes no gradient of its results")
-        found = torch.autograd.grad(
-            outputs, weights, [torch.ones_like(each) for each in outputs], allow_unused=True
+        gradients = torch.autograd.grad(
+            outputs, weights, [torch.ones_like(output) for output in outputs], allow_unused=True
         )
-        for weight, gradient in zip(weights, found, strict=True):
+        for weight, gradient in zip(weights, gradients, strict=True):
             # DistributedDataParallel would wait for it forever.
             weight.requires_grad_(gradient is not None)
         self._alone = module, inputs
@@ -120,12 +120,12 @@ class Member(TorchBackend):
         # Constants of the file, such as shapes, are no statistics.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module,
-            [name for name, each in module.named_buffers()
-             if not (each.is_floating_point() and each.ndim)],
+            [name for name, buffer in module.named_buffers()
+             if not (buffer.is_floating_point() and buffer.ndim)],
         )  # fmt: skip
         shared = DistributedDataParallel(module)
         built = super()._trained_network(module, shared, inputs)
-        weights = [each for each in module.parameters() if each.requires_grad]
+        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
         phases = {
             **built.phases,
@@ -139,14 +139,14 @@ class Member(TorchBackend):
         """Return what sums as many bytes as the gradients have, in the same pieces."""
         dtype = weights[0].dtype
         pieces = [
-            torch.zeros(size // dtype.itemsize, dtype=dtype, device=self._device.place)
-            for size in buckets([size_bytes([each]) for each in weights])
+            torch.zeros(size // dtype.itemsize, dtype=dtype, device=self._device.torch_device)
+            for size in buckets([size_bytes([weight]) for weight in weights])
         ]
 
         def exchange() -> None:
-            waiting = [distributed.all_reduce(each, async_op=True) for each in pieces]
-            for each in waiting:
-                each.wait()
+            waiting = [distributed.all_reduce(piece, async_op=True) for piece in pieces]
+            for work in waiting:
+                work.wait()
 
         return exchange
 
@@ -192,10 +192,10 @@ def _error_of_building(
         mine = error
     every: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(every, mine, group=member.hosts)
-    found: Exception | None = next(filter(None, every), None)
-    if found is not None and built is not None:
+    first_error: Exception | None = next(filter(None, every), None)
+    if first_error is not None and built is not None:
         built.close()
-    return found
+    return first_error
 
 
 @record  # type: ignore[untyped-decorator]  # torch is not typed here

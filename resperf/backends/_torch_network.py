@@ -51,7 +51,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         As PyTorch runs it (`resperf.lowering.torch.as_run`).
     weights : mapping of str to ndarray
         Values of constants; those that are absent are made up.
-    place : torch.device
+    device : torch.device
     channels_last : bool
         Whether images and their filters lie in memory with channels last.
     training : bool
@@ -67,13 +67,13 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self,
         network: Network,
         weights: Mapping[str, Array],
-        place: torch.device,
+        device: torch.device,
         *,
         channels_last: bool = False,
         training: bool = False,
     ) -> None:
         super().__init__()
-        self._place, self._last = place, channels_last
+        self._device, self._last = device, channels_last
         self._network, self._weights = network, weights
         self._slots: dict[str, int] = {}
         self._values: list[Any] = []
@@ -96,8 +96,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         for step in self._steps:
             result = step.function(*[values[slot] for slot in step.reads])
             if isinstance(result, (tuple, list)):
-                for slot, each in zip(step.writes, result, strict=False):
-                    values[slot] = each
+                for slot, output in zip(step.writes, result, strict=False):
+                    values[slot] = output
             else:
                 values[step.writes[0]] = result
             for slot in step.frees:
@@ -113,13 +113,13 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     def _slot(self, name: str) -> int:
         if name not in self._slots:
             if name not in self._variable:
-                return self._keep(name, self._constant(name))
+                return self._register(name, self._constant(name))
             self._slots[name] = len(self._values)
             self._values.append(None)
         return self._slots[name]
 
-    def _keep(self, name: str, value: Any, *, fixed: bool = False) -> int:
-        """Hold a constant: floats with axes as a parameter."""
+    def _register(self, name: str, value: Any, *, fixed: bool = False) -> int:
+        """Register a constant: floats with axes as a parameter."""
         if name not in self._slots:
             if value is not None:
                 trained = value.is_floating_point() and value.ndim > 0 and not fixed
@@ -142,12 +142,12 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         if value is None:
             if tensor is None:
                 raise UnsupportedError(f"the shape of {name!r} is not known")
-            made = made_up(tensor.shape, _type_of(tensor.dtype, name), self._place)
-            return made.contiguous(memory_format=self.format_of(made))
-        made = _tensor(np.asarray(value)).to(self._place)
-        if tensor is not None and made.is_floating_point():
-            made = made.to(_type_of(tensor.dtype, name))
-        return made.contiguous(memory_format=self.format_of(made))
+            data = made_up(tensor.shape, _type_of(tensor.dtype, name), self._device)
+            return data.contiguous(memory_format=self.format_of(data))
+        data = _tensor(np.asarray(value)).to(self._device)
+        if tensor is not None and data.is_floating_point():
+            data = data.to(_type_of(tensor.dtype, name))
+        return data.contiguous(memory_format=self.format_of(data))
 
     def format_of(self, tensor: Any) -> torch.memory_format:
         """Return the memory format of an input or a filter."""
@@ -167,10 +167,10 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             fixed = STATISTICS.get(node.op, ())
             # Of their own: an untrained network's file may have one constant as bias and mean.
             return function, [
-                self._keep(f"statistics {name}", self._constant(name), fixed=True)
-                if place in fixed and name not in self._variable
+                self._register(f"statistics {name}", self._constant(name), fixed=True)
+                if position in fixed and name not in self._variable
                 else self._slot(name)
-                for place, name in enumerate(node.inputs)
+                for position, name in enumerate(node.inputs)
             ]
         except LayerError as error:
             raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
@@ -183,10 +183,10 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         # What the network computes is no tensor yet: its name stands for it.
         given = [name if name in self._variable else self._constant(name) for name in rest]
         return [
-            self._slot(each)
-            if isinstance(each, str)
-            else self._keep(f"{node.op} {place} {rest}", each)
-            for place, each in enumerate(prepared(operator, given))
+            self._slot(weight)
+            if isinstance(weight, str)
+            else self._register(f"{node.op} {index} {rest}", weight)
+            for index, weight in enumerate(prepared(operator, given))
         ]
 
     def _operator(self, node: Node) -> Operator:
@@ -223,18 +223,18 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     def _plan(self, nodes: Sequence[Node], readings: Sequence[tuple[Function, list[int]]]) -> None:
         """Order the steps, and free each value behind its last reader."""
         last: dict[int, int] = {}
-        for place, (_, slots) in enumerate(readings):
-            last |= dict.fromkeys(slots, place)
+        for index, (_, slots) in enumerate(readings):
+            last |= dict.fromkeys(slots, index)
         kept = {*self._outputs, *(s for s, value in enumerate(self._values) if value is not None)}
-        for place, (node, (function, slots)) in enumerate(zip(nodes, readings, strict=True)):
+        for index, (node, (function, slots)) in enumerate(zip(nodes, readings, strict=True)):
             writes = tuple(self._written(node))
             unread = [slot for slot in writes if slot not in last]
-            frees = {slot for slot in (*slots, *unread) if last.get(slot, place) == place} - kept
+            frees = {slot for slot in (*slots, *unread) if last.get(slot, index) == index} - kept
             self._steps.append(_Step(function, tuple(slots), writes, tuple(frees)))
 
     def _written(self, node: Node) -> Iterator[int]:
-        for place, name in enumerate(node.outputs):
-            yield self._slot(name) if name else self._unused(f"{node.name} output {place}")
+        for index, name in enumerate(node.outputs):
+            yield self._slot(name) if name else self._unused(f"{node.name} output {index}")
 
     def _unused(self, name: str) -> int:
         self._variable.add(name)
@@ -247,12 +247,12 @@ def _equal_constants(network: Network) -> tuple[dict[str, str], list[Node]]:
     Each is a weight, or statistics, of its own in the network that was exported. Nodes are returned
     without these copies.
     """
-    made = {*network.inputs, *(name for node in network.nodes for name in node.outputs)}
+    variables = {*network.inputs, *(name for node in network.nodes for name in node.outputs)}
     same: dict[str, str] = {}
     nodes = []
     for node in network.nodes:
         source = node.inputs[0] if node.op == "Identity" else ""
-        if source and (source in same or source not in made):
+        if source and (source in same or source not in variables):
             same[node.outputs[0]] = same.get(source, source)
         else:
             nodes.append(node)
@@ -280,17 +280,17 @@ def host_inputs(network: Network) -> list[Any]:
     UnsupportedError
         If PyTorch has no such type.
     """
-    made = []
+    inputs = []
     for name in network.inputs:
         tensor = network.tensors[name]
         dtype = _type_of(tensor.dtype, name)
         if dtype.is_floating_point:
-            made.append(made_up(tensor.shape, dtype, torch.device("cpu")))
+            inputs.append(made_up(tensor.shape, dtype, torch.device("cpu")))
         else:
-            made.append(torch.ones(tensor.shape, dtype=dtype))
-    return made
+            inputs.append(torch.ones(tensor.shape, dtype=dtype))
+    return inputs
 
 
 def size_bytes(tensors: Sequence[Any]) -> int:
     """Return the bytes of tensors that lie in memory of their own."""
-    return sum(math.prod(each.shape) * each.element_size() for each in tensors if each is not None)
+    return sum(math.prod(x.shape) * x.element_size() for x in tensors if x is not None)

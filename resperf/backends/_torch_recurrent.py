@@ -12,7 +12,7 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 
 GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Cell -> place in ONNX of each of PyTorch's gates."""
+"""Cell -> index in ONNX of each of PyTorch's gates."""
 
 
 def recurrent(operator: Operator) -> Function:
@@ -33,8 +33,8 @@ def recurrent(operator: Operator) -> Function:
     def run(x: Any, *given: Any) -> Any:
         initial, weights = given[:2], given[2:]
         states = [
-            x.new_zeros((directions, batch, hidden)) if each is None else each
-            for each in initial[: 1 + two_states]
+            x.new_zeros((directions, batch, hidden)) if state is None else state
+            for state in initial[: 1 + two_states]
         ]
         first = states if two_states else states[0]
         y, *last = cell(x, first, weights, has_bias, 1, 0.0, False, directions == 2, False)
@@ -47,17 +47,17 @@ def prepare_recurrent(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     """Return both initial states, then matrices and biases of each direction in PyTorch's order."""
     given = [*weights, *[None] * 6]
     inputs, states, biases = given[:3]
-    if not all(each is None or isinstance(each, torch.Tensor) for each in given[:3]):
+    if not all(weight is None or isinstance(weight, torch.Tensor) for weight in given[:3]):
         raise UnsupportedError(f"{operator.op} with computed weights has no module")
     order = GATES[operator.op]
 
     def ordered(tensor: Any) -> Any:
         gates = tensor.chunk(len(order))
-        return torch.cat([gates[place] for place in order]).contiguous()
+        return torch.cat([gates[index] for index in order]).contiguous()
 
     flat = []
     for direction in range(inputs.shape[0]):
         flat += [ordered(inputs[direction]), ordered(states[direction])]
         if biases is not None:
-            flat += [ordered(each) for each in biases[direction].chunk(2)]
+            flat += [ordered(bias) for bias in biases[direction].chunk(2)]
     return [given[4], given[5], *flat]

@@ -71,8 +71,8 @@ def _pad(operator: Operator) -> Function:
     given = operator.numbers("pads", 1) or ()
     axes = operator.numbers("axes", 3) or tuple(range(rank))
     pairs = [(0, 0)] * rank
-    for place, axis in enumerate(axes):
-        pairs[axis % rank] = (int(given[place]), int(given[place + len(axes)]))
+    for index, axis in enumerate(axes):
+        pairs[axis % rank] = (int(given[index]), int(given[index + len(axes)]))
     mode = {"edge": "replicate", "wrap": "circular"}.get(
         word := str(attribute(operator, "mode", "constant")), word
     )
@@ -89,8 +89,8 @@ def _pad(operator: Operator) -> Function:
 def _gather(operator: Operator) -> Function:
     axis, indices = operator.axis(0), operator.operand(1)
     if not indices.shape and indices.value is not None:
-        place = int(indices.value)
-        return lambda x, _: x.select(axis, place)
+        index = int(indices.value)
+        return lambda x, _: x.select(axis, index)
     if axis == 0 and operator.operand(0).is_fixed and len(operator.operand(0).shape) == 2:
         return lambda table, rows: F.embedding(rows, table)
     before = (slice(None),) * axis

@@ -92,11 +92,11 @@ class RunningTeam:
         deadline = time.monotonic() + START_S
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
-                found, _ = listener.accept()
+                client, _ = listener.accept()
             except TimeoutError:
                 continue
-            found.setblocking(True)
-            return Connection(found.detach())
+            client.setblocking(True)
+            return Connection(client.detach())
         raise self._end("the processes did not meet in time")
 
     def network(
@@ -157,9 +157,9 @@ def main(*words: str) -> None:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         # Others fail because of one that was killed, and may write so before it is noticed.
-        for each, other in error.failures.items():
+        for other_rank, other in error.failures.items():
             if other.exitcode == -signal.SIGKILL:
-                rank, failure = each, other
+                rank, failure = other_rank, other
         how = failure.message.splitlines()[0]
         if failure.exitcode == -signal.SIGKILL:
             how = "killed by the system, probably out of memory"

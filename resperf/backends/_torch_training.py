@@ -61,7 +61,7 @@ class TorchStep(TrainingStep):
         self.forward()
         if not self._outputs:
             raise UnsupportedError("PyTorch computes no gradient of its results")
-        self._gradients = [torch.ones_like(each) for each in self._outputs]
+        self._gradients = [torch.ones_like(output) for output in self._outputs]
         self._optimizer = OPTIMIZERS[optimizer](weights, lr=RATE) if weights else None
         # The first step makes the optimizer's state.
         self.backward()
@@ -74,7 +74,7 @@ class TorchStep(TrainingStep):
 
     def forward(self) -> None:
         """Compute the outputs and keep what the backward pass needs."""
-        self._outputs = [each for each in self._forward() if each.requires_grad]
+        self._outputs = [output for output in self._forward() if output.requires_grad]
 
     def backward(self) -> None:
         """Compute all gradients."""
@@ -89,15 +89,15 @@ class TorchStep(TrainingStep):
 
     def clear(self) -> None:
         """Free the gradients and the outputs."""
-        for each in self._leaves:
-            each.grad = None
+        for leaf in self._leaves:
+            leaf.grad = None
         self._outputs = []
 
     def resident_bytes(self) -> int:
         """Return the bytes that are there between two steps."""
         states = [] if self._optimizer is None else self._optimizer.state.values()
         kept = [
-            each for state in states for each in state.values() if isinstance(each, torch.Tensor)
+            value for state in states for value in state.values() if isinstance(value, torch.Tensor)
         ]
         return size_bytes([*self._leaves, *self._gradients, *kept])
 

@@ -34,7 +34,7 @@ def _window(operator: Operator, kernel: Sequence[int]) -> tuple[Any, Any, list[t
 
 def apart(pads: Sequence[tuple[int, int]]) -> list[int]:
     """Return pads as `F.pad` takes them: of the last axis first."""
-    return [each for pair in reversed(pads) for each in pair]
+    return [pad for pair in reversed(pads) for pad in pair]
 
 
 def _conv(operator: Operator) -> Function:
@@ -76,8 +76,8 @@ def _conv_transpose(operator: Operator) -> Function:
 def _by_rank(name: str, rank: int) -> Function:
     if rank not in (1, 2, 3):
         raise UnsupportedError(f"{name} along {rank} axes does not exist in PyTorch")
-    found: Function = getattr(F, f"{name}{rank}d")
-    return found
+    function: Function = getattr(F, f"{name}{rank}d")
+    return function
 
 
 def _max_pool(operator: Operator) -> Function:

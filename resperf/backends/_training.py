@@ -19,16 +19,16 @@ MOMENTUM = 0.9
 """Of the optimizer ``momentum``."""
 
 
-def check_optimizer(name: str, known: Collection[str], framework: str) -> None:
+def check_optimizer(name: str, optimizers: Collection[str], framework: str) -> None:
     """Refuse an unknown optimizer; an empty name is inference.
 
     Raises
     ------
     ResperfError
     """
-    if name and name not in known:
+    if name and name not in optimizers:
         raise ResperfError(
-            f"no optimizer {name!r} in {framework}'s backend; it has {', '.join(known)}"
+            f"no optimizer {name!r} in {framework}'s backend; it has {', '.join(optimizers)}"
         )
 
 
@@ -79,13 +79,14 @@ class TrainingStep(ABC):
             ``timer(run, before)`` returns a sampler of the work ``run``; ``before`` is not timed.
         copies : int
         """
-        found: dict[str, Any] = {
+        samplers: dict[str, Any] = {
             "forward_ms": timer(self.forward, self.clear),
             "backward_ms": timer(self.backward, self._ready_to_go_back),
         }
         if self.has_weights:
-            found["update_ms"] = timer(self.update, self._ready_to_update)
-        found["step_ms"] = timer(self.step, self.clear)
+            samplers["update_ms"] = timer(self.update, self._ready_to_update)
+        samplers["step_ms"] = timer(self.step, self.clear)
         return {
-            name: Phase(sampler, divisor=copies, copies=copies) for name, sampler in found.items()
+            name: Phase(sampler, divisor=copies, copies=copies)
+            for name, sampler in samplers.items()
         }

@@ -168,17 +168,17 @@ class _Graph:
             name: (shape, "float32" if dtype == "bfloat16" else dtype)
             for name, (shape, dtype) in self._reads.items()
         }
-        made = kernel_values(self._kernel, inputs)
+        arrays = kernel_values(self._kernel, inputs)
         return {
             name: _bits(values) if self._reads[name][1] == "bfloat16" else values
-            for name, values in made.items()
+            for name, values in arrays.items()
         }
 
     def node(self, op: str, *inputs: str, more_outputs: int = 0, **attributes: object) -> str:
         """Add a node of this copy; return the name of its first output."""
         self._count += 1
         name = f"copy{self._copy}.{op}{self._count}"
-        results = [f"{name}.out", *(f"{name}.more{place}" for place in range(more_outputs))]
+        results = [f"{name}.out", *(f"{name}.more{index}" for index in range(more_outputs))]
         self._graph.node.append(helper.make_node(op, inputs, results, name, **attributes))
         return results[0]
 
@@ -208,12 +208,12 @@ class _Graph:
 
     def _own_weights(self) -> list[str]:
         names = []
-        for place, (shape, dtype) in enumerate(self._weights):
+        for index, (shape, dtype) in enumerate(self._weights):
             # The bias stays float32, and takes no part in the products.
             int8 = self._quantized and len(shape) > 1
-            name = f"w{self._copy}_{place}"
-            made = _made_up_weight(name, shape, "int8" if int8 else dtype, self._copy)
-            self._graph.initializer.append(made)
+            name = f"w{self._copy}_{index}"
+            weight = _made_up_weight(name, shape, "int8" if int8 else dtype, self._copy)
+            self._graph.initializer.append(weight)
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
             return self._bounds()
@@ -224,7 +224,7 @@ class _Graph:
 
     def _constants(self) -> list[str]:
         given = self._kernel.constants
-        return ["" if each is None else self.constant(np.array(each, np.int64)) for each in given]
+        return ["" if ints is None else self.constant(np.array(ints, np.int64)) for ints in given]
 
     def _scale(self) -> tuple[str, str]:
         """Add scale and zero point, which says that the type is int8."""
@@ -281,7 +281,7 @@ def _attention(graph: _Graph, names: Sequence[str]) -> str:
         return graph.node("Transpose", graph.node("Reshape", name, apart), perm=list(order))
 
     orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
-    q, k, v = (by_head(*each) for each in zip(given, shapes, orders, strict=False))
+    q, k, v = (by_head(*arguments) for arguments in zip(given, shapes, orders, strict=False))
     size = kernel.input_shape[2] // heads
     scores = graph.node("MatMul", q, k)
     scores = graph.node("Mul", scores, graph.constant(1 / math.sqrt(size)))

@@ -108,9 +108,9 @@ class Pinned:
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Self:
         """Make one with the bytes of an array."""
-        made = cls(values.nbytes)
-        ctypes.memmove(made.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
-        return made
+        buffer = cls(values.nbytes)
+        ctypes.memmove(buffer.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+        return buffer
 
     def free(self) -> None:
         """Free it."""

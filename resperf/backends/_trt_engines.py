@@ -18,7 +18,7 @@ from resperf.errors import (
     ResperfError,
     UnsupportedError,
     first_line,
-    says_no_memory,
+    is_out_of_memory,
 )
 
 try:
@@ -53,7 +53,7 @@ class _Log(tensorrt.ILogger):  # type: ignore[misc]
         """Return the error for what failed, with TensorRT's own words."""
         words = next(iter(self.errors), "TensorRT gives no reason").strip().splitlines()
         text = f"{what}: {words[0][:300] if words else ''}"
-        if any(map(says_no_memory, self.errors)):
+        if any(map(is_out_of_memory, self.errors)):
             return MemoryError(text)
         return UnsupportedError(text)
 
@@ -164,7 +164,7 @@ class Builder:
             if not parser.parse(model):
                 raise UnsupportedError(f"TensorRT cannot read {name}: {_parse_errors(parser)}")
             if plain_ends:
-                _keep_plain(network)
+                _use_linear_formats(network)
             config = self._config()
             cache = config.create_timing_cache(b"" if anew else self.timing_cache)
             config.set_timing_cache(cache, False)
@@ -195,16 +195,16 @@ def _typed_strongly() -> int:
     return 1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
 
 
-def _keep_plain(network: Any) -> None:
+def _use_linear_formats(network: Any) -> None:
     linear = 1 << int(tensorrt.TensorFormat.LINEAR)
-    for place in range(network.num_inputs):
-        network.get_input(place).allowed_formats = linear
-    for place in range(network.num_outputs):
-        network.get_output(place).allowed_formats = linear
+    for index in range(network.num_inputs):
+        network.get_input(index).allowed_formats = linear
+    for index in range(network.num_outputs):
+        network.get_output(index).allowed_formats = linear
 
 
 def _parse_errors(parser: Any) -> str:
-    errors = (parser.get_error(place) for place in range(parser.num_errors))
+    errors = (parser.get_error(index) for index in range(parser.num_errors))
     words = [f"{error.node_operator()}: {error.desc()}" for error in errors]
     return first_line(ValueError(words[0])) if words else "its parser gives no reason"
 
@@ -257,8 +257,8 @@ class Engine:
                     f"{self._name} into one kernel ({layer.name[:80]}), so that a copy has no time "
                     "of its own"
                 )
-        found = frozenset().union(*(layer.copies for layer in working))
-        missing = sorted(set(range(copies)) - found)
+        present = frozenset().union(*(layer.copies for layer in working))
+        missing = sorted(set(range(copies)) - present)
         if missing:
             raise UnsupportedError(
                 f"{len(missing)} of {copies} copies of {self._name} are not among the engine's "
@@ -280,8 +280,8 @@ class Engine:
         """
         engine = self._engine
         self._context = self._new_context()
-        for place in range(engine.num_io_tensors):
-            name = engine.get_tensor_name(place)
+        for index in range(engine.num_io_tensors):
+            name = engine.get_tensor_name(index)
             stem = _stem(name)
             if stem in self._buffers:
                 continue
@@ -318,8 +318,8 @@ class Engine:
         return context
 
     def _bind(self, context: Any) -> None:
-        for place in range(self._engine.num_io_tensors):
-            name = self._engine.get_tensor_name(place)
+        for index in range(self._engine.num_io_tensors):
+            name = self._engine.get_tensor_name(index)
             context.set_tensor_address(name, self._buffers[_stem(name)])
 
     def preprocess(self) -> None:

@@ -71,24 +71,24 @@ def network_model(
         _halve(model.graph, HALF_TYPES[precision])
         _convert_ends(model.graph, data_type_of(HALF_TYPES[precision]))
     names = {proto.name for proto in model.graph.initializer}
-    host = {each.name: _value_of(each) for each in model.graph.input if each.name not in names}
+    host = {proto.name: _value_of(proto) for proto in model.graph.input if proto.name not in names}
     return as_bytes(model, path.name), host
 
 
 def _value_of(given: ValueInfoProto) -> Array:
     """Make up the values of an input."""
     kind = given.type.tensor_type
-    shape = [each.dim_value for each in kind.shape.dim]
+    shape = [dim.dim_value for dim in kind.shape.dim]
     return network_input(given.name, shape, dtype_name(kind.elem_type))
 
 
 def _halve(graph: GraphProto, dtype: str) -> None:
     """Replace float32 by a shorter type everywhere, but for the scales of resizes."""
     scales = {
-        node.input[place]
+        node.input[index]
         for node in graph.node
-        for place in _FLOAT32_INPUTS.get(node.op_type, ())
-        if place < len(node.input)
+        for index in _FLOAT32_INPUTS.get(node.op_type, ())
+        if index < len(node.input)
     }
     for proto in graph.initializer:
         if proto.data_type == TensorProto.FLOAT and proto.name not in scales:
@@ -109,9 +109,9 @@ def _convert_ends(graph: GraphProto, half: int) -> None:
             if end.type.tensor_type.elem_type != TensorProto.FLOAT or end.name in weights:
                 continue
             inside, end.name = end.name, f"{end.name}.float32"
-            read, made = (inside, end.name) if is_output else (end.name, inside)
+            read, written = (inside, end.name) if is_output else (end.name, inside)
             to = TensorProto.FLOAT if is_output else half
-            cast = helper.make_node("Cast", [read], [made], f"{made} cast", to=to)
+            cast = helper.make_node("Cast", [read], [written], f"{written} cast", to=to)
             nodes.insert(len(nodes) if is_output else 0, cast)
     del graph.node[:]
     graph.node.extend(nodes)

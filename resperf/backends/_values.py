@@ -37,13 +37,13 @@ def inputs_of_kernel(kernel: Kernel) -> dict[str, Typed]:
     extras = enumerate(zip(kernel.extra_shapes, types, strict=True))
     return {
         "x": (kernel.input_shape, kernel.input_dtypes[0]),
-        **{f"extra{place}": extra for place, extra in extras},
+        **{f"extra{index}": extra for index, extra in extras},
     }
 
 
 def in_order(kernel: Kernel, given: Sequence[_T], absent: _T) -> list[_T]:
     """Arrange first input, weights and extras as the kernel's operator reads them."""
-    return [absent if place < 0 else given[place] for place in kernel.order or range(len(given))]
+    return [absent if i < 0 else given[i] for i in kernel.order or range(len(given))]
 
 
 def kernel_values(kernel: Kernel, inputs: Mapping[str, Typed]) -> dict[str, Array]:

@@ -66,7 +66,7 @@ class OnnxRuntimeBackend(Backend):
 
     name = "onnxruntime"
     half_precision = False
-    place = HOST
+    device = HOST
 
     def __init__(self, threads: int | None = None) -> None:
         self._set_threads(threads)
@@ -129,7 +129,7 @@ class OnnxRuntimeBackend(Backend):
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
         feeds = {value.name: filled_input(value) for value in session.get_inputs()}
-        bound = BoundSession(session, feeds, "the network", self.place)
+        bound = BoundSession(session, feeds, "the network", self.device)
         run = WallClock(bound.run)
         return Built.of_phases(
             WallClock(bound.preprocess), Phase(run), WallClock(bound.postprocess), run
@@ -200,7 +200,7 @@ class OnnxRuntimeBackend(Backend):
             f"{kernel.domain}:{kernel.op}",
         )
         output = kernel.output_shape, kernel.output_dtype or kernel.dtype
-        return BoundSession(session, host, model.graph.output[0].name, self.place, output)
+        return BoundSession(session, host, model.graph.output[0].name, self.device, output)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()

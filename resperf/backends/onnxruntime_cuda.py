@@ -19,7 +19,7 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._ort_runs import Place
+from resperf.backends._ort_runs import Device
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
@@ -68,7 +68,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
         self._word, self._block = device, 0
         if device.casefold().partition(":")[0] != "cuda":
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")
-        self.place = Place("cuda", device_number(device))
+        self.device = Device("cuda", device_number(device))
         self._precision = precision or PRECISIONS[0]
         if self._precision not in PRECISIONS:
             raise ResperfError(
@@ -110,7 +110,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
     def _started(self, model: bytes, options: Any) -> Any:
         """Start a session and check that the provider runs all of its nodes."""
         options.add_session_config_entry(_ASSIGNMENT, "1")
-        own = {"device_id": str(self.place.number), **self._options}
+        own = {"device_id": str(self.device.number), **self._options}
         try:
             session = onnxruntime.InferenceSession(
                 model, options, providers=[(CUDA, own)], enable_fallback=0

@@ -90,13 +90,13 @@ class TensorFlowBackend(Backend):
     ) -> None:
         self.threads = usable_threads(threads)
         check_optimizer(optimizer, OPTIMIZERS, "TensorFlow")
-        for what, value, known in (
+        for what, value, choices in (
             ("precision", precision, PRECISIONS),
             ("layout", layout, ("", LAYOUT)),
             ("compiled", compiled, COMPILED),
         ):
-            if value not in known:
-                words = ", ".join(filter(None, known))
+            if value not in choices:
+                words = ", ".join(filter(None, choices))
                 raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
         self._word, self._precision, self._optimizer = device, precision, optimizer
         _set_threads(self.threads)

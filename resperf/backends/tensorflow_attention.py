@@ -16,7 +16,7 @@ def multi_head_attention(builder: Builder, node: Node) -> Any:
     """Build ONNX Runtime's attention of projected (batch, tokens, heads x size) tensors."""
     _refuse_more(node)
     heads = int(node.attributes["num_heads"])
-    query, key, value = (_in_heads(builder.value(node, place), heads) for place in range(3))
+    query, key, value = (_in_heads(builder.value(node, position), heads) for position in range(3))
     return _joined(builder, node, _mixed(node, query, key, value))
 
 
@@ -25,7 +25,7 @@ def attention(builder: Builder, node: Node) -> Any:
     if node.domain:
         return _projected(builder, node)
     _refuse_more(node)
-    query, key, value = (builder.value(node, place) for place in range(3))
+    query, key, value = (builder.value(node, position) for position in range(3))
     if len(query.shape) == 3:
         by_query = int(node.attributes["q_num_heads"])
         by_key = int(node.attributes["kv_num_heads"])
@@ -33,7 +33,7 @@ def attention(builder: Builder, node: Node) -> Any:
         key, value = _in_heads(key, by_key), _in_heads(value, by_key)
     if query.shape[1] != key.shape[1]:
         repeats = query.shape[1] // key.shape[1]
-        key, value = (tf.repeat(each, repeats, axis=1) for each in (key, value))
+        key, value = (tf.repeat(tensor, repeats, axis=1) for tensor in (key, value))
     mixed = _mixed(node, query, key, value)
     if builder.rank(node, 0) == 4:
         return mixed
@@ -57,7 +57,7 @@ def _projected(builder: Builder, node: Node) -> Any:
 
 
 def _refuse_more(node: Node) -> None:
-    if any(has_input(node, place) for place in range(3, len(node.inputs))):
+    if any(has_input(node, position) for position in range(3, len(node.inputs))):
         raise refusal(node, "masks and past tokens")
 
 

@@ -73,7 +73,7 @@ class Builder:
         self._values: dict[tuple[str, bool], Any] = {}
         self.products: set[str] = set()
         self._constants: dict[tuple[str, int], int] = {}
-        self._places: dict[tuple[Any, ...], int] = {}
+        self._indices: dict[tuple[Any, ...], int] = {}
         self._folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
         graph = Rewriting(network)
@@ -111,24 +111,24 @@ class Builder:
         # A variable is read once.
         self.held = [tf.convert_to_tensor(x) for x in (held if weights is None else weights)]
         for name, value in zip(self.network.inputs, inputs, strict=True):
-            self._values[self._place(name)] = value
+            self._values[self._key(name)] = value
         for node in self.network.nodes:
-            made = build(self, node)
-            values = made if isinstance(made, tuple) else (made,)
+            result = build(self, node)
+            values = result if isinstance(result, tuple) else (result,)
             for name, value in zip(node.outputs, values, strict=False):
                 if name:
-                    self._values[self._place(name)] = value
-        found = [self._stored(name) for name in self.network.outputs]
+                    self._values[self._key(name)] = value
+        outputs = [self._stored(name) for name in self.network.outputs]
         self._values, self.held = {}, held
-        return found
+        return outputs
 
-    def _place(self, name: str) -> tuple[str, bool]:
+    def _key(self, name: str) -> tuple[str, bool]:
         return name, name in self.storage.images
 
     def _stored(self, name: str) -> Any:
         """Return a tensor as it is stored; a network may also end with one of its constants."""
-        if self._place(name) in self._values:
-            return self._values[self._place(name)]
+        if self._key(name) in self._values:
+            return self._values[self._key(name)]
         return tf.constant(self._array(self.network.tensors[name]))
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
@@ -147,13 +147,13 @@ class Builder:
     def value(self, node: Node, position: int) -> Any:
         """Return a node's input as a tensor, in the layout that the node reads."""
         name, as_image = node.inputs[position], self.reads_images(node)
-        if self._place(name) not in self._values:
+        if self._key(name) not in self._values:
             return self._constant_tensor(node, position, as_image)
         if self.rank(node, position) != 4:
             return self._values[name, False]
         if (name, as_image) not in self._values:
-            made, shape = self._values[self._place(name)], tensor_of(self.network, node, position)
-            self._values[name, as_image] = _converted(made, shape.shape, as_image)
+            stored, shape = self._values[self._key(name)], tensor_of(self.network, node, position)
+            self._values[name, as_image] = _converted(stored, shape.shape, as_image)
         return self._values[name, as_image]
 
     def stored(self, node: Node, position: int = 0) -> Any:
@@ -217,15 +217,15 @@ class Builder:
         self._constants[node.name, position] = self._held_at(what, array)
 
     def _held_at(self, what: tuple[Any, ...], array: Array) -> int:
-        if what not in self._places and not self._holds_values:
-            self._places[what] = len(self.held)
+        if what not in self._indices and not self._holds_values:
+            self._indices[what] = len(self.held)
             self.held.append(tf.TensorSpec(array.shape, array.dtype))
-        if what not in self._places:
-            made = tf.constant(array)
-            is_trained = self.training and made.dtype.is_floating and array.ndim
-            self._places[what] = len(self.held)
-            self.held.append(tf.Variable(made) if is_trained else made)
-        return self._places[what]
+        if what not in self._indices:
+            tensor = tf.constant(array)
+            is_trained = self.training and tensor.dtype.is_floating and array.ndim
+            self._indices[what] = len(self.held)
+            self.held.append(tf.Variable(tensor) if is_trained else tensor)
+        return self._indices[what]
 
     def constant(self, node: Node, position: int) -> Array:
         """Return a node's constant input in the file's layout.
@@ -295,8 +295,8 @@ class Builder:
         return scale.astype(dtype), (beta - mean * scale).astype(dtype)
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        places = [place for place in (1, 2) if has_input(node, place)]
-        return all(tensor_of(self.network, node, place).is_weight for place in places)
+        positions = [position for position in (1, 2) if has_input(node, position)]
+        return all(tensor_of(self.network, node, position).is_weight for position in positions)
 
     def _hold_product(self, node: Node) -> bool:
         """Capture matrix and bias of a product with fixed weights, if it is one."""
@@ -338,10 +338,10 @@ class Builder:
             return weights
         if node.attributes.get("transB", 0):
             weights[0] = weights[0].T
-        for place, factor in enumerate(("alpha", "beta")[: len(weights)]):
+        for index, factor in enumerate(("alpha", "beta")[: len(weights)]):
             if node.attributes.get(factor, 1.0) != 1.0:
-                scaled = weights[place] * np.float32(node.attributes[factor])
-                weights[place] = scaled.astype(weights[place].dtype)
+                scaled = weights[index] * np.float32(node.attributes[factor])
+                weights[index] = scaled.astype(weights[index].dtype)
         features_out = weights[0].shape[1]
         return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
 

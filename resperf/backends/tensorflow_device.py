@@ -93,8 +93,8 @@ class Device:
         def peak() -> float:
             tf.config.experimental.reset_memory_stats(self._allocator)
             run()
-            found = tf.config.experimental.get_memory_info(self._allocator)["peak"]
-            return float(found - before_bytes)
+            peak_bytes = tf.config.experimental.get_memory_info(self._allocator)["peak"]
+            return float(peak_bytes - before_bytes)
 
         return peak
 

@@ -21,7 +21,7 @@ def facts() -> FrameworkFacts:
     cudnn = build.get("cudnn_version", "")
     return FrameworkFacts(
         version=tf.__version__,
-        devices=("cpu", *(f"cuda:{place}" for place, _ in enumerate(cards))),
+        devices=("cpu", *(f"cuda:{number}" for number, _ in enumerate(cards))),
         cuda=str(build.get("cuda_version", "")),
         notes=(f"built for cuDNN {cudnn}",) if cudnn else (),
     )

@@ -100,7 +100,7 @@ def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
     """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
     network = _alone(kernel)
     builder = Builder(network, None)
-    held = [(tuple(each.shape), each.dtype.name) for each in builder.held]
+    held = [(tuple(spec.shape), spec.dtype.name) for spec in builder.held]
     activation = ACTIVATION_FUNCTIONS[kernel.activation]
     inputs = {
         name: (builder.stored_shape(name), dtype)
@@ -116,8 +116,8 @@ def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
     def extras() -> list[Array]:
         if residual:
             return [made_up(builder.stored_shape("y"), kernel.dtype)]
-        _, *made = kernel_values(kernel, inputs).values()
-        return made
+        _, *values = kernel_values(kernel, inputs).values()
+        return values
 
     return Operator(
         input_shape=builder.stored_shape("x"),
@@ -133,15 +133,15 @@ def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
 def _alone(kernel: Kernel) -> Network:
     """Return a network of a kernel alone; its weights are constants, its extras are inputs."""
     inputs = inputs_of_kernel(kernel)
-    weights = {f"w{place}": typed for place, typed in enumerate(weights_of_kernel(kernel))}
+    weights = {f"w{index}": typed for index, typed in enumerate(weights_of_kernel(kernel))}
     tensors = {
         name: Tensor(name, shape, dtype, is_weight=name in weights)
         for name, (shape, dtype) in (inputs | weights).items()
     }
     first, *extras = inputs
     read = in_order(kernel, [first, *weights, *extras], "")
-    for place, values in enumerate(kernel.constants):
-        read.append("" if values is None else f"constant{place}")
+    for index, values in enumerate(kernel.constants):
+        read.append("" if values is None else f"constant{index}")
         if values is not None:
             array = np.array(values, np.int64)
             tensors[read[-1]] = Tensor(read[-1], array.shape, "int64", array, is_weight=True)

@@ -93,10 +93,10 @@ def _computing_weights(network: Network) -> Network:
         for node in network.weight_nodes
         if node.op not in REMOVED_OPS and whole.tensors[node.outputs[0]].value is None
     ]
-    made = {name for node in computing for name in node.outputs}
+    computed = {name for node in computing for name in node.outputs}
     tensors = {
-        name: replace(each, is_weight=False) if name in made else each
-        for name, each in whole.tensors.items()
+        name: replace(tensor, is_weight=False) if name in computed else tensor
+        for name, tensor in whole.tensors.items()
     }
     return replace(whole, nodes=(*computing, *network.nodes), tensors=tensors)
 

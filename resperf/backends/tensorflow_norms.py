@@ -19,7 +19,7 @@ def batch_norm(builder: Builder, node: Node) -> Any:
     scale, shift = builder.scale_and_shift(node)
     rank = builder.rank(node, 0)
     if rank > 2 and not builder.reads_images(node):
-        scale, shift = (each.reshape(-1, *(1,) * (rank - 2)) for each in (scale, shift))
+        scale, shift = (array.reshape(-1, *(1,) * (rank - 2)) for array in (scale, shift))
     return builder.value(node, 0) * tf.constant(scale) + tf.constant(shift)
 
 
@@ -34,7 +34,7 @@ def _trained_batch_norm(builder: Builder, node: Node) -> Any:
         # One operation, which computes statistics in float32.
         y, *moved = tf.compat.v1.nn.fused_batch_norm(
             x,
-            *(tf.cast(each, tf.float32) for each in (scale, shift, *running)),
+            *(tf.cast(tensor, tf.float32) for tensor in (scale, shift, *running)),
             epsilon=epsilon,
             exponential_avg_factor=share,
         )
@@ -43,7 +43,7 @@ def _trained_batch_norm(builder: Builder, node: Node) -> Any:
         channels[builder.axis(node, 1)] = -1
         axes = [axis for axis, size in enumerate(channels) if size == 1]
         mean, variance = tf.nn.moments(x, axes, keepdims=True)
-        scale, shift = (tf.reshape(each, channels) for each in (scale, shift))
+        scale, shift = (tf.reshape(tensor, channels) for tensor in (scale, shift))
         y = tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)
         moved = [
             (1.0 - share) * old + share * tf.reshape(new, (-1,))
@@ -88,7 +88,7 @@ def instance_norm(builder: Builder, node: Node) -> Any:
     y = _normalised(builder.value(node, 0), axes, float(node.attributes.get("epsilon", 1e-5)))
     channels = [1] * rank
     channels[builder.axis(node, 1)] = -1
-    scale, shift = (tf.reshape(builder.value(node, place), channels) for place in (1, 2))
+    scale, shift = (tf.reshape(builder.value(node, position), channels) for position in (1, 2))
     return y * scale + shift
 
 

@@ -90,8 +90,8 @@ def _product(builder: Builder, node: Node) -> Any:
     """Build a product of computed matrices, with alpha, beta and the third input of a Gemm."""
     attributes = node.attributes
 
-    def operand(place: int, side: str) -> Any:
-        value = builder.value(node, place)
+    def operand(position: int, side: str) -> Any:
+        value = builder.value(node, position)
         if not attributes.get(f"transBatch{side}"):
             return value
         last = len(value.shape) - 1
@@ -311,8 +311,8 @@ def _reduce(function: Callable[..., Any]) -> Build:
 def _arg(function: Callable[..., Any]) -> Build:
     def make(builder: Builder, node: Node) -> Any:
         axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
-        found = function(builder.value(node, 0), axis=axis, output_type=tf.int64)
-        return tf.expand_dims(found, axis) if node.attributes.get("keepdims", 1) else found
+        indices = function(builder.value(node, 0), axis=axis, output_type=tf.int64)
+        return tf.expand_dims(indices, axis) if node.attributes.get("keepdims", 1) else indices
 
     return make
 
@@ -381,14 +381,14 @@ def _gather_elements(builder: Builder, node: Node) -> Any:
     """Return the element of each place at an axis: TensorFlow gathers along flattened rows."""
     axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
     x, indices = builder.value(node, 0), _indices(builder, node, axis)
-    return tf.gather_nd(x, _places(indices, axis))
+    return tf.gather_nd(x, _full_indices(indices, axis))
 
 
-def _places(indices: Any, axis: int) -> Any:
+def _full_indices(indices: Any, axis: int) -> Any:
     """Return the full position of what indices along one axis refer to."""
     grid = [
-        tf.cast(each, indices.dtype)
-        for each in tf.meshgrid(*(tf.range(size) for size in indices.shape), indexing="ij")
+        tf.cast(coordinate, indices.dtype)
+        for coordinate in tf.meshgrid(*(tf.range(size) for size in indices.shape), indexing="ij")
     ]
     grid[axis] = indices
     return tf.stack(grid, axis=-1)
@@ -414,7 +414,7 @@ def _scatter(builder: Builder, node: Node) -> Any:
     x, indices = builder.value(node, 0), builder.value(node, 1)
     if node.op != "ScatterND":
         axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
-        indices = _places(indices, axis)
+        indices = _full_indices(indices, axis)
     return _SCATTERS[how](x, indices, builder.value(node, 2))
 
 

@@ -35,22 +35,22 @@ def recurrent(builder: Builder, node: Node) -> tuple[Any, ...]:
     bias, hidden = builder.optional(node, 3), int(node.attributes["hidden_size"])
     direction = str(attribute(node, "direction", "forward"))
     count = 2 if node.op == "LSTM" else 1
-    found, last = [], []
-    for place in range(matrices.shape[0]):
-        backwards = direction == "reverse" or place == 1
+    outputs, last = [], []
+    for index in range(matrices.shape[0]):
+        backwards = direction == "reverse" or index == 1
         steps = tf.reverse(x, [0]) if backwards else x
         begin = tuple(
-            builder.value(node, 5 + i)[place] if has_input(node, 5 + i) else
+            builder.value(node, 5 + i)[index] if has_input(node, 5 + i) else
             tf.zeros((x.shape[1], hidden), x.dtype)
             for i in range(count)
         )  # fmt: skip
         states, end = _run(
-            _CELLS[node.op], steps, matrices[place], repeated[place],
-            None if bias is None else bias[place], begin,
+            _CELLS[node.op], steps, matrices[index], repeated[index],
+            None if bias is None else bias[index], begin,
         )  # fmt: skip
-        found.append(tf.reverse(states, [0]) if backwards else states)
+        outputs.append(tf.reverse(states, [0]) if backwards else states)
         last.append(end)
-    return tf.stack(found, axis=1), *(tf.stack(each) for each in zip(*last, strict=True))
+    return tf.stack(outputs, axis=1), *(tf.stack(state) for state in zip(*last, strict=True))
 
 
 def _run(
@@ -65,14 +65,14 @@ def _run(
     projected = tf.reshape(joined, (steps, batch, -1))
     states = tf.TensorArray(x.dtype, steps, element_shape=begin[0].shape)
 
-    def step(place: Any, state: State, written: Any) -> tuple[Any, State, Any]:
+    def step(index: Any, state: State, written: Any) -> tuple[Any, State, Any]:
         product = tf.matmul(state[0], repeated, transpose_b=True)
         product = product if again is None else tf.nn.bias_add(product, again)
-        state = cell(projected[place], state, product)
-        return place + 1, state, written.write(place, state[0])
+        state = cell(projected[index], state, product)
+        return index + 1, state, written.write(index, state[0])
 
     _, end, written = tf.while_loop(
-        lambda place, _state, _written: place < steps,
+        lambda index, _state, _written: index < steps,
         step,
         (0, begin, states),
         maximum_iterations=steps,

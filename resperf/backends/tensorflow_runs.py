@@ -230,9 +230,9 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     )
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}
     for _ in range(5):  # alternating, so that a slow moment affects all of them
-        for traced, found in times.items():
-            found.append(median_ms(device.finished(partial(traced, x)), _ROUND_SECONDS))
-    call_ms, links_ms, reshapes_ms = (float(np.median(found)) for found in times.values())
+        for traced, times_ms in times.items():
+            times_ms.append(median_ms(device.finished(partial(traced, x)), _ROUND_SECONDS))
+    call_ms, links_ms, reshapes_ms = (float(np.median(times_ms)) for times_ms in times.values())
     if copies == 1:
         return {"call_ms": call_ms, "link_ms": 0.0, "reshape_ms": 0.0}
     return {

@@ -61,7 +61,7 @@ class TensorFlowStep(TrainingStep):
     ) -> None:
         self._inputs, self._device = inputs, device
         self._network = Traced(partial(_differentiable, body), inputs, held, device)
-        self._weights = [each for each in held if isinstance(each, tf.Variable)]
+        self._weights = [variable for variable in held if isinstance(variable, tf.Variable)]
         self._tape: Any = None
         self._outputs: list[Any] = []
         self._gradients: list[Any] = []
@@ -73,7 +73,7 @@ class TensorFlowStep(TrainingStep):
 
     def _prepare(self, body: Callable[..., Sequence[Any]], optimizer: str) -> None:
         self.forward()
-        self._ones = [tf.ones_like(each) for each in self._outputs]
+        self._ones = [tf.ones_like(output) for output in self._outputs]
         self.backward()
         # What no output depends on is never updated.
         self._weights = [
@@ -84,10 +84,10 @@ class TensorFlowStep(TrainingStep):
         if not self._weights:
             raise UnsupportedError("TensorFlow computes no gradient of its results")
         with self._device.here():
-            made = _optimizer(optimizer)
-            made.build(self._weights)
-        self._apply = self._device.function(partial(_updated, made, self._weights))
-        self._whole = self._device.function(self._built_step(body, made))
+            keras_optimizer = _optimizer(optimizer)
+            keras_optimizer.build(self._weights)
+        self._apply = self._device.function(partial(_updated, keras_optimizer, self._weights))
+        self._whole = self._device.function(self._built_step(body, keras_optimizer))
         self.clear()
         # The first steps trace.
         self.step()
@@ -147,8 +147,8 @@ class TensorFlowStep(TrainingStep):
 
 def _differentiable(body: Callable[..., Sequence[Any]], *inputs: Any) -> list[Any]:
     """Return the outputs that have gradients; a network's inputs have none."""
-    fixed = [tf.stop_gradient(each) for each in inputs]
-    return [each for each in body(*fixed) if each.dtype.is_floating]
+    fixed = [tf.stop_gradient(tensor) for tensor in inputs]
+    return [output for output in body(*fixed) if output.dtype.is_floating]
 
 
 def _updated(optimizer: Any, weights: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -163,10 +163,10 @@ def _optimizer(name: str) -> Any:
     ResperfError
         If Keras runs on another framework.
     """
-    found = tf.keras.config.backend()
-    if found != _KERAS_BACKEND:
+    backend = tf.keras.config.backend()
+    if backend != _KERAS_BACKEND:
         raise ResperfError(
-            f"Keras runs on {found}; unset KERAS_BACKEND to measure training steps of TensorFlow"
+            f"Keras runs on {backend}; unset KERAS_BACKEND to measure training steps of TensorFlow"
         )
-    made, arguments = OPTIMIZERS[name]
-    return getattr(tf.keras.optimizers, made)(learning_rate=RATE, **arguments)
+    class_name, arguments = OPTIMIZERS[name]
+    return getattr(tf.keras.optimizers, class_name)(learning_rate=RATE, **arguments)

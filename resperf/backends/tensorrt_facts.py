@@ -20,7 +20,7 @@ def facts() -> FrameworkFacts:
         # pybind11 raises TypeError where the library returns nothing.
         problem = f"the builder does not start: {first_line(error)}"
         return FrameworkFacts(version=trt.__version__, notes=(problem,))
-    notes = [f"fast types: {', '.join(found)}" for found in [_fast_types(builder)] if found]
+    notes = [f"fast types: {', '.join(types)}" for types in [_fast_types(builder)] if types]
     return FrameworkFacts(version=trt.__version__, devices=("cuda:0",), notes=tuple(notes))
 
 

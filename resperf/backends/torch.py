@@ -114,15 +114,16 @@ class TorchBackend(Backend):
         self.threads = usable_threads(threads if processes is None else threads or 1)
         self._processes = processes or 1
         kind = device.partition(":")[0]
-        for word, value, known in (
+        for word, value, choices in (
             ("device", kind, tuple(PRECISIONS)),
             ("precision", precision, PRECISIONS.get(kind, ())),
             ("layout", layout, LAYOUTS),
             ("compiled", compiled, COMPILED),
         ):
-            if value not in known:
+            if value not in choices:
                 raise ResperfError(
-                    f"framework torch on {kind} has no {word} {value!r}; it has {', '.join(known)}"
+                    f"framework torch on {kind} has no {word} {value!r}; "
+                    f"it has {', '.join(choices)}"
                 )
         check_optimizer(optimizer, OPTIMIZERS, "PyTorch")
         if self._processes > 1 and (not optimizer or compiled != "eager"):
@@ -145,13 +146,13 @@ class TorchBackend(Backend):
 
     def platform(self) -> Platform:
         """Describe this machine and the device, and how many share a run."""
-        found = this_platform(self._word)
+        platform = this_platform(self._word)
         if self._processes == 1:
-            return found
+            return platform
         library = self._device.libraries.rpartition(":")[2]
         busy = self._processes * self.threads > usable_cores()
         connected = f"{library} on 1 host" + f", {OVERSUBSCRIBED}" * busy
-        return replace(found, devices=self._processes, interconnect=connected)
+        return replace(platform, devices=self._processes, interconnect=connected)
 
     @cached_property
     def _running_team(self) -> RunningTeam:
@@ -181,21 +182,21 @@ class TorchBackend(Backend):
     @cached_property
     def _call_ms(self) -> float:
         """Time of a call that runs no operator, as layers are timed."""
-        run = self._run_of(lambda x: x, torch.ones(1, device=self._device.place), [])
+        run = self._run_of(lambda x: x, torch.ones(1, device=self._device.torch_device), [])
         return median_of(self._device.timer(run))
 
     @cached_property
     def _costs_ms(self) -> dict[str, float]:
         """What a call, a view and (on CUDA) the dispatch of a kernel cost."""
-        x = torch.ones((1, 64), device=self._device.place)
+        x = torch.ones((1, 64), device=self._device.torch_device)
         call_ms = self._call_ms
         views = self._run_of(lambda y: y.reshape(8, 8), x, [[]] * MAX_COPIES)
         reshape_ms = (median_of(self._device.timer(views)) - call_ms) / MAX_COPIES
-        found = {"call_ms": call_ms, "reshape_ms": max(reshape_ms, 0.0)}
+        costs_ms = {"call_ms": call_ms, "reshape_ms": max(reshape_ms, 0.0)}
         if isinstance(self._device, Cuda):
             device, kernels = self._device, self._run_of(torch.relu, x, [[]] * MAX_COPIES)
-            found["dispatch_ms"] = median_of(lambda: device.dispatch_ms(kernels, MAX_COPIES))
-        return found
+            costs_ms["dispatch_ms"] = median_of(lambda: device.dispatch_ms(kernels, MAX_COPIES))
+        return costs_ms
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a view cost, and on CUDA the dispatch of a kernel; cached."""
@@ -228,12 +229,12 @@ class TorchBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        found = layer_of_torch(layer, training=bool(self._optimizer))
+        torch_layer = layer_of_torch(layer, training=bool(self._optimizer))
         self._device.check(layer.moved_bytes)
         try:
             if self._optimizer:
-                return self._trained_layer(found, layer, budget_ms)
-            return self._layer(found, layer, budget_ms)
+                return self._trained_layer(torch_layer, layer, budget_ms)
+            return self._layer(torch_layer, layer, budget_ms)
         except _ERRORS as error:
             raise as_resperf_error(error, f"{layer.kind} ({layer.key})") from error
 
@@ -257,11 +258,11 @@ class TorchBackend(Backend):
         network = read_network(path, batch=batch, shapes=shapes)
         return self._built(network, weights_of(path, batch=batch, shapes=shapes))
 
-    def _layer(self, found: TorchLayer, layer: Layer, budget_ms: float) -> Built:
-        place = self._device.place
-        x, extras = found.first_input(place), found.extras(place)
-        first = found.others(place, extras)
-        alone = self._run_of(found.function, x, [first])
+    def _layer(self, torch_layer: TorchLayer, layer: Layer, budget_ms: float) -> Built:
+        device = self._device.torch_device
+        x, extras = torch_layer.first_input(device), torch_layer.extras(device)
+        first = torch_layer.others(device, extras)
+        alone = self._run_of(torch_layer.function, x, [first])
         output = _first_result(alone())
         copies = copies_for(
             self._device.timer(alone),
@@ -270,15 +271,15 @@ class TorchBackend(Backend):
             budget_ms,
             MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES,
         )
-        sets = [first, *(found.others(place, extras) for _ in range(copies - 1))]
-        many = self._run_of(found.function, x, sets) if copies > 1 else alone
+        sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
+        many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()
         execution = Phase(
             self._device.timer(many), offset=self._call_ms, divisor=copies, copies=copies
         )
         host = x.to("cpu", memory_format=torch.contiguous_format)
         return Built.of_phases(
-            self._device.uploads([host], found.format_of),
+            self._device.uploads([host], torch_layer.format_of),
             execution,
             self._device.downloads(lambda: [output]),
             self._device.call_timer(alone),
@@ -309,7 +310,7 @@ class TorchBackend(Backend):
         inputs = [x, *(x.clone() for _ in sets[1:])]
 
         def copies(inputs: Sequence[Any], sets: Sequence[Sequence[Any]]) -> list[Any]:
-            return [function(each, *others) for each, others in zip(inputs, sets, strict=True)]
+            return [function(first, *others) for first, others in zip(inputs, sets, strict=True)]
 
         compiled = self._compile(copies)
 
@@ -325,14 +326,14 @@ class TorchBackend(Backend):
         compiled: Callable[..., Any] = torch.compile(function, dynamic=False, backend=COMPILER)
         return compiled
 
-    def _trained_layer(self, found: TorchLayer, layer: Layer, budget_ms: float) -> Built:
+    def _trained_layer(self, torch_layer: TorchLayer, layer: Layer, budget_ms: float) -> Built:
         """Build the training step of a layer, alone and in copies."""
-        place = self._device.place
-        x, extras = found.first_input(place), found.extras(place)
-        alone = self._step_of(found, x, extras, 1)
+        device = self._device.torch_device
+        x, extras = torch_layer.first_input(device), torch_layer.extras(device)
+        alone = self._step_of(torch_layer, x, extras, 1)
         copies = copies_for(self._device.timer(alone.step), 0.0, 3 * layer.weight_bytes, budget_ms)
         copies = max(1, min(copies, int(TRAINED_BYTES // max(2 * layer.moved_bytes, 1))))
-        many = self._step_of(found, x, extras, copies) if copies > 1 else alone
+        many = self._step_of(torch_layer, x, extras, copies) if copies > 1 else alone
 
         def free() -> None:
             alone.free()
@@ -340,27 +341,29 @@ class TorchBackend(Backend):
 
         return alone.built(self._device, many.phases(self._device.timer, copies), free)
 
-    def _step_of(self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int) -> TorchStep:
+    def _step_of(
+        self, torch_layer: TorchLayer, x: Any, extras: Sequence[Any], copies: int
+    ) -> TorchStep:
         """Make the training step of copies, each with an input of its own that shares memory."""
         inputs = [
             x.detach().requires_grad_() if x.is_floating_point() else x for _ in range(copies)
         ]
-        sets = [found.others(self._device.place, extras) for _ in range(copies)]
+        sets = [torch_layer.others(self._device.torch_device, extras) for _ in range(copies)]
         if self._precision == "amp":
             # Autocast keeps weights in single precision, and casts them in each forward pass.
-            sets = [found.with_trained(others, torch.Tensor.float) for others in sets]
-        weights = [each for others in sets for each in found.trained(others)]
-        for each in weights:
-            each.requires_grad_()
+            sets = [torch_layer.with_trained(others, torch.Tensor.float) for others in sets]
+        weights = [weight for others in sets for weight in torch_layer.trained(others)]
+        for weight in weights:
+            weight.requires_grad_()
 
         def forward() -> list[Any]:
             with self._autocast():
                 return [
-                    _first_result(found.function(one, *others))
+                    _first_result(torch_layer.function(one, *others))
                     for one, others in zip(inputs, sets, strict=True)
                 ]
 
-        leaves = [each for each in inputs if each.requires_grad]
+        leaves = [leaf for leaf in inputs if leaf.requires_grad]
         return TorchStep(forward, leaves, weights, self._optimizer)
 
     def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
@@ -371,12 +374,12 @@ class TorchBackend(Backend):
             raise as_resperf_error(error, network.name) from error
 
     def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
-        place, training = self._device.place, bool(self._optimizer)
+        device, training = self._device.torch_device, bool(self._optimizer)
         module = TorchNetwork(
-            network, weights, place, channels_last=self._layout == "nhwc", training=training
+            network, weights, device, channels_last=self._layout == "nhwc", training=training
         )
         hosts = host_inputs(network)
-        inputs = [each.to(place, memory_format=module.format_of(each)) for each in hosts]
+        inputs = [host.to(device, memory_format=module.format_of(host)) for host in hosts]
         whole: Callable[..., Any] = module if self._compiled == "eager" else self._compile(module)
         if training:
             return self._trained_network(module, whole, inputs)
@@ -416,7 +419,7 @@ class TorchBackend(Backend):
             with self._autocast():
                 return whole(*inputs)
 
-        weights = [each for each in module.parameters() if each.requires_grad]
+        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         step = TorchStep(forward, [], weights, self._optimizer)
 
         def free() -> None:
@@ -427,10 +430,10 @@ class TorchBackend(Backend):
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         """Time copies of a layer in one run."""
-        found = layer_of_torch(self.lower([layer])[0])
-        place = self._device.place
-        sets = [found.others(place) for _ in range(copies)]
-        run = self._run_of(found.function, found.first_input(place), sets)
+        torch_layer = layer_of_torch(self.lower([layer])[0])
+        device = self._device.torch_device
+        sets = [torch_layer.others(device) for _ in range(copies)]
+        run = self._run_of(torch_layer.function, torch_layer.first_input(device), sets)
         run()
         timed = self._device.timer(run)
         return max(median_of(timed, 0.0, warmups=MANY_WARMUPS) - self._call_ms, 0.0)

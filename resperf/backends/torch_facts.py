@@ -18,7 +18,7 @@ def facts() -> FrameworkFacts:
         cards = range(torch.cuda.device_count() if usable else 0)
         names = [torch.cuda.get_device_name(card) for card in cards]
     notes = [f"cuda:{card} is {name}" for card, name in enumerate(names)]
-    notes += [first_line(each.message) for each in warned if isinstance(each.message, Warning)]
+    notes += [first_line(entry.message) for entry in warned if isinstance(entry.message, Warning)]
     hip = getattr(torch.version, "hip", None)
     family = "rocm" if hip else "cuda"
     return FrameworkFacts(

@@ -22,7 +22,7 @@ from resperf.errors import (
     DeviceLostError,
     MissingExtraError,
     ResperfError,
-    says_no_memory,
+    is_out_of_memory,
 )
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
@@ -286,4 +286,4 @@ class WorkerProcess:
 
 def _status_of(message: str) -> Status:
     """Return whether a message reports a lack of memory or another crash."""
-    return Status.OUT_OF_MEMORY if says_no_memory(message) else Status.CRASHED
+    return Status.OUT_OF_MEMORY if is_out_of_memory(message) else Status.CRASHED

@@ -42,10 +42,10 @@ def add_device(facts: DeviceFacts) -> DeviceFacts:
         If one of its names is another device's.
     """
     for name in (facts.device, facts.name, *facts.aliases):
-        known = device_facts(name)
-        replaced = facts.device in _added and known is _added[facts.device]
-        if known is not None and known != facts and not replaced:
-            raise ResperfError(f"{name!r} is {known.name} already; give the device another name")
+        existing = device_facts(name)
+        replaced = facts.device in _added and existing is _added[facts.device]
+        if existing is not None and existing != facts and not replaced:
+            raise ResperfError(f"{name!r} is {existing.name} already; give the device another name")
     _added[facts.device] = facts
     for cached in (devices, device_facts, _names):
         cached.cache_clear()
@@ -56,7 +56,7 @@ def names_like(word: str) -> list[str]:
     """Return the names of devices that are spelt like a word, the nearest first."""
     names = {_plain(device): device for device in devices()}
     near = difflib.get_close_matches(_plain(word), names, _MOST_NEAR, _NEAR)
-    return [names[each] for each in near]
+    return [names[name] for name in near]
 
 
 @cache

@@ -78,10 +78,10 @@ class Topology:
         Measured within one node where that was, else over the fewest nodes that were measured; for
         numbers that were not, from the nearest one.
         """
-        exact = [each for each in self.all_reduces if each.devices == devices]
+        exact = [row for row in self.all_reduces if row.devices == devices]
         nearest = max(
             exact or self.all_reduces,
-            key=lambda each: (-abs(each.devices - devices), each.per_node),
+            key=lambda row: (-abs(row.devices - devices), row.per_node),
         )
         nodes = -(-nearest.devices // nearest.per_node)
         where = f"{nearest.devices} in {nodes} node{'s' * (nodes > 1)}"
@@ -102,7 +102,7 @@ def topologies() -> Mapping[str, Topology]:
             values["words"],
             values["device"],
             values["source"],
-            tuple(AllReduce(**each) for each in values["all_reduce"]),
+            tuple(AllReduce(**row) for row in values["all_reduce"]),
         )
         for name, values in read_toml(_TABLE, ResperfError).items()
     }
@@ -123,4 +123,4 @@ def topology_of(device: str, name: str | None = None) -> Topology | None:
                 f"{', '.join(topologies())}"
             )
         return topologies()[name]
-    return next((each for each in topologies().values() if each.device == device), None)
+    return next((topology for topology in topologies().values() if topology.device == device), None)

@@ -63,8 +63,8 @@ def estimated_ms(
     compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
-    known = not math.isnan(compute_ms + memory_ms)
-    ms = LAUNCH_MS + max(compute_ms, memory_ms) if known else math.nan
+    is_known = not math.isnan(compute_ms + memory_ms)
+    ms = LAUNCH_MS + max(compute_ms, memory_ms) if is_known else math.nan
     return DataSheetTime(ms, longer.low * ms, longer.high * ms)
 
 

@@ -77,28 +77,28 @@ class DeviceTable(Limited):
     def __post_init__(self) -> None:
         super().__post_init__()
         is_host = self.device_class == targets.DEFAULT.device_class
-        for each in dataclasses.fields(self):
-            if each.name in _OF_ACCELERATORS and getattr(self, each.name) is None and not is_host:
-                raise ResperfError(f"{each.name} ({each.metadata['limit'].words}) must be given")
-        known = self.numbers()
-        cores = known["multiprocessors"] * known["cores_per_multiprocessor"]
-        pins_gb_s = known["memory_bus_bits"] * known["memory_gbit_s_per_pin"] / 8
-        for fact, found, value, origin in (
-            ("peak_tflops.fp32", self.peak_tflops.fp32, cores * 2 * known["boost_mhz"] / 1e6,
+        for field in dataclasses.fields(self):
+            if field.name in _OF_ACCELERATORS and getattr(self, field.name) is None and not is_host:
+                raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
+        numbers = self.numbers()
+        cores = numbers["multiprocessors"] * numbers["cores_per_multiprocessor"]
+        pins_gb_s = numbers["memory_bus_bits"] * numbers["memory_gbit_s_per_pin"] / 8
+        for fact, given, value, origin in (
+            ("peak_tflops.fp32", self.peak_tflops.fp32, cores * 2 * numbers["boost_mhz"] / 1e6,
              "multiprocessors, cores and clock"),
             ("bandwidth_gb_s", self.bandwidth_gb_s, pins_gb_s, "bus and rate of the memory"),
         ):  # fmt: skip
-            if abs(found - value) > _FIT * value:
+            if abs(given - value) > _FIT * value:
                 raise ResperfError(
-                    f"{fact}={found:g} contradicts {origin}, which give {value:.4g}; "
+                    f"{fact}={given:g} contradicts {origin}, which give {value:.4g}; "
                     "correct one of them"
                 )
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers that may be missing; NaN if one is."""
-        names = [each.name for each in dataclasses.fields(self) if each.default is None]
+        names = [field.name for field in dataclasses.fields(self) if field.default is None]
         values = {name: getattr(self, name) for name in names}
-        return {name: math.nan if each is None else float(each) for name, each in values.items()}
+        return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,10 @@ def read_device(path: Path) -> DeviceFacts:
     if not device.strip() or not device.isprintable():
         raise ResperfError(f"{path}: {device!r} cannot be the name of a device; write a word")
     facts = facts_of(device, values, str(path))
-    known = sorted({row.device_class for row in targets.targets()})
-    if facts.device_class not in known:
+    classes = sorted({row.device_class for row in targets.targets()})
+    if facts.device_class not in classes:
         raise ResperfError(
-            f"{path}: class = {facts.device_class!r}; it must be one of {', '.join(known)}"
+            f"{path}: class = {facts.device_class!r}; it must be one of {', '.join(classes)}"
         )
     return facts
 
@@ -236,7 +236,7 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
         name=table.name or device,
         aliases=table.aliases,
         device_class=device_class,
-        peaks_flops_per_s={k: each * 1e12 for k, each in peaks.items() if each is not None},
+        peaks_flops_per_s={k: tflops * 1e12 for k, tflops in peaks.items() if tflops is not None},
         bandwidth_bytes_per_s=table.bandwidth_gb_s * 1e9,
         memory_bytes=round(table.memory_gib * 2**30),
         cache_bytes=round(table.cache_mib * 2**20),

@@ -473,7 +473,9 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
     for name, fake in fakes.items():
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr("resperf.backends._torch_devices._place", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(
+        "resperf.backends._torch_devices._torch_device", lambda _: torch.device("cpu")
+    )
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     return made
 

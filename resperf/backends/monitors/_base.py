@@ -234,9 +234,9 @@ class Monitor:
         self._reference()
         times_ms = [self._reference() for _ in range(RUNS_PER_READING)]
         self._last_at = self.now()
-        found = Reading((at + self._last_at) / 2, median(times_ms))
-        self.history.add(found.at, found.reference_ms)
-        return found
+        reading = Reading((at + self._last_at) / 2, median(times_ms))
+        self.history.add(reading.at, reading.reference_ms)
+        return reading
 
     def active_flags(self, *, record: bool = True) -> set[str]:
         """Return the `device_states` that hold now: the flag of the first probe that is slow.

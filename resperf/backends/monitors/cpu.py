@@ -218,16 +218,16 @@ class CpuMonitor(Monitor):
         """
         import numpy as np
 
-        found = {}
+        figures = {}
         source = np.ones(COPIED_BYTES // 8)
         target = np.empty_like(source)
         copy_ms = median_of(WallClock(lambda: np.copyto(target, source)), SPEED_SECONDS, warmups=1)
-        found["probe_copy_gb_per_s"] = 2 * COPIED_BYTES / 1e6 / copy_ms
+        figures["probe_copy_gb_per_s"] = 2 * COPIED_BYTES / 1e6 / copy_ms
         if (product_ms := self._alone_ms(PRODUCT)) is not None:
-            found["probe_product_gflops"] = 2 * PRODUCT.macs / 1e6 / product_ms
+            figures["probe_product_gflops"] = 2 * PRODUCT.macs / 1e6 / product_ms
         if (call_ms := self._alone_ms(CALL)) is not None:
-            found["probe_call_us"] = call_ms * MS_PER_S
-        return found
+            figures["probe_call_us"] = call_ms * MS_PER_S
+        return figures
 
     def _alone_ms(self, layer: Layer) -> float | None:
         if self._backend is None:

@@ -102,23 +102,23 @@ class CudaMonitor(Monitor):
         due = force or self.now() - self._last_at >= self._interval_s
         if not due:
             return None
-        found = super().reading(force=True) or Reading(self.now())
-        self._last_at = found.at if self._reference is None else self._last_at
-        return replace(found, facts=self.gpu.state().numbers)
+        reading = super().reading(force=True) or Reading(self.now())
+        self._last_at = reading.at if self._reference is None else self._last_at
+        return replace(reading, facts=self.gpu.state().numbers)
 
     def active_flags(self, *, record: bool = True) -> set[str]:
         """Return the states in which the card is, or was since the last check."""
         state = self.gpu.state()
-        found = set()
+        flags = set()
         if state.is_throttled or self._was_throttled():
-            found.add(THROTTLED)
+            flags.add(THROTTLED)
         if POWER_CAP in (state.reasons or ()):
-            found.add(POWER_CAP)
+            flags.add(POWER_CAP)
         if (state.other_processes or 0) > self._members:
-            found.add(SHARED)
-        if not found and self._has_slow_clock(state, record=record):
-            found.add(CLOCKS)
-        return found
+            flags.add(SHARED)
+        if not flags and self._has_slow_clock(state, record=record):
+            flags.add(CLOCKS)
+        return flags
 
     def _was_throttled(self) -> bool:
         """Whether heat slowed the card down for long since the last check, as far as it counts."""
