@@ -79,7 +79,7 @@ class LoweredNetwork:
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
     """Sort the sources of each node in the network's order, and name it after the first."""
-    order = {node.name: place for place, node in enumerate(network.nodes)}
+    order = {node.name: index for index, node in enumerate(network.nodes)}
     named = []
     for node in nodes:
         sources = tuple(sorted(node.sources, key=order.__getitem__))
@@ -103,8 +103,8 @@ def in_precision(network: Network, precision: str) -> Network:
     if dtype is None:
         return network
     tensors = {
-        name: replace(each, dtype=dtype) if each.dtype == SINGLE else each
-        for name, each in network.tensors.items()
+        name: replace(tensor, dtype=dtype) if tensor.dtype == SINGLE else tensor
+        for name, tensor in network.tensors.items()
     }
     return replace(network, tensors=tensors)
 
@@ -119,8 +119,8 @@ def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:
 
 def is_computed_once(network: Network, node: Node) -> bool:
     """Say whether a node computes weights only, so that it is folded and no run executes it."""
-    made = [network.tensors.get(name) for name in node.outputs if name]
-    return all(tensor is not None and tensor.is_weight for tensor in made)
+    outputs = [network.tensors.get(name) for name in node.outputs if name]
+    return all(tensor is not None and tensor.is_weight for tensor in outputs)
 
 
 def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
@@ -129,7 +129,7 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
     A node that was removed or fused belongs to the producer of its input. After an input of the
     network, or where it computes a constant, it belongs to its reader.
     """
-    owner = {name: place for place, node in enumerate(nodes) for name in node.sources}
+    owner = {name: index for index, node in enumerate(nodes) for name in node.sources}
     missing = [node for node in network.nodes if node.name not in owner]
     if not missing:
         return tuple(nodes)
@@ -142,8 +142,8 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
     more: dict[int, list[str]] = defaultdict(list)
 
     def give(node: Node, others: Iterable[str], choose: Callable[[list[int]], int]) -> None:
-        if places := [owner[name] for name in others if name in owner]:
-            owner[node.name] = choose(places)
+        if indices := [owner[name] for name in others if name in owner]:
+            owner[node.name] = choose(indices)
             more[owner[node.name]].append(node.name)
 
     def give_forwards() -> None:
@@ -154,15 +154,15 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
     give_forwards()
     for node in reversed(missing):
         if node.name not in owner:
-            give(node, (each for name in node.outputs for each in readers[name]), min)
+            give(node, (reader for name in node.outputs for reader in readers[name]), min)
     # Nodes after those that have an owner by now.
     give_forwards()
-    order = {node.name: place for place, node in enumerate(network.nodes)}
+    order = {node.name: index for index, node in enumerate(network.nodes)}
     return tuple(
-        replace(node, sources=tuple(sorted({*node.sources, *more[place]}, key=order.__getitem__)))
-        if place in more
+        replace(node, sources=tuple(sorted({*node.sources, *more[index]}, key=order.__getitem__)))
+        if index in more
         else node
-        for place, node in enumerate(nodes)
+        for index, node in enumerate(nodes)
     )
 
 

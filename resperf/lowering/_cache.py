@@ -45,8 +45,8 @@ def _node(
     network: Network, row: Sequence[Any], layers: dict[str | None, Layer | None]
 ) -> LoweredNode:
     """Read a node; equal layers, of which networks have many, become one value in `layers`."""
-    name, op, key, role, reason, places = row
-    sources = tuple(network.nodes[place].name for place in places)
+    name, op, key, role, reason, indices = row
+    sources = tuple(network.nodes[index].name for index in indices)
     if key not in layers:
         layers[key] = layer_from_key(key)
     return LoweredNode(

@@ -53,13 +53,13 @@ def attention_parts(
     Nothing if it is another operator, or a shape is not known.
     """
     make = _MAKERS.get((node.domain, node.op))
-    known = [tensors.get(name) if name else None for name in node.inputs]
+    inputs = [tensors.get(name) if name else None for name in node.inputs]
     if make is None or any(
-        name and each is None for name, each in zip(node.inputs, known, strict=True)
+        name and tensor is None for name, tensor in zip(node.inputs, inputs, strict=True)
     ):
         return (), {}
     try:
-        parts = make(node, [*known, *[None] * _MOST_INPUTS])
+        parts = make(node, [*inputs, *[None] * _MOST_INPUTS])
     except MALFORMED:
         return (), {}
     return ((), {}) if parts is None else (tuple(parts.nodes), parts.tensors)
@@ -80,17 +80,17 @@ def _given(tensor: Tensor | None) -> Tensor:
     return tensor
 
 
-def _rotation(node: Node, known: _Inputs) -> _Parts:
-    values = _given(known[0])
+def _rotation(node: Node, inputs: _Inputs) -> _Parts:
+    values = _given(inputs[0])
     parts = _Parts(node, values.dtype)
     angles = parts.tensor("angles", values.shape[-2:])
     parts.add("Mul", (node.inputs[0], angles), node.outputs[0])
     return parts
 
 
-def _scattered(node: Node, known: _Inputs) -> _Parts:
+def _scattered(node: Node, inputs: _Inputs) -> _Parts:
     """Return the copy of a cache of fixed length, some rows of which are new."""
-    past, new = _given(known[0]), _given(known[1])
+    past, new = _given(inputs[0]), _given(inputs[1])
     parts = _Parts(node, past.dtype)
     axis = int(node.attributes.get("axis", -2)) % len(past.shape)
     kept = past.shape[axis] - new.shape[axis]
@@ -99,72 +99,72 @@ def _scattered(node: Node, known: _Inputs) -> _Parts:
     return parts
 
 
-def _attention(node: Node, known: _Inputs) -> _Parts:
+def _attention(node: Node, inputs: _Inputs) -> _Parts:
     """ONNX's own: the mask is added to the scores, and so is that of a causal one."""
-    query, mask, attributes = _given(known[0]), known[3], node.attributes
+    query, mask, attributes = _given(inputs[0]), inputs[3], node.attributes
     parts = _Parts(node, query.dtype)
     queries = by_heads(query.shape, int(attributes.get("q_num_heads", 0)))
     new = [
-        by_heads(_given(known[place]).shape, int(attributes.get("kv_num_heads", 0)))
-        for place in (1, 2)
+        by_heads(_given(inputs[position]).shape, int(attributes.get("kv_num_heads", 0)))
+        for position in (1, 2)
     ]
     added = None if mask is None else mask.shape
     if added is None and attributes.get("is_causal"):
         added = (queries[2], 1)
     limit = float(attributes.get("softcap", 0.0))
     _products(
-        parts, queries, new, _cached(parts, known[4:6], new, (4, 5)), added, limited=limit > 0
+        parts, queries, new, _cached(parts, inputs[4:6], new, (4, 5)), added, limited=limit > 0
     )
     return parts
 
 
-def _grouped(node: Node, known: _Inputs) -> _Parts:
+def _grouped(node: Node, inputs: _Inputs) -> _Parts:
     """ONNX Runtime's GroupQueryAttention: later tokens are left out of the softmax."""
-    query, attributes = _given(known[0]), node.attributes
+    query, attributes = _given(inputs[0]), node.attributes
     heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
     parts = _Parts(node, query.dtype)
     batch, tokens, width = query.shape
-    size = width // (heads if known[1] is not None else heads + 2 * groups)
+    size = width // (heads if inputs[1] is not None else heads + 2 * groups)
     queries, new = (batch, heads, tokens, size), (batch, groups, tokens, size)
     if attributes.get("do_rotary"):
         for label, shape in (("query", queries), ("key", new)):
             operands = parts.tensor(f"{label}_turned", shape), parts.tensor("angles", shape[-2:])
             parts.add("Mul", operands, parts.tensor(f"{label}_rotated", shape))
-    rows = _cached(parts, known[3:5], [new, new], (3, 4))
+    rows = _cached(parts, inputs[3:5], [new, new], (3, 4))
     limit = float(attributes.get("softcap", 0.0))
     _products(parts, queries, [new, new], rows, None, limited=limit > 0)
     return parts
 
 
-def _multi_head(node: Node, known: _Inputs) -> _Parts | None:
+def _multi_head(node: Node, inputs: _Inputs) -> _Parts | None:
     """ONNX Runtime's MultiHeadAttention, where it does more than the layer `attention`."""
-    if not any(each is not None for each in known[3:8]) and not any(node.outputs[1:]):
+    if not any(tensor is not None for tensor in inputs[3:8]) and not any(node.outputs[1:]):
         return None
     heads = int(node.attributes["num_heads"])
-    tensors = [_given(each) for each in known[:3]]
+    tensors = [_given(tensor) for tensor in inputs[:3]]
     parts = _Parts(node, tensors[0].dtype)
-    for label, each in zip(("query", "key", "value"), tensors, strict=True):
-        if len(each.shape) == 3:
-            plain = (*each.shape[:2], heads, each.shape[2] // heads)
+    for label, tensor in zip(("query", "key", "value"), tensors, strict=True):
+        if len(tensor.shape) == 3:
+            plain = (*tensor.shape[:2], heads, tensor.shape[2] // heads)
             name = parts.tensor(f"{label}_read", plain)
-            if known[3] is not None:
+            if inputs[3] is not None:
                 row = parts.tensor(f"{label}_bias", plain[-2:])
                 name = parts.add("Add", (name, row), parts.tensor(f"{label}_moved", plain))
-            turned = parts.tensor(f"{label}_turned", by_heads(each.shape, heads))
+            turned = parts.tensor(f"{label}_turned", by_heads(tensor.shape, heads))
             parts.add("Transpose", (name,), turned, perm=(0, 2, 1, 3))
-    queries, *new = (by_heads(each.shape, heads) for each in tensors)
-    bias = known[5] or known[4]
-    added = None if bias is None else (queries[2], 1) if bias is known[4] else bias.shape
-    _products(parts, queries, new, _cached(parts, known[6:8], new, (6, 7)), added)
+    queries, *new = (by_heads(tensor.shape, heads) for tensor in tensors)
+    bias = inputs[5] or inputs[4]
+    added = None if bias is None else (queries[2], 1) if bias is inputs[4] else bias.shape
+    _products(parts, queries, new, _cached(parts, inputs[6:8], new, (6, 7)), added)
     return parts
 
 
-def _cached(parts: _Parts, past: _Inputs, new: Sequence[Heads], places: tuple[int, int]) -> int:
+def _cached(parts: _Parts, past: _Inputs, new: Sequence[Heads], positions: tuple[int, int]) -> int:
     """Join cached and new keys and values; return how many there are of each."""
     node, rows = parts.node, new[0][2]
     outputs = (*node.outputs, "", "")[1:3]
-    for label, shape, earlier, place, output in zip(
-        ("key", "value"), new, past, places, outputs, strict=True
+    for label, shape, earlier, position, output in zip(
+        ("key", "value"), new, past, positions, outputs, strict=True
     ):
         if earlier is None and not output:
             continue
@@ -172,7 +172,7 @@ def _cached(parts: _Parts, past: _Inputs, new: Sequence[Heads], places: tuple[in
         joined = (*shape[:2], rows, shape[3])
         own = parts.tensor(f"new_{label}", shape)
         result = output or parts.tensor(f"all_{label}", joined)
-        given = (own,) if earlier is None else (node.inputs[place], own)
+        given = (own,) if earlier is None else (node.inputs[position], own)
         parts.add("Concat", given, result, axis=2)
     return rows
 

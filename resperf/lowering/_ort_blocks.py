@@ -96,13 +96,13 @@ def added_in_place(
     lasting : set of Hashable
         What may not be written over: inputs, constants and outputs of the network.
     """
-    last = {name: place for place, names in enumerate(reads) for name in names}
+    last = {name: index for index, names in enumerate(reads) for name in names}
     return [
-        each is not None
-        and each not in lasting
-        and last[each] == place
-        and list(names).count(each) == 1
-        for place, (names, each) in enumerate(zip(reads, residuals, strict=True))
+        residual is not None
+        and residual not in lasting
+        and last[residual] == index
+        and list(names).count(residual) == 1
+        for index, (names, residual) in enumerate(zip(reads, residuals, strict=True))
     ]
 
 
@@ -197,7 +197,7 @@ class _Placing:
     def run(self) -> list[LoweredNode]:
         """Lower every node, then reorder blocked tensors where plain ones are read."""
         for node in self.network.nodes:
-            self._take(node)
+            self._lower(node)
         for step in list(self.steps):
             for name in step.reads:
                 self._to_plain(name, "execution")
@@ -232,7 +232,7 @@ class _Placing:
         """Names of the original nodes that a node replaces."""
         return list(self.sources.get(node.name, (node.name,)))
 
-    def _take(self, node: Node) -> None:
+    def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
         if self.block and any(node.op in ops and fuse(self, node) for ops, fuse in _FUSIONS):
             return
@@ -403,7 +403,7 @@ class _Placing:
     def _are_fixed(self, names: Sequence[str]) -> bool:
         """Whether all tensors of these names are constant, and there are any."""
         tensors = [self.network.tensors.get(name) for name in names]
-        return bool(names) and all(each is not None and each.is_weight for each in tensors)
+        return bool(names) and all(tensor is not None and tensor.is_weight for tensor in tensors)
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step's output is blocked."""
@@ -453,8 +453,8 @@ class _Placing:
     def _to_channels_last(self, node: Node) -> None:
         """Fuse a transposition to NHWC into the re-layout from blocks."""
         layer = reorder(self.network.tensors[node.inputs[0]].shape, f"nchwc{self.block}", "nhwc")
-        made = replace(node, op="ReorderOutput", domain=NCHWC)
-        step = _Step(made, layer, "execution", "", self._sources(node), node.outputs[0])
+        reordering = replace(node, op="ReorderOutput", domain=NCHWC)
+        step = _Step(reordering, layer, "execution", "", self._sources(node), node.outputs[0])
         step.reads_blocked = node.inputs
         self.steps.append(step)
         self.maker[step.result] = step

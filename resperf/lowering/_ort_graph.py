@@ -145,8 +145,8 @@ def _without_custom(network: Network) -> Network:
     if not custom:
         return network
     cut = {node.name for node in custom}
-    made = [name for node in custom for name in node.outputs if name]
-    fixed = {*made, *network.inputs}
+    written = [name for node in custom for name in node.outputs if name]
+    fixed = {*written, *network.inputs}
     read = dict.fromkeys(
         name
         for node in custom
@@ -156,9 +156,9 @@ def _without_custom(network: Network) -> Network:
     return replace(
         network,
         nodes=tuple(node for node in network.nodes if node.name not in cut),
-        inputs=(*network.inputs, *(name for name in made if name in network.tensors)),
+        inputs=(*network.inputs, *(name for name in written if name in network.tensors)),
         outputs=tuple(
-            dict.fromkeys(name for name in (*network.outputs, *read) if name not in made)
+            dict.fromkeys(name for name in (*network.outputs, *read) if name not in written)
         ),
     )
 
@@ -194,16 +194,16 @@ def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[Lower
     custom = _custom(network)
     if not custom:
         return [*lowered]
-    order = {node.name: place for place, node in enumerate(network.nodes)}
-    placed, place = [], -1
-    for each in lowered:
+    order = {node.name: index for index, node in enumerate(network.nodes)}
+    placed, position = [], -1
+    for part in lowered:
         # A re-layout without sources stays behind what is before it.
-        place = max((order[name] for name in each.sources), default=place)
-        placed.append((place, each))
+        position = max((order[name] for name in part.sources), default=position)
+        placed.append((position, part))
     for node in custom:
         unknown = lowered_alone(network, qualified_by_domain(node), layer_from_node)
         placed.append((order[node.name], replace(unknown, sources=(node.name,))))
-    return [each for _, each in sorted(placed, key=itemgetter(0))]
+    return [part for _, part in sorted(placed, key=itemgetter(0))]
 
 
 def _with_hard_swish(
@@ -239,7 +239,10 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     from onnx import helper
 
     makers = {node.name: node for node in network.nodes}
-    weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
+    weights = {
+        initializer.name: weight(Path(network.name), initializer)
+        for initializer in graph.initializer
+    }
     inner = _inner_tensors(graph)
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
     tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
@@ -247,33 +250,37 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     nodes: list[Node] = []
     # Large matrices are inputs of this graph only: where they are weights, they are cast once.
     computed = {name for node in network.nodes for name in node.outputs}
-    free = {each.name for each in graph.input}.difference(network.inputs, computed)
+    free = {info.name for info in graph.input}.difference(network.inputs, computed)
     produced = []
     for proto in graph.node:
         if proto.op_type == "Cast" and proto.input[0] in free:
             continue
         original = tensor_name = _original_tensor(network, makers, proto)
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
-        inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
-        place = _first_output(proto)
-        own, before = proto.output[place], tensors.get(original)
-        known = []
+        inputs = [tensors.get(origin.get(name, name)) for name in proto.input]
+        first = _first_output(proto)
+        own, before = proto.output[first], tensors.get(original)
+        outputs = []
         if own not in inner or any(
-            each and each not in tensors for each in (original, *proto.output[place + 1 :])
+            name and name not in tensors for name in (original, *proto.output[first + 1 :])
         ):
-            known = inferred(proto, inputs, attributes, network.opsets)[place:]
+            outputs = inferred(proto, inputs, attributes, network.opsets)[first:]
         # ONNX Runtime sinks transpositions: a node's output may have another order of axes.
         if own in inner:
             tensor_name = own
             tensors[own] = inner[own]
-        elif known and known[0] and (before is None or (before.dtype, before.shape) != known[0]):
+        elif (
+            outputs
+            and outputs[0]
+            and (before is None or (before.dtype, before.shape) != outputs[0])
+        ):
             # An int8 operator writes other values under the name of the one in floats.
             tensor_name = own
-            tensors[own] = Tensor(own, known[0][1], known[0][0])
-        for each, found in zip((tensor_name, *proto.output[place + 1 :]), known, strict=False):
-            if each and found and each not in tensors:
-                tensors[each] = Tensor(each, found[1], found[0])
-        if place == 0 and own in tensors and own not in network.tensors:
+            tensors[own] = Tensor(own, outputs[0][1], outputs[0][0])
+        for name, output in zip((tensor_name, *proto.output[first + 1 :]), outputs, strict=False):
+            if name and output and name not in tensors:
+                tensors[name] = Tensor(name, output[1], output[0])
+        if first == 0 and own in tensors and own not in network.tensors:
             # Shape arithmetic in an inlined definition determines the shapes of its tensors.
             value = _value(proto, attributes, tensors, origin)
             tensors[own] = replace(tensors[own], value=value)
@@ -284,7 +291,7 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
             op=proto.op_type,
             domain=proto.domain,
             inputs=tuple(origin.get(name, name) for name in proto.input),
-            outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
+            outputs=(*proto.output[:first], tensor_name, *proto.output[first + 1 :]),
             attributes=attributes,
         )
         nodes.append(node)
@@ -310,11 +317,11 @@ def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     """Return the tensors whose whole shape is stated or inferred, also inside fused nodes."""
-    known = {value.name: type_and_shape(value.type) for value in graph.value_info}
+    tensor_types = {value.name: type_and_shape(value.type) for value in graph.value_info}
     return {
-        name: Tensor(name, each[1], each[0])
-        for name, each in known.items()
-        if each is not None and all(each[1])
+        name: Tensor(name, tensor_type[1], tensor_type[0])
+        for name, tensor_type in tensor_types.items()
+        if tensor_type is not None and all(tensor_type[1])
     }
 
 
@@ -326,7 +333,7 @@ def _original_tensor(network: Network, makers: Mapping[str, Node], proto: onnx.N
     # A fused x * sigmoid(x) is named after the product.
     name = proto.name.partition("/QuickGeluFusion")[0]
     if own not in network.tensors and name in makers:
-        return next((each for each in makers[name].outputs if each), own)
+        return next((output for output in makers[name].outputs if output), own)
     return own
 
 
@@ -345,7 +352,7 @@ def _value(
 
 def _first_output(proto: onnx.NodeProto) -> int:
     """Index of the first output that is present."""
-    return next((place for place, name in enumerate(proto.output) if name), 0)
+    return next((index for index, name in enumerate(proto.output) if name), 0)
 
 
 def _plain(value: Any) -> Any:
@@ -360,7 +367,7 @@ def _sources(network: Network, produced: Sequence[str]) -> list[tuple[str, ...]]
     The walk goes back from the tensor that it computes to those that earlier nodes computed.
     """
     maker = {name: node for node in network.nodes for name in node.outputs if name}
-    order = {node.name: place for place, node in enumerate(network.nodes)}
+    order = {node.name: index for index, node in enumerate(network.nodes)}
     owned: set[str] = set()
     sources: list[tuple[str, ...]] = []
     for tensor_name in produced:

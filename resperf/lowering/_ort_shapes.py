@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
-from resperf.network._base import Known
+from resperf.network._base import TensorType
 from resperf.network.contrib import Inputs, contrib_outputs
 from resperf.network.shapes import infer_node
 
@@ -19,7 +19,7 @@ def inferred(
     inputs: Inputs,
     attributes: Mapping[str, Any],
     opsets: Mapping[str, int],
-) -> list[Known | None]:
+) -> list[TensorType | None]:
     """Return types and shapes of a node's outputs, as many as can be derived from its inputs.
 
     None stands for an absent output before others that are present.
@@ -32,15 +32,17 @@ def inferred(
     attributes : mapping of str to Any
     opsets : mapping of str to int
     """
-    known = {name: each for name, each in zip(proto.input, inputs, strict=True) if each and name}
-    if not known or len(known) < len({name for name in proto.input if name}):
+    tensors = {
+        name: tensor for name, tensor in zip(proto.input, inputs, strict=True) if tensor and name
+    }
+    if not tensors or len(tensors) < len({name for name in proto.input if name}):
         return []
     own = contrib_outputs(proto.op_type, inputs, attributes) if proto.domain else None
     if own is not None:
         return [*own]
     try:
-        found = infer_node(proto, known, opsets)
+        outputs = infer_node(proto, tensors, opsets)
     except ShapeError:
         return []
-    complete = all(name in found for name in proto.output if name)
-    return [found.get(name) for name in proto.output] if complete else []
+    complete = all(name in outputs for name in proto.output if name)
+    return [outputs.get(name) for name in proto.output] if complete else []

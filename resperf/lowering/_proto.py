@@ -61,19 +61,19 @@ def skeleton(network: Network) -> Skeleton:
 
     network = _with_shared_weights(network)
     free = _free_matrices(network)
-    made, values = _made(network), _bias_scales(network)
+    computed, values = _computed_names(network), _bias_scales(network)
     bodies = {node.name: _bodies(node) for node in network.nodes if node.op in CONTROL_FLOW}
     used = {name for node in network.nodes for name in node.inputs if name}
     used.update(network.outputs)
     used.update(
-        name for each in bodies.values() for body in each.values() for name in names_read(body)
+        name for graphs in bodies.values() for body in graphs.values() for name in names_read(body)
     )
     _refuse_unknown_conditions(network)
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
     for tensor in network.tensors.values():
-        if not tensor.is_weight or tensor.name not in used or tensor.name in made:
+        if not tensor.is_weight or tensor.name not in used or tensor.name in computed:
             continue
         value = values.get(tensor.name, tensor.value)
         if value is not None:
@@ -132,16 +132,16 @@ def _bodies(node: Node) -> dict[str, Any]:
     """
     from onnx import GraphProto
 
-    found = {
+    graphs = {
         label: GraphProto.FromString(value)
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
-    if any(any_external(all_tensors(graph)) for graph in found.values()):
+    if any(any_external(all_tensors(graph)) for graph in graphs.values()):
         raise UnsupportedError(
             f"{node.op} {node.name!r}: a graph inside it has weights in another file"
         )
-    return found
+    return graphs
 
 
 def shared_weights(network: Network) -> dict[str, str]:
@@ -179,15 +179,15 @@ def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
         for node in network.nodes
         if node.op == "DequantizeLinear" and len(node.inputs) > 1
     }
-    found = {}
+    values = {}
     for node in network.nodes:
         scales = [scale for name in node.inputs[:3] if (scale := scale_of.get(name)) is not None]
         if node.op in ("Conv", "Gemm") and len(scales) == 3 and scales[2].value is None:
             first, weights = (_ANY_VALUE if s.value is None else s.value for s in scales[:2])
             product = np.asarray(first * weights, scales[2].dtype).ravel()
             if len(product) in (1, math.prod(scales[2].shape)):
-                found[scales[2].name] = np.broadcast_to(product, scales[2].shape)
-    return found
+                values[scales[2].name] = np.broadcast_to(product, scales[2].shape)
+    return values
 
 
 def _refuse_unknown_conditions(network: Network) -> None:
@@ -205,7 +205,7 @@ def _refuse_unknown_conditions(network: Network) -> None:
             raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")
 
 
-def _made(network: Network) -> set[str]:
+def _computed_names(network: Network) -> set[str]:
     """Names of tensors that nodes compute, such as dequantised weights."""
     return {name for node in network.nodes for name in node.outputs}
 
@@ -257,8 +257,8 @@ def _element_type(tensor: Tensor) -> int:
 def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
     from onnx import helper
 
-    made: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
-    return made
+    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
+    return dtype
 
 
 def _value_info(tensor: Tensor) -> Any:
@@ -269,18 +269,18 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
-    largest = {each.dtype: each for each in sorted(absent.values(), key=_size)}
-    for each in largest.values():
-        weight_bytes = _size(each) * DTYPE_BYTES.get(each.dtype, 1)
+    largest = {tensor.dtype: tensor for tensor in sorted(absent.values(), key=_size)}
+    for tensor in largest.values():
+        weight_bytes = _size(tensor) * DTYPE_BYTES.get(tensor.dtype, 1)
         if weight_bytes > MAX_WEIGHT_BYTES:
             raise UnsupportedError(
-                f"weight {each.name!r} of shape {'x'.join(map(str, each.shape))} has "
+                f"weight {tensor.name!r} of shape {'x'.join(map(str, tensor.shape))} has "
                 f"{format_bytes(weight_bytes)}, more than ONNX Runtime can be asked about; check "
                 "the file"
             )
     blocks = {
-        dtype: np.full(_size(each), _ANY_VALUE, _numpy_type(each))
-        for dtype, each in largest.items()
+        dtype: np.full(_size(tensor), _ANY_VALUE, _numpy_type(tensor))
+        for dtype, tensor in largest.items()
     }
     return {
         name: blocks[tensor.dtype][: _size(tensor)].reshape(tensor.shape)

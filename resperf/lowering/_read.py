@@ -31,8 +31,8 @@ def is_empty(network: Network, node: Node) -> bool:
 
     Such a node has the cost of a node without work.
     """
-    made = [network.tensors.get(name) for name in node.outputs if name]
-    return bool(made) and all(tensor is not None and 0 in tensor.shape for tensor in made)
+    outputs = [network.tensors.get(name) for name in node.outputs if name]
+    return bool(outputs) and all(tensor is not None and 0 in tensor.shape for tensor in outputs)
 
 
 def output_view_copy(network: Network, node: Node) -> Layer | None:
@@ -82,7 +82,7 @@ def as_binary_nodes(network: Network, node: Node) -> tuple[Node, ...]:
     first, second, *others = sorted(node.inputs, key=size, reverse=True)
     return (
         replace(node, inputs=(first, second)),
-        *(replace(node, inputs=(node.outputs[0], each)) for each in others),
+        *(replace(node, inputs=(node.outputs[0], other)) for other in others),
     )
 
 
@@ -144,8 +144,8 @@ def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
         If the shape of an input is unknown.
     """
     operands = (
-        _operand(tensor_of(network, node, place)) if name else None
-        for place, name in enumerate(node.inputs)
+        _operand(tensor_of(network, node, position)) if name else None
+        for position, name in enumerate(node.inputs)
     )
     written = (network.tensors.get(name) for name in node.outputs if name)
     return Operator(
@@ -155,7 +155,7 @@ def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
     )  # fmt: skip
 
 
-def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:
+def layer_of(kind: type[LayerT], network: Network, node: Node) -> LayerT:
     """Read an operator as a layer of the given kind.
 
     Raises
@@ -164,7 +164,7 @@ def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:
         If it is not supported, or a layer of another kind.
     """
     layer = layer_from_node(network, node)
-    if not isinstance(layer, made):
+    if not isinstance(layer, kind):
         other = Message(f"is of kind {layer.kind}, which has no layer here")
         raise UnsupportedError(about_node(node, other, " "))
     return layer

@@ -60,10 +60,10 @@ def _replaced(network: Network, parts: Callable[[Node, dict[str, Tensor]], list[
 
 def _has_heads(node: Node, tensors: dict[str, Tensor]) -> bool:
     """Whether queries, keys and values of one head are the last two axes of known tensors."""
-    known = [tensors.get(name) for name in node.inputs if name]
+    inputs = [tensors.get(name) for name in node.inputs if name]
     return (
         len(node.inputs) >= 3
-        and all(each is not None and len(each.shape) > 1 for each in known)
+        and all(tensor is not None and len(tensor.shape) > 1 for tensor in inputs)
         and "q_num_heads" not in node.attributes
     )
 
@@ -157,8 +157,8 @@ def _unfused_parts(node: Node, tensors: dict[str, Tensor], *, single: bool) -> l
     if inside == dtype:
         return parts.last("MatMul", weights, value)
     parts.cast(weights, dtype)  # PyTorch returns the weights too; nothing reads them.
-    made = parts.add("MatMul", weights, value, shape=(*scores[:-1], tensors[value].shape[-1]))
-    return parts.last("Cast", made, to=data_type_of(dtype))
+    product = parts.add("MatMul", weights, value, shape=(*scores[:-1], tensors[value].shape[-1]))
+    return parts.last("Cast", product, to=data_type_of(dtype))
 
 
 def _safe(parts: _Parts, scores: str, weights: str) -> str:
@@ -167,6 +167,6 @@ def _safe(parts: _Parts, scores: str, weights: str) -> str:
     rows = parts.add("ReduceMin", hidden, shape=(*parts.tensors[scores].shape[:-1], 1), axes=(-1,))
     for name in (hidden, rows):
         parts.tensors[name] = replace(parts.tensors[name], dtype="bool")
-    made = parts.add("Where", rows, parts.number(0.0), weights)
-    parts.tensors[made] = replace(parts.tensors[weights], name=made)
-    return made
+    result = parts.add("Where", rows, parts.number(0.0), weights)
+    parts.tensors[result] = replace(parts.tensors[weights], name=result)
+    return result

@@ -79,8 +79,8 @@ class _Casting:
             self._set_result(node, self._result(node, floats))
             return
         renamed = {
-            name: self._as(node, place, name, target)
-            for place, name in enumerate(node.inputs)
+            name: self._as(node, position, name, target)
+            for position, name in enumerate(node.inputs)
             if name in floats and given[name] != target
         }
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
@@ -108,20 +108,20 @@ class _Casting:
         tensor = self.tensors[name]
         return tensor.is_weight and not tensor.shape
 
-    def _as(self, node: Node, place: int, name: str, dtype: str) -> str:
+    def _as(self, node: Node, position: int, name: str, dtype: str) -> str:
         """Return the name of a tensor in another type, and the node that casts it."""
         tensor = self.tensors[name]
         if name in self.cached and dtype == self.half:
             return self.cached[name]
-        made = f"{name}/{dtype}/{node.name}/{place}"
-        self.tensors[made] = replace(tensor, name=made, dtype=dtype, value=None)
+        cast_name = f"{name}/{dtype}/{node.name}/{position}"
+        self.tensors[cast_name] = replace(tensor, name=cast_name, dtype=dtype, value=None)
         attributes = {"to": _DATA_TYPES[dtype]}
         self.nodes.append(
-            Node(f"{node.name}/cast_{place}", "Cast", "", (name,), (made,), attributes)
+            Node(f"{node.name}/cast_{position}", "Cast", "", (name,), (cast_name,), attributes)
         )
         if tensor.is_weight and name not in self.computed:
-            self.cached[name] = made
-        return made
+            self.cached[name] = cast_name
+        return cast_name
 
     def _set_result(self, node: Node, dtype: str) -> None:
         for name in node.outputs:

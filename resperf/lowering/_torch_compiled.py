@@ -28,7 +28,7 @@ class _Group:
     values: int
     kernels: list[TorchKernel] = field(default_factory=list)
 
-    def takes(self, values: int) -> bool:
+    def accepts(self, values: int) -> bool:
         """Whether an operator on so many values may join."""
         return self.values == values and all(kernel.op in FUSED for kernel in self.kernels)
 
@@ -37,13 +37,13 @@ class _Group:
         """Tensors that its operators compute."""
         return [name for kernel in self.kernels for name in kernel.writes]
 
-    def take_in(self, other: _Group, read: Counter[str]) -> None:
+    def absorb(self, other: _Group, read: Counter[str]) -> None:
         """Compute what another group does, if nothing else reads it.
 
         Parameters
         ----------
         other : _Group
-            Empty afterwards if it was taken in.
+            Empty afterwards if it was absorbed.
         read : Counter of str
             How often the network reads each tensor.
         """
@@ -68,20 +68,22 @@ def fused_kernels(kernels: Sequence[TorchKernel]) -> list[list[TorchKernel]]:
         before = sorted({maker[name] for name in kernel.reads if name in maker})
         values = _values(kernel)
         fuses = kernel.op in FUSED
-        place = before[-1] if fuses and before and groups[before[-1]].takes(values) else len(groups)
-        if place == len(groups):
+        index = (
+            before[-1] if fuses and before and groups[before[-1]].accepts(values) else len(groups)
+        )
+        if index == len(groups):
             groups.append(_Group(values))
-        group = groups[place]
+        group = groups[index]
         group.kernels.append(kernel)
         for other in before:
-            if fuses and other != place and groups[other].takes(values):
-                group.take_in(groups[other], read)
-        maker.update(dict.fromkeys(group.written, place))
+            if fuses and other != index and groups[other].accepts(values):
+                group.absorb(groups[other], read)
+        maker.update(dict.fromkeys(group.written, index))
     return [group.kernels for group in groups if group.kernels]
 
 
 def _values(kernel: TorchKernel) -> int:
     """Return how many values a kernel computes with: those of its largest tensor."""
-    shapes = [each.shape for each in kernel.operator.inputs if each is not None]
+    shapes = [operand.shape for operand in kernel.operator.inputs if operand is not None]
     shapes += [shape for shape in kernel.operator.outputs if shape is not None]
     return max((math.prod(shape) for shape in shapes), default=0)

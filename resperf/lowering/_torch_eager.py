@@ -78,10 +78,10 @@ class TorchKernel:
         if self.op not in _PROMOTING or self.output_dtype not in _FLOATS:
             return self.operator
         inputs = tuple(
-            replace(each, dtype=self.output_dtype)
-            if each is not None and each.dtype in _FLOATS
-            else each
-            for each in self.operator.inputs
+            replace(operand, dtype=self.output_dtype)
+            if operand is not None and operand.dtype in _FLOATS
+            else operand
+            for operand in self.operator.inputs
         )
         return replace(self.operator, inputs=inputs)
 
@@ -97,7 +97,7 @@ def eager_kernels(network: Network, *, channels_last: bool = False) -> list[Torc
         Whether its images lie in memory with channels last.
     """
     images = [network.tensors[name] for name in network.inputs] if channels_last else []
-    views = {each.name: _last(each.shape) for each in images if len(each.shape) == 4}
+    views = {image.name: _last(image.shape) for image in images if len(image.shape) == 4}
     return _Eager(network, views).run()
 
 
@@ -132,7 +132,7 @@ class _Eager:
         self.read.update(self.network.outputs)
         for node in self.network.nodes:
             node = qualified_by_domain(node, OWN_DOMAINS)
-            known = len(self.kernels)
+            start = len(self.kernels)
             try:
                 rule = _RULES.get(node.op)
                 if rule is None:
@@ -141,10 +141,10 @@ class _Eager:
                     rule(self, node)
                 self._note_views(node)
             except (LayerError, UnsupportedError) as error:
-                del self.kernels[known:]
+                del self.kernels[start:]
                 self._unknown(node, Message.of(error))
             except MALFORMED as error:
-                del self.kernels[known:]
+                del self.kernels[start:]
                 malformed = Message(f"its shapes or attributes are malformed ({error!r})")
                 self._unknown(node, malformed)
         return self.kernels
@@ -195,7 +195,7 @@ class _Eager:
     ) -> None:
         """Add a kernel; with a suffix, a helper of a node's own kernel."""
         results = [self.network.tensors.get(name) for name in node.outputs if name]
-        shapes = tuple(None if each is None else each.shape for each in results)
+        shapes = tuple(None if result is None else result.shape for result in results)
         operator = Operator(
             onnx_op or node.op,
             node.attributes if attributes is None else attributes,
@@ -226,10 +226,10 @@ class _Eager:
 
     def reshaped(self, node: Node, name: str, view: Strided, shape: tuple[int, ...]) -> Strided:
         """Return a view in another shape, of a copy where there is none of the tensor itself."""
-        found = view.viewed(shape)
-        if found is None:
-            found = self.copy(node, name, view).viewed(shape)
-        return found or contiguous(shape)
+        result = view.viewed(shape)
+        if result is None:
+            result = self.copy(node, name, view).viewed(shape)
+        return result or contiguous(shape)
 
     # Views
 
@@ -279,7 +279,7 @@ class _Eager:
             self._plain(node, "embedding" if data.is_weight else "index")
             return
         view = self.view(node.inputs[0])
-        kept = [each for each in range(len(data.shape)) if each != axis]
+        kept = [dim for dim in range(len(data.shape)) if dim != axis]
         self.views[node.outputs[0]] = view.permuted(kept)
 
     # Kernels
@@ -333,7 +333,7 @@ class _Eager:
         if product and last and last.source == product.name and product.op == "Mul":
             names = (node.inputs[0], *product.inputs)
             weights = [self.tensor(name) for name in names[:2]]
-            if all(each.is_weight and each.shape for each in weights):
+            if all(weight.is_weight and weight.shape for weight in weights):
                 self.kernels.pop()
                 self.emit(node, "addcmul", [self.operand(name) for name in names])
                 self.views[node.outputs[0]] = self.view(names[2])
@@ -417,10 +417,10 @@ class _Eager:
         first, second = letters
         shapes = [self.tensor(name).shape for name in node.inputs[:2]]
         sizes = dict(zip(first, shapes[0], strict=True)) | dict(zip(second, shapes[1], strict=True))
-        both = [each for each in output if each in first and each in second]
-        left = [each for each in output if each not in second]
-        right = [each for each in output if each not in first]
-        summed = [each for each in first if each in second and each not in output]
+        both = [axis for axis in output if axis in first and axis in second]
+        left = [axis for axis in output if axis not in second]
+        right = [axis for axis in output if axis not in first]
+        summed = [axis for axis in first if axis in second and axis not in output]
         if len(both) + len(left) + len(summed) != len(first) or not summed:
             self._plain(node, "einsum")
             return
@@ -438,14 +438,14 @@ class _Eager:
         result = (batch, size(left), size(right))
         self.emit(node, "bmm", operands, result, onnx_op="MatMul", attributes={})
         computed = [*both, *left, *right]
-        made = contiguous(tuple(sizes[axis] for axis in computed))
-        self.views[node.outputs[0]] = made.permuted([computed.index(axis) for axis in output])
+        view = contiguous(tuple(sizes[axis] for axis in computed))
+        self.views[node.outputs[0]] = view.permuted([computed.index(axis) for axis in output])
 
     def _concat(self, node: Node) -> None:
         """Join tensors; an exporter writes ``stack`` and ``roll`` like this too."""
-        made = [self.maker.get(name) for name in node.inputs]
-        if all(each is not None and each.op == "Unsqueeze" for each in made):
-            names = [each.inputs[0] for each in made if each]
+        makers = [self.maker.get(name) for name in node.inputs]
+        if all(maker is not None and maker.op == "Unsqueeze" for maker in makers):
+            names = [maker.inputs[0] for maker in makers if maker]
             self.emit(node, "stack", [self.operand(name) for name in names])
         elif rolled := self._rolled(node):
             self._roll(node, rolled)
@@ -454,10 +454,10 @@ class _Eager:
 
     def _rolled(self, node: Node) -> str:
         """Return the tensor whose two halves along an axis a node joins the other way round."""
-        made = [self.maker.get(name) for name in node.inputs]
-        if len(made) != 2 or any(each is None or each.op != "Slice" for each in made):
+        makers = [self.maker.get(name) for name in node.inputs]
+        if len(makers) != 2 or any(maker is None or maker.op != "Slice" for maker in makers):
             return ""
-        whole = {each.inputs[0] for each in made if each}
+        whole = {maker.inputs[0] for maker in makers if maker}
         name = whole.pop()
         same = self.tensor(name).shape == self.tensor(node.outputs[0]).shape
         return name if not whole and same else ""
@@ -490,7 +490,7 @@ def _attention_layer(operator: Operator) -> Layer:
 
     A mask that all heads share is much smaller than one for each: it is left out.
     """
-    query, key, value = (operator.operand(place).shape for place in range(3))
+    query, key, value = (operator.operand(position).shape for position in range(3))
     if len(query) != 4:
         raise LayerError(f"attention of shape {query} has no layer")
     mask = operator.inputs[3] if len(operator.inputs) > 3 else None
@@ -507,9 +507,9 @@ def _stack_layer(operator: Operator) -> Layer:
     result = operator.result()
     axis = operator.attributes.get("axis", 0) % len(result)
     wide = tuple(
-        replace(each, shape=(*each.shape[:axis], 1, *each.shape[axis:]), value=None)
-        for each in operator.inputs
-        if each is not None
+        replace(operand, shape=(*operand.shape[:axis], 1, *operand.shape[axis:]), value=None)
+        for operand in operator.inputs
+        if operand is not None
     )
     return layer_of_operator(replace(operator, inputs=wide))
 

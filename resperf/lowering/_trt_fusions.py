@@ -95,7 +95,7 @@ class Fusing(Rewriting):
     def redirect(self, name: str, to: str) -> None:
         """Let all readers of a tensor read another one."""
         for reader in self.readers(name):
-            inputs = tuple(to if each == name else each for each in reader.inputs)
+            inputs = tuple(to if input_name == name else input_name for input_name in reader.inputs)
             self.replace(reader, replace(reader, inputs=inputs))
 
     def is_quantized(self, node: Node) -> bool:
@@ -144,11 +144,11 @@ def _apply(graph: Fusing, ops: Iterable[str], rule: Callable[[Fusing, Node], Non
 
 def _fold_weights(graph: Fusing, node: Node) -> None:
     """Remove a node that computes with weights alone, such as a dequantisation of int8 weights."""
-    known = [name for name in node.outputs if name in graph.tensors]
+    sized = [name for name in node.outputs if name in graph.tensors]
     if not node.inputs or not all(graph.is_weight(name) for name in node.inputs if name):
         return
-    if len(known) == len(node.outputs) and not set(known) & set(graph.network.outputs):
-        graph.tensors |= {name: replace(graph.tensors[name], is_weight=True) for name in known}
+    if len(sized) == len(node.outputs) and not set(sized) & set(graph.network.outputs):
+        graph.tensors |= {name: replace(graph.tensors[name], is_weight=True) for name in sized}
         graph.replace(node)
 
 
@@ -169,10 +169,11 @@ def _pass_through(graph: Fusing, node: Node) -> None:
 def _join_equal(graph: Fusing, node: Node) -> None:
     """Join equal quantisations of one tensor, such as those of two layers that read it."""
     same = [
-        each for each in graph.readers(node.inputs[0])
-        if each.op == node.op and not each.domain and _scales(graph, each) == _scales(graph, node)
+        reader for reader in graph.readers(node.inputs[0])
+        if reader.op == node.op and not reader.domain
+        and _scales(graph, reader) == _scales(graph, node)
     ]  # fmt: skip
-    first = min(same, key=graph.place)
+    first = min(same, key=graph.position)
     if first is not node and node.outputs[0] not in graph.network.outputs:
         graph.redirect(node.outputs[0], first.outputs[0])
         graph.absorb(node, first)
@@ -310,7 +311,7 @@ def _scale_of(graph: Fusing, node: Node, reader: Node) -> str | None:
     axis = len(image) - 1 if node.op in _PRODUCTS else 1
     aligned = (1,) * (len(image) - len(shape)) + shape
     per_channel = len(aligned) == len(image) and all(
-        length == 1 or place == axis for place, length in enumerate(aligned)
+        length == 1 or index == axis for index, length in enumerate(aligned)
     )
     return other if graph.is_weight(other) and per_channel else None
 
@@ -333,10 +334,10 @@ def _residual(graph: Fusing, node: Node) -> None:
             continue
         same = graph.shape(name) == graph.shape(other) and len(graph.shape(name)) == _IMAGE_AXES
         if same and not graph.is_weight(other):
-            candidates.append((graph.place(maker), maker, other))
+            candidates.append((graph.position(maker), maker, other))
     if not candidates:
         return
-    _, conv, other = max(candidates, key=lambda each: each[0])
+    _, conv, other = max(candidates, key=lambda candidate: candidate[0])
     bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
     joined = Node(
         node.name, CONVOLUTION, "", (*conv.inputs[:2], bias, other), node.outputs, conv.attributes
@@ -352,10 +353,10 @@ def _activation(graph: Fusing, node: Node) -> None:
     """
     reader = graph.reader_of(node)
     if reader is not None and reader.op in _BUILT_IN and not reader.domain:
-        _take_activation(graph, node, reader, reader.op, reader.op)
+        _fuse_activation(graph, node, reader, reader.op, reader.op)
 
 
-def _take_activation(graph: Fusing, node: Node, reader: Node, op: str, label: str) -> None:
+def _fuse_activation(graph: Fusing, node: Node, reader: Node, op: str, label: str) -> None:
     if node.op in _PRODUCTS and not graph.is_weight(node.inputs[1]):
         return
     fused_op = {"Conv": CONVOLUTION, "Gemm": PRODUCT, "MatMul": "FusedMatMul"}.get(node.op, node.op)
@@ -377,7 +378,7 @@ def _any_activation(graph: Fusing, node: Node) -> None:
         return
     if graph.is_quantized(node):
         behind = graph.readers(reader.outputs[0])
-        fuses = bool(behind) and all(each.op == "QuantizeLinear" for each in behind)
+        fuses = bool(behind) and all(other.op == "QuantizeLinear" for other in behind)
     else:
         dtype = graph.tensors[node.inputs[0]].dtype
         fuses = graph.is_int8(node) or dtype in HALF_TYPES.values()
@@ -388,7 +389,7 @@ def _any_activation(graph: Fusing, node: Node) -> None:
         if _computed(graph, reader.inputs) == [node.outputs[0]]:
             named = [part.op for part in parts if part.op in Activation.OPERATORS]
             last = "FastGelu" if named and _by_tanh(parts) else (named or [""])[-1]
-            _take_activation(graph, node, reader, last, graph.label(reader))
+            _fuse_activation(graph, node, reader, last, graph.label(reader))
 
 
 def _by_tanh(parts: Sequence[Node]) -> bool:
@@ -441,7 +442,7 @@ def _merge(graph: Fusing) -> None:
     """
     for name in graph.read_tensors():
         alike: dict[tuple[object, ...], list[Node]] = {}
-        for node in sorted(graph.readers(name), key=graph.place):
+        for node in sorted(graph.readers(name), key=graph.position):
             if (key := _alike(graph, node, name)) is not None:
                 alike.setdefault(key, []).append(node)
         for nodes in alike.values():
@@ -475,9 +476,9 @@ def _merge_nodes(graph: Fusing, nodes: Sequence[Node]) -> None:
     inputs = (first.inputs[0], weights, *((bias,) if biased else ()))
     outputs = tuple(name for node in nodes for name in node.outputs)
     graph.labels[first.name] = " || ".join(map(graph.label, nodes))
-    made = replace(first, inputs=inputs, outputs=outputs)
+    merged = replace(first, inputs=inputs, outputs=outputs)
     sources = tuple(own for node in nodes for own in graph.sources_of(node))
-    graph.replace(first, made)
+    graph.replace(first, merged)
     for node in nodes[1:]:
         graph.replace(node)
     graph.sources[first.name] = sources
@@ -500,10 +501,12 @@ def _chain(graph: Fusing, node: Node) -> None:
             parts = (
                 *graph.parts.get(maker.name, (maker,)), *graph.parts.get(node.name, (node,))
             )  # fmt: skip
-            outside = [each for each in (*maker.inputs, *node.inputs) if each not in maker.outputs]
+            outside = [
+                operand for operand in (*maker.inputs, *node.inputs) if operand not in maker.outputs
+            ]
             inputs = tuple(dict.fromkeys(filter(None, outside)))
             joined = Node(node.name, POINTWISE, "", inputs, node.outputs, {})
-            inner = ", ".join(_inside(graph.label(each)) for each in (maker, node))
+            inner = ", ".join(_inside(graph.label(member)) for member in (maker, node))
             node = graph.fuse(maker, node, joined, f"PWN({inner})")
             graph.parts[node.name] = parts
 
@@ -564,7 +567,7 @@ def _concatenate(graph: Fusing, node: Node) -> None:
         maker = graph.maker.get(name)
         others = [reader for reader in graph.readers(name) if reader is not node]
         fixed = maker is None or maker.op in _NOT_MOVABLE or len(maker.outputs) > 1
-        read = any(each.op in _NOT_STRIDED or each.op == "Concat" for each in others)
+        read = any(reader.op in _NOT_STRIDED or reader.op == "Concat" for reader in others)
         if fixed or read or name in network.outputs or name in once:
             copied.append(name)
         once.add(name)

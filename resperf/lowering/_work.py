@@ -59,10 +59,10 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     nodes = [node for node in network.nodes if node.name in wanted]
     if any(node.op in CONTROL_FLOW for node in nodes):
         return Work(math.nan, math.nan)
-    made = {name for node in nodes for name in node.outputs if name}
+    computed = {name for node in nodes for name in node.outputs if name}
     outside = {name for node in network.nodes if node.name not in wanted for name in node.inputs}
-    read = {name for node in nodes for name in node.inputs if name} - made
-    written = {name for name in made if name in outside or name in network.outputs}
+    read = {name for node in nodes for name in node.inputs if name} - computed
+    written = {name for name in computed if name in outside or name in network.outputs}
     moved_bytes = [
         tensor_bytes(network.tensors[name]) if name in network.tensors else math.nan
         for name in (*read, *written)
@@ -74,15 +74,15 @@ def macs_of(network: Network, node: Node) -> float:
     """Count the multiply-adds of one node, from its shapes or by its layer kind; NaN if unknown."""
     tensors = [network.tensors.get(name) if name else None for name in node.inputs]
     result = network.tensors.get(next((name for name in node.outputs if name), ""))
-    known = all(
+    sized = all(
         tensor is not None for name, tensor in zip(node.inputs, tensors, strict=True) if name
     )
     count = _PRODUCTS.get(node.op)
     try:
-        if count is not None and node.domain in OPERATOR_DOMAINS and known and result is not None:
+        if count is not None and node.domain in OPERATOR_DOMAINS and sized and result is not None:
             shapes = [() if tensor is None else tensor.shape for tensor in tensors]
             return count(node, shapes, result.shape)
-        if known and result is not None:
+        if sized and result is not None:
             operator = operator_of(network, node)
             inputs = tuple(map(_in_float32, operator.inputs))
             return float(layer_of_operator(replace(operator, inputs=inputs)).macs)

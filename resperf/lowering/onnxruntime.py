@@ -43,7 +43,7 @@ def _difference(setting: Setting, platform: Platform) -> str:
     if here != there:
         return f"version {here} here, {there} there: it may fuse other operators there"
     here, there = instruction_set(), platform.instruction_set
-    if here != there and not {each.partition("+")[0] for each in (here, there)} <= X86:
+    if here != there and not {name.partition("+")[0] for name in (here, there)} <= X86:
         return f"instruction set {here} here, {there} there: it may fuse other operators there"
     return ""
 
@@ -84,5 +84,5 @@ def block_size() -> int:
         batch=1,
     )
     graph = _ort_graph.optimised_model(skeleton(network)).graph
-    dims = {each.name: each.dims for each in graph.initializer}
+    dims = {initializer.name: initializer.dims for initializer in graph.initializer}
     return next((dims[node.input[1]][0] for node in graph.node if node.domain == NCHWC), 0)

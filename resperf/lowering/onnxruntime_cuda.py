@@ -102,8 +102,8 @@ def _ask(network: Network) -> list[LoweredNode]:
 def _in_float32(network: Network) -> Network:
     """Return a network whose tensors in half precision are float32."""
     tensors, weights = (
-        {name: _as_float32(tensor) for name, tensor in each.items()}
-        for each in (network.tensors, network.weight_tensors)
+        {name: _as_float32(tensor) for name, tensor in mapping.items()}
+        for mapping in (network.tensors, network.weight_tensors)
     )
     nodes = tuple(_cast_to(node, tensors) for node in network.nodes)
     return replace(network, tensors=tensors, weight_tensors=weights, nodes=nodes)
@@ -132,6 +132,6 @@ def _in_precision(network: Network, lowered: LoweredNode) -> LoweredNode:
     sources = {
         name for node in network.nodes if node.name in lowered.sources for name in node.outputs
     }
-    found = {network.tensors[name].dtype for name in sources if name in network.tensors}
-    half = found & HALF_PRECISION
+    dtypes = {network.tensors[name].dtype for name in sources if name in network.tensors}
+    half = dtypes & HALF_PRECISION
     return replace(lowered, layer=layer.replace(dtype=half.pop())) if half else lowered

@@ -117,7 +117,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     TensorFlow does not write its optimised graph.
     """
     named = replace(
-        network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
+        network, nodes=tuple(qualified_by_domain(node, OWN_DOMAINS) for node in network.nodes)
     )
     present = without_removed(in_precision(named, setting.precision))
     rules = _Rules(present, Rewriting(present), Storage.of(present, setting.layout or LAYOUT))
@@ -126,7 +126,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     for node in present.nodes:
         if node.name not in absorbed and not is_computed_once(present, node):
             lowered = rules.lowered(node)
-            absorbed.update(source for each in lowered for source in each.sources)
+            absorbed.update(source for part in lowered for source in part.sources)
             nodes += lowered
     notes = (XLA_NOTE,) if setting.compiled == "xla" else ()
     return answer(network, nodes, "rules", notes)
@@ -155,8 +155,10 @@ class Storage:
         tensors = network.tensors
 
         def computed(names: Sequence[str]) -> list[str]:
-            found = (tensors[name] for name in names if name in tensors)
-            return [each.name for each in found if len(each.shape) == 4 and not each.is_weight]
+            sized = (tensors[name] for name in names if name in tensors)
+            return [
+                tensor.name for tensor in sized if len(tensor.shape) == 4 and not tensor.is_weight
+            ]
 
         wanted: set[str] = set()
         for node in reversed(network.nodes):
@@ -166,13 +168,13 @@ class Storage:
                 wanted.update(computed(node.inputs))
         images = wanted.intersection(network.inputs)
         for node in network.nodes:
-            made = computed(node.outputs)
+            outputs = computed(node.outputs)
             if node.op in IMAGE_OPS or (
                 node.op in EITHER_OPS and images.intersection(computed(node.inputs))
             ):
-                images.update(made)
+                images.update(outputs)
             elif node.op in VIEW_OPS or node.op == "Transpose":
-                images.update(wanted.intersection(made))
+                images.update(wanted.intersection(outputs))
         return cls(layout, frozenset(images))
 
     def reads_images(self, network: Network, node: Node) -> bool:
@@ -191,13 +193,13 @@ class Storage:
         as_images = self.reads_images(network, node)
         computed = (network.tensors.get(name) for name in node.inputs)
         return [
-            each.name
-            for each in computed
-            if each is not None
-            and len(each.shape) == 4
-            and not each.is_weight
-            and (each.name in self.images) != as_images
-            and moves(each.shape)
+            tensor.name
+            for tensor in computed
+            if tensor is not None
+            and len(tensor.shape) == 4
+            and not tensor.is_weight
+            and (tensor.name in self.images) != as_images
+            and moves(tensor.shape)
         ]
 
 
@@ -245,17 +247,17 @@ class _Fusion:
     def output(self) -> str:
         return self.nodes[-1].outputs[0]
 
-    def take(self, follower: Node | None) -> bool:
+    def fuse(self, follower: Node | None) -> bool:
         """Fuse a follower, if there is one."""
         if follower is None:
             return False
         self.nodes.append(follower)
         return True
 
-    def take_norm(self) -> bool:
-        return self.take(foldable_norm(self.graph, self.nodes[-1]))
+    def fuse_norm(self) -> bool:
+        return self.fuse(foldable_norm(self.graph, self.nodes[-1]))
 
-    def take_bias(self, channel_axis: int) -> bool:
+    def fuse_bias(self, channel_axis: int) -> bool:
         """Fuse an addition of one constant per channel."""
         follower, other = self._addition()
         if follower is None or not self.graph.is_weight(other):
@@ -265,9 +267,9 @@ class _Fusion:
         aligned = (1,) * (len(image) - len(shape)) + shape
         fits = len(aligned) == len(image) and aligned[channel_axis] == channels
         rest = aligned[:channel_axis] + (aligned[channel_axis + 1 :] if channel_axis != -1 else ())
-        return fits and set(rest) <= {1} and self.take(follower)
+        return fits and set(rest) <= {1} and self.fuse(follower)
 
-    def take_residual(self) -> bool:
+    def fuse_residual(self) -> bool:
         """Fuse the addition of another tensor that was computed before."""
         follower, other = self._addition()
         graph, tensors = self.graph, self.graph.tensors
@@ -275,14 +277,14 @@ class _Fusion:
             return False
         same = self.output in tensors and tensors[other].shape == tensors[self.output].shape
         maker = graph.maker.get(other)
-        earlier = maker is None or graph.place(maker) < graph.place(self.nodes[-1])
-        return same and earlier and other != self.output and self.take(follower)
+        earlier = maker is None or graph.position(maker) < graph.position(self.nodes[-1])
+        return same and earlier and other != self.output and self.fuse(follower)
 
-    def take_activation(self) -> str:
+    def fuse_activation(self) -> str:
         follower = self.graph.only_reader(self.output)
         if follower is None or follower.op not in Activation.OPERATORS:
             return "none"
-        self.take(follower)
+        self.fuse(follower)
         return function_of(follower.op, follower.attributes)
 
     def _addition(self) -> tuple[Node | None, str]:
@@ -313,14 +315,14 @@ class _Rules:
 
     def _transpositions(self, node: Node) -> list[LoweredNode]:
         """Return the transpositions of a node's inputs that no earlier node needed."""
-        found = []
+        transpositions = []
         for name in self.storage.converted(self.network, node):
             to_image = name not in self.storage.images
             if (name, to_image) in self.transposed:
                 continue
             self.transposed.add((name, to_image))
-            found.append(self._transposition(f"{name} as stored", name, to_image))
-        return found
+            transpositions.append(self._transposition(f"{name} as stored", name, to_image))
+        return transpositions
 
     def _transposition(self, label: str, name: str, to_image: bool) -> LoweredNode:
         tensor = self.network.tensors[name]
@@ -344,9 +346,9 @@ class _Rules:
                 reason = Message.of(error)
         try:
             first, *others = as_binary_nodes(self.network, node)
-            found = [self._plain(first)]
+            lowered = [self._plain(first)]
             # Only the first part has the node as its source.
-            return [*found, *(replace(self._plain(each), sources=()) for each in others)]
+            return [*lowered, *(replace(self._plain(other), sources=()) for other in others)]
         except (UnsupportedError, LayerError) as error:
             return [_unknown(node, reason if rule is not None else Message.of(error))]
         except MALFORMED as error:
@@ -421,10 +423,10 @@ def _conv(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Conv, rules.network, node)
     fusion = _Fusion(rules.graph, [node])
     bias = plain.bias
-    bias |= fusion.take_norm()
-    bias |= not bias and fusion.take_bias(channel_axis=1)
-    residual = fusion.take_residual()
-    activation = fusion.take_activation()
+    bias |= fusion.fuse_norm()
+    bias |= not bias and fusion.fuse_bias(channel_axis=1)
+    residual = fusion.fuse_residual()
+    activation = fusion.fuse_activation()
     layer = plain.replace(bias=bias, residual=residual, activation=activation)
     return fusion.lowered("Conv2D", lower_layer(layer, rules.storage.layout))
 
@@ -432,8 +434,8 @@ def _conv(rules: _Rules, node: Node) -> LoweredNode:
 def _dense(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Dense, rules.network, node)
     fusion = _Fusion(rules.graph, [node])
-    bias = plain.bias or fusion.take_bias(channel_axis=-1)
-    layer = plain.replace(bias=bias, activation=fusion.take_activation())
+    bias = plain.bias or fusion.fuse_bias(channel_axis=-1)
+    layer = plain.replace(bias=bias, activation=fusion.fuse_activation())
     return fusion.lowered("MatMul", layer)
 
 

@@ -50,9 +50,9 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 def _of_type(layer: Layer, dtype: str) -> Layer:
     """Replace float32 by another type, but for conversions, and kinds that do not have it."""
-    known = layer.specs()["dtype"].choices or ()
+    choices = layer.specs()["dtype"].choices or ()
     is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
-    return layer.replace(dtype=dtype) if is_single and dtype in known else layer
+    return layer.replace(dtype=dtype) if is_single and dtype in choices else layer
 
 
 def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
@@ -70,7 +70,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     joined = canonical(in_precision(network, setting.precision))
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)
-    lowered = [each for node in graph.nodes for each in _lowered(graph, node)]
+    lowered = [part for node in graph.nodes for part in _lowered(graph, node)]
     original = {node.name for node in network.nodes}
     nodes = named_by_sources(network, (
         replace(node, sources=tuple(name for name in node.sources if name in original))
@@ -86,7 +86,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
 
 def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
     """Return the conversions of inputs or outputs, which are float32 in the file."""
-    found = []
+    conversions = []
     for name in names:
         tensor = network.tensors.get(name)
         if not dtype or tensor is None or tensor.dtype != SINGLE:
@@ -94,8 +94,8 @@ def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -
         first, last = (SINGLE, dtype) if role == "preprocess" else (dtype, SINGLE)
         operand, shape = Operand(tensor.shape, first), tensor.shape
         cast = layer_of_operator(Operator("Cast", {"to": data_type_of(last)}, (operand,), (shape,)))
-        found.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
-    return found
+        conversions.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
+    return conversions
 
 
 def _notes(graph: Fusing, setting: Setting) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _layer(graph: Fusing, node: Node) -> Layer:
             reasons.append(error)
     if not layers:
         raise reasons[0]
-    return max(layers, key=lambda each: each.moved_bytes)
+    return max(layers, key=lambda layer: layer.moved_bytes)
 
 
 def _layer_of_part(network: Network, node: Node) -> Layer:
@@ -168,9 +168,9 @@ def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:
             "copy",
             layer,
             "execution",
-            sources=() if place else sources,
+            sources=() if index else sources,
         )
-        for place, (name, layer) in enumerate(zip(copied, layers, strict=True))
+        for index, (name, layer) in enumerate(zip(copied, layers, strict=True))
     ] or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]
 
 

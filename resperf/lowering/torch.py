@@ -97,7 +97,10 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     for group in groups:
         names = [kernel.source for kernel in group if kernel.source]
         sources = tuple(
-            each for name in names for each in joined.sources.get(name, (name,)) if each in original
+            source
+            for name in names
+            for source in joined.sources.get(name, (name,))
+            if source in original
         )
         nodes.append(_lowered(group, sources, setting))
     return answer(network, nodes, "rules", _notes(network))
@@ -165,7 +168,7 @@ def _lowered(
             reasons.append(Message.of(error))
     if not layers:
         return LoweredNode(name, op or "unknown", None, "unknown", reasons[0], sources)
-    layer = max(layers, key=lambda each: each.moved_bytes)
+    layer = max(layers, key=lambda candidate: candidate.moved_bytes)
     return LoweredNode(name, op, layer, "execution", sources=sources)
 
 

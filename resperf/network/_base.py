@@ -17,7 +17,7 @@ NETWORKS_CACHED = 256
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
 """What reading raises where attributes and shapes do not fit their operator."""
 
-Known = tuple[str, tuple[int, ...]]
+TensorType = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor, as inferred."""
 
 
@@ -136,24 +136,24 @@ class Network:
         if not self.unfolded_nodes:
             return self
         first: dict[str, int] = {}
-        for place, node in enumerate(self.nodes):
+        for index, node in enumerate(self.nodes):
             for name in node.inputs:
-                first.setdefault(name, place)
-        places = []
+                first.setdefault(name, index)
+        indices = []
         for node in reversed(self.unfolded_nodes):
-            place = min(first.get(name, len(self.nodes)) for name in node.outputs if name)
-            first.update((name, min(place, first.get(name, place))) for name in node.inputs)
-            places.append(place)
-        # A sort keeps the order of those with the same place.
-        placed = [*zip(reversed(places), self.unfolded_nodes, strict=True), *enumerate(self.nodes)]
+            index = min(first.get(name, len(self.nodes)) for name in node.outputs if name)
+            first.update((name, min(index, first.get(name, index))) for name in node.inputs)
+            indices.append(index)
+        # A sort keeps the order of those with the same index.
+        placed = [*zip(reversed(indices), self.unfolded_nodes, strict=True), *enumerate(self.nodes)]
         nodes = tuple(node for _, node in sorted(placed, key=itemgetter(0)))
-        made = {name for node in self.unfolded_nodes for name in node.outputs}
+        computed = {name for node in self.unfolded_nodes for name in node.outputs}
         tensors = dict(self.tensors)
         for name in (
             name for node in self.unfolded_nodes for name in (*node.inputs, *node.outputs)
         ):
-            if (known := tensors.get(name, self.weight_tensors.get(name))) is not None:
-                tensors[name] = replace(known, is_weight=known.is_weight and name not in made)
+            if (tensor := tensors.get(name, self.weight_tensors.get(name))) is not None:
+                tensors[name] = replace(tensor, is_weight=tensor.is_weight and name not in computed)
         return replace(self, nodes=nodes, tensors=tensors, unfolded_nodes=())
 
 

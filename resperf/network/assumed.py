@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError, listed, printable
-from resperf.network._base import MALFORMED, Known, Tensor
+from resperf.network._base import MALFORMED, Tensor, TensorType
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -27,17 +27,17 @@ def checked(given: Assumed | None) -> dict[str, int]:
     ShapeError
         If there are others.
     """
-    found = {}
+    counts = {}
     for word, count in (given or {}).items():
         if word not in COUNTED:
             raise ShapeError(f"no assumption {word!r}; known are: {', '.join(COUNTED)}")
         try:
-            found[word] = operator.index(count)
+            counts[word] = operator.index(count)
         except TypeError:
-            found[word] = 0
-        if found[word] < 1:
+            counts[word] = 0
+        if counts[word] < 1:
             raise ShapeError(f"{word}={count!r} must be a whole number of at least 1")
-    return found
+    return counts
 
 
 class Assumptions:
@@ -54,7 +54,7 @@ class Assumptions:
         self._used: Counter[tuple[str, str, int]] = Counter()
         self._lacking: dict[str, list[str]] = {}
 
-    def outputs(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, Known]:
+    def outputs(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, TensorType]:
         """Return types and shapes of the outputs of a node, if an assumption decides them."""
         word = next((w for w, ops in COUNTED.items() if node.op_type in ops), "")
         if not word or node.domain:
@@ -63,14 +63,14 @@ class Assumptions:
             name = printable(node.name or node.output[0])
             self._lacking.setdefault(word, []).append(f"{node.op_type} {name!r}")
             return {}
-        known = [inputs.get(name) for name in node.input]
-        attributes = {each.name: each.i for each in node.attribute}
+        tensors = [inputs.get(name) for name in node.input]
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
         try:
-            count, shapes = COUNTED[word][node.op_type](known, attributes, self._given[word])
+            count, shapes = COUNTED[word][node.op_type](tensors, attributes, self._given[word])
         except MALFORMED:
             return {}
         self._used[node.op_type, word, count] += 1
-        return {name: each for name, each in zip(node.output, shapes, strict=False) if name}
+        return {name: output for name, output in zip(node.output, shapes, strict=False) if name}
 
     def statements(self) -> tuple[str, ...]:
         """Say what was assumed: ``"NonMaxSuppression returns 100 boxes (--assume boxes=100)"``."""
@@ -97,14 +97,14 @@ class Assumptions:
 
 
 _Inputs = Sequence["Tensor | None"]
-_Counted = tuple[int, list[Known]]
+_Counted = tuple[int, list[TensorType]]
 """How many are found, and the outputs' types and shapes."""
 
 
-def _shape(inputs: _Inputs, place: int = 0) -> _Shape:
-    tensor = inputs[place]
+def _shape(inputs: _Inputs, position: int = 0) -> _Shape:
+    tensor = inputs[position]
     if tensor is None:
-        raise ValueError(place)
+        raise ValueError(position)
     return tensor.shape
 
 
@@ -113,37 +113,39 @@ def _boxes(inputs: _Inputs, _attributes: Mapping[str, Any], count: int) -> _Coun
     (batch, boxes, _), (_, classes, _) = _shape(inputs), _shape(inputs, 1)
     most = inputs[2] if len(inputs) > 2 else None
     limit = boxes if most is None or most.value is None else min(boxes, int(most.value.item()))
-    found = max(0, min(count, batch * classes * limit))
-    return found, [("int64", (found, 3))]
+    selected = max(0, min(count, batch * classes * limit))
+    return selected, [("int64", (selected, 3))]
 
 
 def _non_zero(inputs: _Inputs, _: Mapping[str, Any], count: int) -> _Counted:
     shape = _shape(inputs)
-    found = min(count, math.prod(shape))
-    return found, [("int64", (len(shape), found))]
+    values = min(count, math.prod(shape))
+    return values, [("int64", (len(shape), values))]
 
 
-def _kept(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> tuple[int, int, _Shape]:
-    """How many of which axis's values are kept, the length of that axis, and the new shape."""
+def _selected(
+    inputs: _Inputs, attributes: Mapping[str, Any], count: int
+) -> tuple[int, int, _Shape]:
+    """How many of which axis's values are selected, the length of that axis, and the new shape."""
     shape = _shape(inputs)
     axis: int | None = attributes.get("axis")
     if axis is None:
         length = math.prod(shape)
         return min(count, length), length, (min(count, length),)
-    found = min(count, shape[axis])
+    selected = min(count, shape[axis])
     axis = axis % len(shape)
-    return found, shape[axis], (*shape[:axis], found, *shape[axis + 1 :])
+    return selected, shape[axis], (*shape[:axis], selected, *shape[axis + 1 :])
 
 
 def _compress(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
-    found, _, shape = _kept(inputs, attributes, count)
-    return found, [(_dtype(inputs), shape)]
+    selected, _, shape = _selected(inputs, attributes, count)
+    return selected, [(_dtype(inputs), shape)]
 
 
 def _unique(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
-    found, length, shape = _kept(inputs, attributes, count)
-    places: list[Known] = [("int64", (n,)) for n in (found, length, found)]
-    return found, [(_dtype(inputs), shape), *places]
+    unique, length, shape = _selected(inputs, attributes, count)
+    indices: list[TensorType] = [("int64", (n,)) for n in (unique, length, unique)]
+    return unique, [(_dtype(inputs), shape), *indices]
 
 
 def _dtype(inputs: _Inputs) -> str:

@@ -42,46 +42,46 @@ def block_of(network: Network, ends: str) -> Network:
 
 def _places(network: Network, ends: str) -> tuple[str, str]:
     """Split ``FROM:TO`` where both sides are names."""
-    known = dict.fromkeys(
+    names = dict.fromkeys(
         name for node in network.nodes for name in (node.name, *node.inputs, *node.outputs)
     )
     words = ends.split(":")
-    pairs = [(":".join(words[:place]), ":".join(words[place:])) for place in range(1, len(words))]
+    pairs = [(":".join(words[:index]), ":".join(words[index:])) for index in range(1, len(words))]
     for start, end in pairs:
-        if start in known and end in known:
+        if start in names and end in names:
             return start, end
     if not pairs:
         raise NetworkError(f"{ends!r} is no block; write FROM:TO, names of operators or tensors")
-    unknown = next(name for name in pairs[0] if name not in known)
+    unknown = next(name for name in pairs[0] if name not in names)
     raise NetworkError(
-        f"{network.name} has no operator or tensor {unknown!r}{did_you_mean(unknown, known)}; see "
+        f"{network.name} has no operator or tensor {unknown!r}{did_you_mean(unknown, names)}; see "
         "the names with --show-graph"
     )
 
 
 def _below(nodes: Iterable[Node], start: str | None, tensor: str) -> set[str]:
     """Return the names of a node and those below it, or of those below a tensor."""
-    known, found = set() if start else {tensor}, set()
+    reached, names = set() if start else {tensor}, set()
     for node in nodes:
-        if node.name == start or not known.isdisjoint(node.inputs):
-            found.add(node.name)
-            known.update(filter(None, node.outputs))
-    return found
+        if node.name == start or not reached.isdisjoint(node.inputs):
+            names.add(node.name)
+            reached.update(filter(None, node.outputs))
+    return names
 
 
 def _above(nodes: tuple[Node, ...], end: str | None, *tensors: str) -> set[str]:
     """Return the names of a node and those that it needs, or of those that tensors need."""
-    wanted, found = set() if end else set(tensors), set()
+    wanted, names = set() if end else set(tensors), set()
     for node in reversed(nodes):
         if node.name == end or not wanted.isdisjoint(node.outputs):
-            found.add(node.name)
+            names.add(node.name)
             wanted.update(filter(None, node.inputs))
-    return found
+    return names
 
 
 def _alone(network: Network, inside: list[Node], ends: str) -> Network:
     """Return nodes as a network, with what they read and write."""
-    made = {name for node in inside for name in node.outputs if name}
+    written = {name for node in inside for name in node.outputs if name}
     read = dict.fromkeys(name for node in inside for name in node.inputs if name)
     names = {node.name for node in inside}
     outside = {name for node in network.nodes if node.name not in names for name in node.inputs}
@@ -92,7 +92,7 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
     inputs = tuple(
         name
         for name in read
-        if name not in made
+        if name not in written
         and not (name in network.tensors and network.tensors[name].is_weight)
         and name not in given
     )
@@ -108,7 +108,7 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         network,
         name=f"{network.name}[{ends}]",
         nodes=tuple(inside),
-        tensors=_some(network.tensors, (*read, *made)),
+        tensors=_some(network.tensors, (*read, *written)),
         inputs=inputs,
         outputs=outputs,
         weight_nodes=tuple(weights),
@@ -120,8 +120,8 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
 
 def _weight_nodes(network: Network, read: Mapping[str, None]) -> Iterator[Node]:
     """Yield the nodes that compute weights which are read, in order."""
-    found = _above(network.weight_nodes, None, *read)
-    return (node for node in network.weight_nodes if node.name in found)
+    names = _above(network.weight_nodes, None, *read)
+    return (node for node in network.weight_nodes if node.name in names)
 
 
 def _some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:

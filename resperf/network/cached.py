@@ -88,11 +88,11 @@ def _plain(value: Any) -> Any:
 
 def _value(plain: dict[str, Any]) -> Any:
     """Read what `_plain` wrote; what is damaged raises one of `_DAMAGE`."""
-    values = {key: _tuples(each) for key, each in plain.items()}
+    values = {key: _tuples(item) for key, item in plain.items()}
     if values.keys() != {_TAG}:
         return values
     tag, *rest = values[_TAG]
-    return _MADE[tag](*rest)
+    return _CONSTRUCTORS[tag](*rest)
 
 
 def _tuples(value: Any) -> Any:
@@ -104,7 +104,7 @@ def _array(dtype: str, shape: tuple[int, ...], content: str) -> np.ndarray[Any, 
     return values.reshape(shape).copy()
 
 
-_MADE: Mapping[str, Callable[..., Any]] = {
+_CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "Node": Node, "Tensor": Tensor, "bytes": base64.b64decode, "array": _array,
 }  # fmt: skip
 """Tag -> what is made of the values behind it."""

@@ -43,8 +43,8 @@ def canonical(network: Network) -> Rewritten:
 def _join(graph: Rewriting, last: Node) -> None:
     """Join what the first rule finds that ends with a node."""
     for rule, since in _RULES[last.op]:
-        if graph.opset < since and (found := rule(graph, last)) is not None:
-            match, joined = found
+        if graph.opset < since and (result := rule(graph, last)) is not None:
+            match, joined = result
             if graph.join(match.nodes, last, joined):
                 return
 
@@ -55,7 +55,7 @@ class _Match:
     def __init__(self, graph: Rewriting, last: Node) -> None:
         self.graph, self.nodes = graph, [last]
 
-    def made(self, name: str, *ops: str) -> Node | None:
+    def maker_of(self, name: str, *ops: str) -> Node | None:
         """Return the node that makes a tensor, if it has one of the operators."""
         node = self.graph.maker.get(name)
         if node is None or node.op not in ops or node.domain:
@@ -81,8 +81,8 @@ class _Match:
 
     def scaled(self, node: Node, *values: float) -> str | None:
         """Return the input that a node multiplies by, or adds to, one of some numbers."""
-        found = self.split(node, lambda name: self.graph.is_near(name, *values))
-        return None if found is None else found[1]
+        operands = self.split(node, lambda name: self.graph.is_near(name, *values))
+        return None if operands is None else operands[1]
 
 
 _Joined = tuple[_Match, Node] | None
@@ -97,16 +97,16 @@ def _joined(
 def _linear(graph: Rewriting, last: Node) -> _Joined:
     """Join a product with a constant matrix and its bias."""
     match = _Match(graph, last)
-    found = match.split(last, graph.is_vector)
-    product = found and match.made(found[1], "MatMul")
-    if not product or not found:
+    operands = match.split(last, graph.is_vector)
+    product = operands and match.maker_of(operands[1], "MatMul")
+    if not product or not operands:
         return None
     matrix = graph.shape(product.inputs[1])
     if not graph.is_weight(product.inputs[1]) or len(matrix) != 2:
         return None
-    if graph.shape(found[0]) != matrix[1:]:
+    if graph.shape(operands[0]) != matrix[1:]:
         return None
-    return match, _joined(last, "Gemm", (*product.inputs, found[0]))
+    return match, _joined(last, "Gemm", (*product.inputs, operands[0]))
 
 
 def _plain_conv(graph: Rewriting, node: Node) -> _Joined:
@@ -121,11 +121,11 @@ def _group_norm(graph: Rewriting, last: Node) -> _Joined:
     """Join a normalisation of groups, each as one channel, with its scale and bias."""
     match = _Match(graph, last)
     shifted = match.split(last, graph.is_weight)
-    product = shifted and match.made(shifted[1], "Mul")
+    product = shifted and match.maker_of(shifted[1], "Mul")
     scaled = product and match.split(product, graph.is_weight)
-    back = scaled and match.made(scaled[1], "Reshape")
-    norm = back and match.made(back.inputs[0], "InstanceNormalization")
-    apart = norm and match.made(norm.inputs[0], "Reshape")
+    back = scaled and match.maker_of(scaled[1], "Reshape")
+    norm = back and match.maker_of(back.inputs[0], "InstanceNormalization")
+    apart = norm and match.maker_of(norm.inputs[0], "Reshape")
     if not apart or not norm or not scaled or not shifted:
         return None
     value, grouped = apart.inputs[0], graph.shape(norm.inputs[0])
@@ -167,12 +167,12 @@ def _batch_statistics(graph: Rewriting, last: Node) -> _Joined:
     """Join a batch normalisation and the mean and variance that it computes of its own input."""
     match = _Match(graph, last)
     value = last.inputs[0]
-    mean, mean_square = (match.made(name, "ReduceMean") for name in last.inputs[3:5])
+    mean, mean_square = (match.maker_of(name, "ReduceMean") for name in last.inputs[3:5])
     if mean is None or mean_square is None or mean.inputs[0] != value:
         return None
-    square = match.made(mean_square.inputs[0], "Mul", "Pow")
-    difference = square and match.made(square.inputs[0], "Sub")
-    other = difference and match.made(difference.inputs[1], "ReduceMean")
+    square = match.maker_of(mean_square.inputs[0], "Mul", "Pow")
+    difference = square and match.maker_of(square.inputs[0], "Sub")
+    other = difference and match.maker_of(difference.inputs[1], "ReduceMean")
     if not other or not difference or {difference.inputs[0], other.inputs[0]} != {value}:
         return None
     attributes = {**last.attributes, "training_mode": 1}
@@ -183,7 +183,7 @@ def _gated_by_itself(graph: Rewriting, last: Node) -> _Joined:
     """Join a tensor times its sigmoid (SiLU), or times its hard sigmoid."""
     for gate, other in (last.inputs, last.inputs[::-1]):
         match = _Match(graph, last)
-        node = match.made(gate, "Sigmoid", "HardSigmoid")
+        node = match.maker_of(gate, "Sigmoid", "HardSigmoid")
         if node and node.inputs[0] == other:
             op = "Swish" if node.op == "Sigmoid" else "HardSwish"
             return match, _joined(last, op, (other,))
@@ -199,10 +199,10 @@ def _gelu(graph: Rewriting, last: Node) -> _Joined:
     if len(halves) != 1 or len(others) != 2:
         return None
     for gate, value in (others, others[::-1]):
-        one = match.made(gate, "Add")
+        one = match.maker_of(gate, "Add")
         inner = one and match.scaled(one, 1.0)
-        erf = inner and match.made(inner, "Erf")
-        scale = erf and match.made(erf.inputs[0], "Div", "Mul")
+        erf = inner and match.maker_of(inner, "Erf")
+        scale = erf and match.maker_of(erf.inputs[0], "Div", "Mul")
         if scale and match.scaled(scale, _SQRT_2, 1 / _SQRT_2) == value:
             return match, _joined(last, "Gelu", (value,), {"approximate": "none"})
     return None
@@ -222,21 +222,21 @@ def _factors(match: _Match, node: Node) -> Iterator[str]:
 def _layer_norm(graph: Rewriting, last: Node) -> _Joined:
     """Join (x - mean) / sqrt(variance + epsilon) x scale + bias over the last axis."""
     match = _Match(graph, last)
-    found = match.split(last, graph.is_vector)
-    product = found and match.made(found[1], "Mul")
+    operands = match.split(last, graph.is_vector)
+    product = operands and match.maker_of(operands[1], "Mul")
     weighted = product and match.split(product, graph.is_vector)
-    ratio = weighted and match.made(weighted[1], "Div")
-    if not ratio or not found or not weighted:
+    ratio = weighted and match.maker_of(weighted[1], "Div")
+    if not ratio or not operands or not weighted:
         return None
-    difference = match.made(ratio.inputs[0], "Sub")
-    root = match.made(ratio.inputs[1], "Sqrt")
-    total = root and match.made(root.inputs[0], "Add")
+    difference = match.maker_of(ratio.inputs[0], "Sub")
+    root = match.maker_of(ratio.inputs[1], "Sqrt")
+    total = root and match.maker_of(root.inputs[0], "Add")
     variance = total and match.split(total, graph.is_number)
-    mean_square = variance and match.made(variance[1], "ReduceMean")
-    square = mean_square and match.made(mean_square.inputs[0], "Pow", "Mul")
+    mean_square = variance and match.maker_of(variance[1], "ReduceMean")
+    square = mean_square and match.maker_of(mean_square.inputs[0], "Pow", "Mul")
     if not difference or not square or not mean_square or not variance:
         return None
-    mean = match.made(difference.inputs[1], "ReduceMean")
+    mean = match.maker_of(difference.inputs[1], "ReduceMean")
     if mean is None or difference.outputs[0] != square.inputs[0]:
         return None
     value = difference.inputs[0]
@@ -244,7 +244,7 @@ def _layer_norm(graph: Rewriting, last: Node) -> _Joined:
         return None
     epsilon = graph.tensors[variance[0]].value
     attributes = {"axis": -1} | ({} if epsilon is None else {"epsilon": float(epsilon.item())})
-    inputs = (value, weighted[0], found[0])
+    inputs = (value, weighted[0], operands[0])
     return match, _joined(last, "LayerNormalization", inputs, attributes)
 
 
@@ -254,24 +254,24 @@ def _attention(graph: Rewriting, last: Node) -> _Joined:
     A network's own attention in parts scales one of them, or the scores: it stays in parts.
     """
     match = _Match(graph, last)
-    softmax = match.made(match.behind_passing(last.inputs[0]), "Softmax")
+    softmax = match.maker_of(match.behind_passing(last.inputs[0]), "Softmax")
     if not softmax:
         return None
     scores, mask = softmax.inputs[0], ""
-    masked = match.made(scores, "Add")
+    masked = match.maker_of(scores, "Add")
     if masked:
         for product, other in (masked.inputs, masked.inputs[::-1]):
             if (maker := graph.maker.get(product)) and maker.op == "MatMul":
                 scores, mask = product, other
                 break
-    product_node = match.made(scores, "MatMul")
-    scaled = product_node and [match.made(name, "Mul") for name in product_node.inputs]
+    product_node = match.maker_of(scores, "MatMul")
+    scaled = product_node and [match.maker_of(name, "Mul") for name in product_node.inputs]
     if not scaled or None in scaled:
         return None
-    found = [node and match.split(node, graph.is_number) for node in scaled]
-    if None in found:
+    pairs = [node and match.split(node, graph.is_number) for node in scaled]
+    if None in pairs:
         return None
-    (_, query), (_, transposed) = [each for each in found if each]
+    (_, query), (_, transposed) = [pair for pair in pairs if pair]
     key = _before_transpose(match, transposed)
     if key is None:
         return None
@@ -284,7 +284,7 @@ def _before_transpose(match: _Match, name: str) -> str | None:
     graph = match.graph
     wanted = (*graph.shape(name)[:-2], *graph.shape(name)[:-3:-1])
     for _ in range(3):
-        node = match.made(name, "Reshape", "Transpose")
+        node = match.maker_of(name, "Reshape", "Transpose")
         if node is None:
             return None
         name = node.inputs[0]

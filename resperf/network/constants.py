@@ -277,8 +277,8 @@ def _index_of(function: Callable[..., Any]) -> Rule:
         if attributes.get("select_last_index"):
             raise ValueError("not shape arithmetic")
         keep = bool(attributes.get("keepdims", 1))
-        found = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
-        return np.asarray(found, np.int64)
+        indices = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
+        return np.asarray(indices, np.int64)
 
     return rule
 

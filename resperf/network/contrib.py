@@ -12,14 +12,16 @@ import numpy as np
 
 from resperf.layers._operator import product_shapes
 from resperf.layers._sliding import window_length
-from resperf.network._base import MALFORMED, Known, Tensor
+from resperf.network._base import MALFORMED, Tensor, TensorType
 
 _EMBEDDINGS = ("EmbedLayerNormalization", "QEmbedLayerNormalization")
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = "Sequence[Tensor | None]"
 
 
-def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known] | None:
+def contrib_outputs(
+    op: str, inputs: Inputs, attributes: Mapping[str, Any]
+) -> list[TensorType] | None:
     """Return types and shapes of the outputs of an operator of ONNX Runtime, as far as known.
 
     Parameters
@@ -46,7 +48,9 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
     return [first, *_further(op, first, inputs, attributes)]
 
 
-def _further(op: str, first: Known, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
+def _further(
+    op: str, first: TensorType, inputs: Inputs, attributes: Mapping[str, Any]
+) -> list[TensorType]:
     """Return types and shapes of the outputs behind the first."""
     dtype, shape = first
     if op.startswith("Skip"):
@@ -62,11 +66,11 @@ def _further(op: str, first: Known, inputs: Inputs, attributes: Mapping[str, Any
     return []
 
 
-def _shape(inputs: Inputs, place: int = 0) -> Shape:
+def _shape(inputs: Inputs, position: int = 0) -> Shape:
     """Shape of a required input."""
-    tensor = inputs[place]
+    tensor = inputs[position]
     if tensor is None:
-        raise ValueError(place)
+        raise ValueError(position)
     return tensor.shape
 
 
@@ -74,15 +78,15 @@ def _dtype(inputs: Inputs) -> str:
     return "float32" if inputs[0] is None else inputs[0].dtype
 
 
-def _same(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _same(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     return _dtype(inputs), _shape(inputs)
 
 
 def _product(
-    inputs: Inputs, attributes: Mapping[str, Any], *, place: int = 1, dtype: str = ""
-) -> Known:
-    """Type and shape of a product with the matrix at this input place."""
-    given = _shape(inputs), _shape(inputs, place)
+    inputs: Inputs, attributes: Mapping[str, Any], *, position: int = 1, dtype: str = ""
+) -> TensorType:
+    """Type and shape of a product with the matrix at this input position."""
+    given = _shape(inputs), _shape(inputs, position)
     first, second = product_shapes(*given, attributes)
     outer = np.broadcast_shapes(first[:-2], second[:-2])
     # What makes a vector a matrix is no axis of the result.
@@ -90,19 +94,19 @@ def _product(
     return dtype or _dtype(inputs), (*outer, *rows, *columns)
 
 
-def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     # Without a zero point for its output, it returns float32.
     is_quantized = len(inputs) > 8 and inputs[8] is not None
-    return _product(inputs, attributes, place=3, dtype="" if is_quantized else "float32")
+    return _product(inputs, attributes, position=3, dtype="" if is_quantized else "float32")
 
 
-def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     return _dtype(inputs), np.broadcast_shapes(_shape(inputs), _shape(inputs, 3))
 
 
-def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     # Scale and zero point of the output, then each input with its scale and zero point.
-    pieces = [_shape(inputs, place) for place in range(2, len(inputs), 3)]
+    pieces = [_shape(inputs, position) for position in range(2, len(inputs), 3)]
     axis = int(attributes["axis"]) % len(pieces[0])
     whole = list(pieces[0])
     whole[axis] = sum(piece[axis] for piece in pieces)
@@ -110,18 +114,18 @@ def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return "uint8" if first is None else first.dtype, tuple(whole)
 
 
-def _conv(inputs: Inputs, attributes: Mapping[str, Any], *, place: int) -> Known:
-    weight = _shape(inputs, place)
+def _conv(inputs: Inputs, attributes: Mapping[str, Any], *, position: int) -> TensorType:
+    weight = _shape(inputs, position)
     kernel = tuple(attributes.get("kernel_shape") or weight[2:])
     return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
 
 
-def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     kernel = tuple(attributes["kernel_shape"])
     return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, None)
 
 
-def _pooled_channels_last(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _pooled_channels_last(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     return _pooled(inputs, {**attributes, "channels_last": 1})
 
 
@@ -141,12 +145,12 @@ def _windows(
         sizes, kernel, strides, dilations, pads[:rank], pads[rank : 2 * rank], strict=True
     )
     ceil = bool(attributes.get("ceil_mode"))
-    counts = tuple(window_length(each, ceil=ceil) for each in windows)
+    counts = tuple(window_length(window, ceil=ceil) for window in windows)
     width = (shape[-1] if last else shape[1]) if channels is None else channels
     return (shape[0], *counts, width) if last else (shape[0], width, *counts)
 
 
-def _pooled_globally(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _pooled_globally(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     shape = _shape(inputs)
     ones = (1,) * (len(shape) - 2)
     last = bool(attributes.get("channels_last"))
@@ -154,14 +158,14 @@ def _pooled_globally(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), whole
 
 
-def _attention(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _attention(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     batch, tokens, _ = _shape(inputs)
     sizes = attributes.get("qkv_hidden_sizes")
     width = sizes[2] if sizes else _shape(inputs, 1)[-1] // 3
     return _dtype(inputs), (batch, tokens, width)
 
 
-def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     query = _shape(inputs)
     value = inputs[2] if len(inputs) > 2 else None
     if len(query) == 3:
@@ -171,60 +175,60 @@ def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Kno
     return _dtype(inputs), (batch, tokens, heads * width)
 
 
-def _quantized_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _quantized_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     batch, tokens, _ = _shape(inputs)
     return "float32", (batch, tokens, _shape(inputs, 1)[-1] // 3)
 
 
-def _embedded(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _embedded(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     table = inputs[2]
     dtype = "float32" if table is None or table.dtype in ("uint8", "int8") else table.dtype
     return dtype, (*_shape(inputs), _shape(inputs, 2)[-1])
 
 
-def _quantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _quantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     zero_point = inputs[2] if len(inputs) > 2 else None
     return "uint8" if zero_point is None else zero_point.dtype, _shape(inputs)
 
 
-def _dequantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _dequantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     return _dtype(inputs[1:]), _shape(inputs)
 
 
-def _recurrent(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _recurrent(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     steps, batch, _ = _shape(inputs)
     return "float32", (steps, _shape(inputs, 1)[0], batch, attributes["hidden_size"])
 
 
-def _multi_head_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
+def _multi_head_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[TensorType]:
     """Keys and values of all tokens: those of the cache and the new ones."""
     heads = int(attributes["num_heads"])
-    found: list[Known] = []
-    for place in (1, 2):
-        new, past = _shape(inputs, place), inputs[place + 5] if len(inputs) > place + 5 else None
+    caches: list[TensorType] = []
+    for index in (1, 2):
+        new, past = _shape(inputs, index), inputs[index + 5] if len(inputs) > index + 5 else None
         batch, tokens, size = (new[0], new[2], new[3]) if len(new) == 4 else (
             new[0], new[1], new[2] // heads
         )  # fmt: skip
         earlier = 0 if past is None else past.shape[2]
-        found.append((_dtype(inputs), (batch, heads, earlier + tokens, size)))
-    return found
+        caches.append((_dtype(inputs), (batch, heads, earlier + tokens, size)))
+    return caches
 
 
-def _grouped_attention(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _grouped_attention(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
     batch, tokens, width = _shape(inputs)
     packed = inputs[1] is None
     return _dtype(inputs), (batch, tokens, width * heads // (heads + 2 * groups * packed))
 
 
-def _grouped_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known]:
+def _grouped_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[TensorType]:
     """Keys and values of all tokens; a cache of more than these keeps its length."""
     _, (batch, tokens, width) = _grouped_attention(inputs, attributes)
     size = width // int(attributes["num_heads"])
     past, total = inputs[3], inputs[6]
     earlier = 0 if past is None else past.shape[2]
-    known = None if total is None or total.value is None else int(total.value.item())
-    rows = earlier + tokens if known is None else max(earlier, known)
+    length = None if total is None or total.value is None else int(total.value.item())
+    rows = earlier + tokens if length is None else max(earlier, length)
     return [(_dtype(inputs), (batch, int(attributes["kv_num_heads"]), rows, size))] * 2
 
 
@@ -233,7 +237,7 @@ def _width(value: Shape) -> int:
     return value[2] if len(value) == 3 else value[1] * value[3]
 
 
-_OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
+_OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], TensorType]] = {
     **dict.fromkeys(
         ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
          "SkipSimplifiedLayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
@@ -254,14 +258,14 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _quantized_sum),
     "QGemm": _quantized_product,
     "QLinearConcat": _quantized_concat,
-    "QLinearConv": partial(_conv, place=3),
-    "FusedConv": partial(_conv, place=1),
+    "QLinearConv": partial(_conv, position=3),
+    "FusedConv": partial(_conv, position=1),
     "NhwcMaxPool": _pooled_channels_last,
     "QLinearAveragePool": _pooled,
     "QLinearGlobalAveragePool": _pooled_globally,
 }  # fmt: skip
 """Operator -> type and shape of its first output."""
-_CACHES: Mapping[str, Callable[[Inputs, Mapping[str, Any]], list[Known]]] = {
+_CACHES: Mapping[str, Callable[[Inputs, Mapping[str, Any]], list[TensorType]]] = {
     "MultiHeadAttention": _multi_head_caches,
     "GroupQueryAttention": _grouped_caches,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from resperf.network._base import Known
+from resperf.network._base import TensorType
 from resperf.network.inputs import Inputs
 from resperf.network.protos import dtype_name
 
@@ -40,7 +40,7 @@ class DeclaredShapes:
             if isinstance(name, str) and name
         }
 
-    def get(self, name: str) -> Known | None:
+    def get(self, name: str) -> TensorType | None:
         """Return the type and shape of a tensor; None where the file does not state all of it."""
         dtype, dims = self._types.get(name) or ("", ())
         if not dtype:

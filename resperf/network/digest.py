@@ -49,14 +49,14 @@ def structure_digest(network: Network) -> str:
 def _captured(node: Node) -> list[str]:
     """Names that the subgraphs of a node read, their own tensors included."""
     graphs = [value for value in node.attributes.values() if isinstance(value, bytes)]
-    found: set[str] = set()
+    names: set[str] = set()
     for graph in graphs:
         from onnx import GraphProto
 
         # Bytes that are not a graph are text that is not UTF-8. protobuf raises its own errors.
         with suppress(Exception):
-            found.update(names_read(GraphProto.FromString(graph)))
-    return sorted(found)
+            names.update(names_read(GraphProto.FromString(graph)))
+    return sorted(names)
 
 
 def _described(tensor: Tensor | None) -> Any:

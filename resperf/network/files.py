@@ -44,13 +44,13 @@ def network_files(paths: Sequence[Path]) -> list[Path]:
     NetworkError
         If a path does not exist or a folder holds none.
     """
-    found: list[Path] = []
+    onnx_files: list[Path] = []
     for path in paths:
         files = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
         if not files or not files[0].exists():
             raise NetworkError(f"no ONNX file at {path}; give a file or a folder of them")
-        found += files
-    return found
+        onnx_files += files
+    return onnx_files
 
 
 def network_names(paths: Sequence[Path]) -> Mapping[Path, str]:

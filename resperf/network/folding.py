@@ -122,7 +122,7 @@ class Unfolded:
         if node.op_type in ("Shape", "Size"):
             return node.input[0] in self.shapes
         return node.op_type not in _HALF_KERNELS and any(
-            each is not None and each.dtype in HALF_PRECISION for each in tensors
+            tensor is not None and tensor.dtype in HALF_PRECISION for tensor in tensors
         )
 
     def add(self, node: NodeProto) -> None:

@@ -131,14 +131,14 @@ def branch_nodes(
     """
     from onnx import helper
 
-    made = [name for node in branch.node for name in node.output if name]
+    computed = [name for node in branch.node for name in node.output if name]
     own = {
         name: f"{outputs[0]}/{name}"
-        for name in (*(proto.name for proto in branch.initializer), *made)
+        for name in (*(proto.name for proto in branch.initializer), *computed)
     }
     ends = []
     for info, name in zip(branch.output, outputs, strict=True):
-        if info.name in made and own[info.name] not in outputs:
+        if info.name in computed and own[info.name] not in outputs:
             own[info.name] = name
         elif name:
             ends.append(helper.make_node("Identity", [own.get(info.name, info.name)], [name]))
@@ -161,7 +161,7 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
     node.output[:] = [names.get(name, name) for name in node.output]
     for graph in subgraphs(node):
         hidden = {name for inner in graph.node for name in inner.output}
-        hidden |= {each.name for each in (*graph.initializer, *graph.input)}
+        hidden |= {proto.name for proto in (*graph.initializer, *graph.input)}
         outside = {old: new for old, new in names.items() if old not in hidden}
         for inner in graph.node:
             _rename(inner, outside)
@@ -192,13 +192,13 @@ def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield the weights and constants of a graph and its subgraphs, the graph's weights first."""
-    for each in inner_graphs(graph):
-        yield from _tensors_of(each)
+    for inner in inner_graphs(graph):
+        yield from _tensors_of(inner)
 
 
 def any_external(tensors: Iterable[TensorProto]) -> bool:
     """Say whether a tensor is stored in another file."""
-    return any(each.data_location == _EXTERNAL for each in tensors)
+    return any(tensor.data_location == _EXTERNAL for tensor in tensors)
 
 
 def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
@@ -210,9 +210,9 @@ def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
             yield attribute.t
             yield from attribute.tensors
             sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
-    for each in sparse:
-        yield each.values
-        yield each.indices
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices
 
 
 def names_read(graph: GraphProto) -> Iterator[str]:

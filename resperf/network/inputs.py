@@ -134,7 +134,7 @@ def _by_name(
     ShapeError
         If nothing has such a name, or patterns contradict each other.
     """
-    found: dict[str, Sequence[int]] = {}
+    shape_of: dict[str, Sequence[int]] = {}
     by: dict[str, str] = {}
     # Patterns first, so that whole names replace them.
     for given in sorted(shapes, key=names.__contains__):
@@ -146,13 +146,13 @@ def _by_name(
                 f"{listed(names, _NAMED)}"
             )
         for name in matching:
-            if name in found and given != name and tuple(found[name]) != tuple(shape):
+            if name in shape_of and given != name and tuple(shape_of[name]) != tuple(shape):
                 raise ShapeError(
                     f"--shape {by[name]} and --shape {given} give input {name!r} two shapes; "
                     "write patterns that do not overlap"
                 )
-            found[name], by[name] = shape, given
-    return found
+            shape_of[name], by[name] = shape, given
+    return shape_of
 
 
 def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -221,9 +221,9 @@ def _sum(dim: str, bound: Mapping[str, int]) -> int | None:
     if dim in bound:
         return bound[dim]
     terms = [term.strip() for term in dim.split("+")]
-    known = [int(term) if term.isdecimal() else bound.get(term) for term in terms]
-    lengths = [each for each in known if each is not None]
-    return sum(lengths) if len(lengths) == len(known) else None
+    values = [int(term) if term.isdecimal() else bound.get(term) for term in terms]
+    lengths = [value for value in values if value is not None]
+    return sum(lengths) if len(lengths) == len(values) else None
 
 
 def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], index: int) -> str:

@@ -81,12 +81,12 @@ def _name_default_domain(model: ModelProto) -> None:
     """Use the empty name of ONNX's default domain everywhere: shape inference knows no other."""
     graphs = [model.graph, *model.functions]
     holders = [model, *model.functions]
-    named = (each.domain for holder in holders for each in holder.opset_import)
+    named = (opset.domain for holder in holders for opset in holder.opset_import)
     inside = (node.domain for graph in graphs for node in graph.node)
-    if LONG_DOMAIN not in {*named, *inside, *(each.domain for each in model.functions)}:
+    if LONG_DOMAIN not in {*named, *inside, *(function.domain for function in model.functions)}:
         return
     for holder in holders:
-        versions = {each.domain: each.version for each in holder.opset_import}
+        versions = {opset.domain: opset.version for opset in holder.opset_import}
         own = max((versions.pop(name, 0) for name in ("", LONG_DOMAIN)), default=0)
         del holder.opset_import[:]
         for domain, version in ({"": own} | versions if own else versions).items():

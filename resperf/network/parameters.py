@@ -40,9 +40,9 @@ class Parameters(NamedTuple):
 
 def parameters_of(graph: GraphProto) -> Parameters:
     """Count the parameters of a graph whose nodes are in order."""
-    sizes = {each.name: math.prod(each.dims) for each in graph.initializer
-             if each.data_type in _FLOATS}  # fmt: skip
-    behind = {each.name: {each.name} & sizes.keys() for each in graph.initializer}
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer
+             if tensor.data_type in _FLOATS}  # fmt: skip
+    behind = {tensor.name: {tensor.name} & sizes.keys() for tensor in graph.initializer}
     learnt: set[str] = set()
     running: set[str] = set()
     for node in graph.node:

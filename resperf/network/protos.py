@@ -41,7 +41,9 @@ def data_type_of(dtype: str) -> int:
     """Return the ONNX element type of a name from `dtype_name`; 0 if there is none."""
     from onnx import TensorProto
 
-    return next((each for each in TensorProto.DataType.values() if dtype_name(each) == dtype), 0)
+    return next(
+        (number for number in TensorProto.DataType.values() if dtype_name(number) == dtype), 0
+    )
 
 
 def check_size(path: Path, name: str, shape: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, listed, printable
-from resperf.network._base import Known, Network, Node, Tensor
+from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.declared import DeclaredShapes
 from resperf.network.fit import misfit
@@ -167,8 +167,8 @@ class _Reading:
         self.finder = ShapeFinder(path, model)
         self.names = _NodeNames()
         self.seen = _Seen(
-            {**self.weights, **{each.name: each for each in self.inputs.tensors}}, notes,
-            of_weights={each.name for each in self.weights.values() if _is_parameter(each)},
+            {**self.weights, **{tensor.name: tensor for tensor in self.inputs.tensors}}, notes,
+            of_weights={tensor.name for tensor in self.weights.values() if _is_parameter(tensor)},
         )  # fmt: skip
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
@@ -253,7 +253,7 @@ class _Reading:
             return
         if split := self.sequences.as_tensors(node, self.seen.tensors):
             nodes, constants = split
-            self.seen.tensors.update({each.name: each for each in constants})
+            self.seen.tensors.update({constant.name: constant for constant in constants})
             for inner in nodes:
                 self._visit(inner)
             return
@@ -263,14 +263,14 @@ class _Reading:
             self.seen.stale.update(node.output)
         if not self.seen.stale.isdisjoint(node.input):
             self.seen.stale.update(node.output)
-        self._take(node, attributes)
+        self._record(node, attributes)
 
-    def _take(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
-        """Find what a node computes, and whether it is part of the network or of its constants."""
+    def _record(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
+        """Record what a node computes, and whether it is part of the network or its constants."""
         seen = self.seen
         values = folded(node, attributes, seen.tensors)
         if values is not None:
-            made = [
+            tensors = [
                 Tensor(name, value.shape, _name_of(value.dtype), value, is_weight=True)
                 for name, value in zip(node.output, values, strict=True)
                 if name
@@ -279,25 +279,25 @@ class _Reading:
         else:
             self._check_fit(node, attributes)
             constant = is_constant(node, seen.tensors)
-            known = self._outputs(node, attributes)
-            made = [
+            outputs = self._outputs(node, attributes)
+            tensors = [
                 Tensor(name, shape, dtype, is_weight=constant)
-                for name, (dtype, shape) in known.items()
+                for name, (dtype, shape) in outputs.items()
             ]
-            complete = len(known) == sum(map(bool, node.output))
+            complete = len(outputs) == sum(map(bool, node.output))
             runs = not constant or not complete or self._marks_weights(node)
-        is_unfolded = runs and bool(made) and made[0].is_weight
+        is_unfolded = runs and bool(tensors) and tensors[0].is_weight
         if runs:
             running = self._running_node(node, attributes)
             seen.nodes.append(running)
             seen.run.append(running)
         else:
-            if weight_node := self._weight_node(node, attributes, made):
+            if weight_node := self._weight_node(node, attributes, tensors):
                 seen.weight_nodes.append(weight_node)
             read = map(seen.tensors.get, node.input)
-            if is_unfolded := seen.unfolded.includes(node, (*read, *made)):
+            if is_unfolded := seen.unfolded.includes(node, (*read, *tensors)):
                 seen.run.append(self._running_node(node, attributes))
-        seen.tensors.update((each.name, each) for each in made)
+        seen.tensors.update((tensor.name, tensor) for tensor in tensors)
         if is_unfolded:
             seen.unfolded.add(node)
         if seen.unfolded.values:
@@ -318,7 +318,7 @@ class _Reading:
         return Node(name, node.op_type, node.domain, inputs, outputs, attributes)
 
     def _weight_node(
-        self, node: NodeProto, attributes: Mapping[str, Any], made: Sequence[Tensor]
+        self, node: NodeProto, attributes: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> Node | None:
         """Return a folded node that computes with weights or positions, not with shapes."""
         op, inputs, outputs = node.op_type, tuple(node.input), tuple(node.output)
@@ -329,7 +329,7 @@ class _Reading:
         if op in ("Shape", "Size") or of_weights.isdisjoint(inputs):
             return None
         of_weights.update(filter(None, outputs))
-        first = next((each for each in made if each.name == outputs[0]), None)
+        first = next((tensor for tensor in tensors if tensor.name == outputs[0]), None)
         if first is None or first.dtype not in _FLOATS:
             return None  # Indices: exporters compute them where frameworks do not.
         name = printable(f"{outputs[0]}/of_weights")
@@ -348,7 +348,7 @@ class _Reading:
         if condition.value is None or condition.value.size != 1:
             return None
         name = "then_branch" if condition.value.item() else "else_branch"
-        branch = next((each.g for each in node.attribute if each.name == name), None)
+        branch = next((attribute.g for attribute in node.attribute if attribute.name == name), None)
         if branch is None or branch.input or len(branch.output) != len(node.output):
             return None
         if branch.sparse_initializer:
@@ -380,31 +380,31 @@ class _Reading:
                     "check --batch and --shape"
                 )
 
-    def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, Known]:
+    def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, TensorType]:
         names = [name for name in node.output if name]
-        found = {
-            name: known
+        outputs = {
+            name: tensor_type
             for name in names
-            if name not in self.seen.stale and (known := self.finder.whole(name))
+            if name not in self.seen.stale and (tensor_type := self.finder.whole(name))
         }
-        if len(found) < len(names):
-            found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
-        if len(found) < len(names):
-            found = {**self.assumptions.outputs(node, self.seen.tensors), **found}
+        if len(outputs) < len(names):
+            outputs = {**self.finder.node(node, self.seen.tensors, attributes), **outputs}
+        if len(outputs) < len(names):
+            outputs = {**self.assumptions.outputs(node, self.seen.tensors), **outputs}
         for name in names:
-            if name not in found and (known := self.declared.get(name)):
-                found[name] = known
+            if name not in outputs and (tensor_type := self.declared.get(name)):
+                outputs[name] = tensor_type
                 self.seen.declared.append(node.name or name)
-        for name, (_, shape) in found.items():
+        for name, (_, shape) in outputs.items():
             check_size(self.path, name, shape)
-        return {name: found[name] for name in names if name in found}
+        return {name: outputs[name] for name in names if name in outputs}
 
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
         """Replace a batch that the exporter fixed in a target shape; changes the model."""
-        found = self._target_at_batch(node, attributes)
-        if found is None:
+        target = self._target_at_batch(node, attributes)
+        if target is None:
             return False
-        self._set_target(node, *found)
+        self._set_target(node, *target)
         self.seen.rebatched.append(node.name or node.output[0])
         return True
 

@@ -51,20 +51,20 @@ class Rewriting:
         self.opset = network.opsets.get("", 1)
         # By identity, since a new node's name may be that of another one.
         self._slots: list[list[Node]] = [[node] for node in network.nodes]
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self.maker: dict[str, Node] = {}
         self._readers: dict[str, dict[int, Node]] = {}
-        for place, node in enumerate(network.nodes):
-            self._enter(node, place)
+        for position, node in enumerate(network.nodes):
+            self._enter(node, position)
 
-    def _enter(self, node: Node, place: int) -> None:
-        self._places[id(node)] = place
+    def _enter(self, node: Node, position: int) -> None:
+        self._positions[id(node)] = position
         self.maker.update({name: node for name in node.outputs if name})
         for name in filter(None, node.inputs):
             self._readers.setdefault(name, {})[id(node)] = node
 
     def _leave(self, node: Node) -> None:
-        del self._places[id(node)]
+        del self._positions[id(node)]
         for name in node.outputs:
             if self.maker.get(name) is node:
                 del self.maker[name]
@@ -81,9 +81,9 @@ class Rewriting:
         for slot in self._slots:
             yield from slot
 
-    def place(self, node: Node) -> int:
-        """Place of a node, or of the one that it replaced, in the order of the start."""
-        return self._places[id(node)]
+    def position(self, node: Node) -> int:
+        """Position of a node, or of the one that it replaced, in the order of the start."""
+        return self._positions[id(node)]
 
     def readers(self, name: str) -> list[Node]:
         """Return the nodes that read a tensor."""
@@ -95,13 +95,13 @@ class Rewriting:
 
     def replace(self, node: Node, *new: Node) -> None:
         """Replace a node by others, or by none."""
-        place = self.place(node)
-        slot = self._slots[place]
-        index = next(index for index, each in enumerate(slot) if each is node)
+        position = self.position(node)
+        slot = self._slots[position]
+        index = next(index for index, other in enumerate(slot) if other is node)
         slot[index : index + 1] = new
         self._leave(node)
-        for each in new:
-            self._enter(each, place)
+        for replacement in new:
+            self._enter(replacement, position)
 
     def join(self, parts: Iterable[Node], last: Node, joined: Node) -> bool:
         """Replace nodes by one in the place of the last; not if others read what they compute.
@@ -120,7 +120,9 @@ class Rewriting:
             ):
                 return False
         self.sources[joined.name] = tuple(
-            own for part in sorted(inside.values(), key=self.place) for own in self.sources_of(part)
+            own
+            for part in sorted(inside.values(), key=self.position)
+            for own in self.sources_of(part)
         )
         for part in inner:
             self.replace(part)
@@ -138,9 +140,9 @@ class Rewriting:
 
     def only_reader(self, name: str) -> Node | None:
         """Return the node that alone reads a tensor, once; None for an output of the network."""
-        found = self.readers(name)
-        is_read_once = len(found) == 1 and found[0].inputs.count(name) == 1
-        return found[0] if is_read_once and name not in self.network.outputs else None
+        readers = self.readers(name)
+        is_read_once = len(readers) == 1 and readers[0].inputs.count(name) == 1
+        return readers[0] if is_read_once and name not in self.network.outputs else None
 
     def is_near(self, name: str, *values: float) -> bool:
         """Whether a tensor is a constant number, equal to one of some within a tolerance."""
@@ -175,7 +177,7 @@ class Rewriting:
         tensor = self.tensors.get(name)
         if tensor is None or tensor.value is None or tensor.value.dtype.kind not in "iu":
             return None
-        return tuple(int(each) for each in tensor.value.ravel())
+        return tuple(int(number) for number in tensor.value.ravel())
 
     def axes(self, node: Node) -> tuple[int, ...]:
         """Axes of a reduction, from its attribute or its input; empty if it names none."""

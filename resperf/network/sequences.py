@@ -61,7 +61,7 @@ class Sequences:
         from onnx import helper
 
         data = tensors.get(node.input[0])
-        given = {each.name: each.i for each in node.attribute}
+        given = {attribute.name: attribute.i for attribute in node.attribute}
         axis = given.get("axis", 0)
         if data is None or not -len(data.shape) <= axis < len(data.shape):
             return None
@@ -69,22 +69,22 @@ class Sequences:
         if sizes is None:
             return None
         name = node.output[0]
-        pieces = [f"{name}/{place}" for place in range(len(sizes))]
+        pieces = [f"{name}/{index}" for index in range(len(sizes))]
         constants = [_constant(f"{name}/sizes", sizes)]
         split = helper.make_node(
             "Split", [node.input[0], constants[0].name], pieces, node.name, axis=axis
         )
-        made = [split]
+        nodes = [split]
         self._pieces[name] = pieces
         if len(node.input) < 2 and not given.get("keepdims", 1):
             axes = _constant(f"{name}/axis", [axis])
             constants.append(axes)
             self._pieces[name] = [f"{piece}/squeezed" for piece in pieces]
-            made += [
+            nodes += [
                 helper.make_node("Squeeze", [piece, axes.name], [f"{piece}/squeezed"])
                 for piece in pieces
             ]
-        return made, constants
+        return nodes, constants
 
     def _piece(
         self, node: NodeProto, tensors: Mapping[str, Tensor]
@@ -95,10 +95,10 @@ class Sequences:
         position = tensors.get(node.input[1])
         if pieces is None or position is None or position.value is None:
             return None
-        place = int(position.value.item())
-        if not -len(pieces) <= place < len(pieces):
+        index = int(position.value.item())
+        if not -len(pieces) <= index < len(pieces):
             return None
-        return [helper.make_node("Identity", [pieces[place]], node.output, node.name)], []
+        return [helper.make_node("Identity", [pieces[index]], node.output, node.name)], []
 
 
 def _sizes(node: NodeProto, length: int, tensors: Mapping[str, Tensor]) -> list[int] | None:

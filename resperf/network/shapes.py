@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
-from resperf.network._base import Known, Tensor
+from resperf.network._base import Tensor, TensorType
 from resperf.network.contrib import contrib_outputs
 from resperf.network.protos import data_type_of, dtype_name
 
@@ -23,7 +23,7 @@ _GRAPHS = (5, 10)
 """Types of attributes that hold graphs."""
 _CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
 """Inferred nodes in the cache, and the most bytes of attributes of one."""
-_cache: dict[Hashable, tuple[Known | None, ...]] = {}
+_cache: dict[Hashable, tuple[TensorType | None, ...]] = {}
 
 
 class ShapeFinder:
@@ -44,13 +44,13 @@ class ShapeFinder:
         self._schemas: dict[tuple[str, str], OpSchema | None] = {}
         self._whole = _infer_model(model)
 
-    def whole(self, name: str) -> Known | None:
+    def whole(self, name: str) -> TensorType | None:
         """Return what inference over the whole model found, if that is complete."""
         return self._whole.get(name)
 
     def node(
         self, node: NodeProto, inputs: Mapping[str, Tensor], attributes: Mapping[str, Any]
-    ) -> dict[str, Known]:
+    ) -> dict[str, TensorType]:
         """Infer one node from the shapes of its inputs; omits outputs that cannot be inferred.
 
         Raises
@@ -58,17 +58,17 @@ class ShapeFinder:
         ShapeError
             If the operator cannot take these shapes.
         """
-        known = {name: tensor for name in node.input if (tensor := inputs.get(name))}
-        if len(known) < len({name for name in node.input if name}):
+        operands = {name: tensor for name in node.input if (tensor := inputs.get(name))}
+        if len(operands) < len({name for name in node.input if name}):
             return {}
-        found = self._from_schema(node, known)
-        if not found:
-            found = _from_gaps(node, known, attributes)
-        if not found and node.domain == CONTRIB:
-            tensors = [known.get(name) for name in node.input]
+        outputs = self._from_schema(node, operands)
+        if not outputs:
+            outputs = _from_gaps(node, operands, attributes)
+        if not outputs and node.domain == CONTRIB:
+            tensors = [operands.get(name) for name in node.input]
             own = contrib_outputs(node.op_type, tensors, attributes) or []
-            found = {name: each for name, each in zip(node.output, own, strict=False) if name}
-        return found
+            outputs = {name: output for name, output in zip(node.output, own, strict=False) if name}
+        return outputs
 
     def fewest_inputs(self, node: NodeProto) -> int:
         """Return how many inputs the node's operator needs at least; 0 where that is unknown."""
@@ -84,14 +84,14 @@ class ShapeFinder:
         if schema is None or not schema.inputs:
             return ""
         first: dict[str, Tensor] = {}
-        for place, name in enumerate(node.input):
-            formal = schema.inputs[min(place, len(schema.inputs) - 1)]
-            each = inputs.get(name)
-            if each is None or not formal.is_homogeneous:
+        for index, name in enumerate(node.input):
+            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+            tensor = inputs.get(name)
+            if tensor is None or not formal.is_homogeneous:
                 continue
-            other = first.setdefault(formal.type_str, each)
-            if other.dtype != each.dtype:
-                return f"{other.dtype} ({other.name}) and {each.dtype} ({each.name})"
+            other = first.setdefault(formal.type_str, tensor)
+            if other.dtype != tensor.dtype:
+                return f"{other.dtype} ({other.name}) and {tensor.dtype} ({tensor.name})"
         return ""
 
     def _schema(self, node: NodeProto) -> OpSchema | None:
@@ -106,11 +106,11 @@ class ShapeFinder:
                 self._schemas[key] = None
         return self._schemas[key]
 
-    def _from_schema(self, node: NodeProto, known: Mapping[str, Tensor]) -> dict[str, Known]:
+    def _from_schema(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, TensorType]:
         try:
-            return infer_node(node, known, self._opsets, ir_version=self._ir_version)
+            return infer_node(node, inputs, self._opsets, ir_version=self._ir_version)
         except ShapeError as error:
-            raise ShapeError(self._misfit(node, known.values(), str(error))) from error
+            raise ShapeError(self._misfit(node, inputs.values(), str(error))) from error
 
     def _misfit(self, node: NodeProto, tensors: Any, error: str) -> str:
         shapes = " and ".join(
@@ -125,17 +125,17 @@ class ShapeFinder:
 
 def infer_node(
     node: NodeProto,
-    known: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
     opsets: Mapping[str, int],
     *,
     ir_version: int = 10,
-) -> dict[str, Known]:
+) -> dict[str, TensorType]:
     """Infer a node's outputs by ONNX's own rules; omits those that cannot be inferred.
 
     Parameters
     ----------
     node : NodeProto
-    known : mapping of str to Tensor
+    inputs : mapping of str to Tensor
         All its inputs.
     opsets : mapping of str to int
         Version of each domain.
@@ -149,31 +149,33 @@ def infer_node(
     version = opsets.get(node.domain)
     if version is None:
         return {}
-    key = _cache_key(node, known, version, ir_version)
-    found = None if key is None else _cache.get(key)
-    if found is None:
-        found = _inferred(node, known, version, ir_version)
+    key = _cache_key(node, inputs, version, ir_version)
+    outputs = None if key is None else _cache.get(key)
+    if outputs is None:
+        outputs = _inferred(node, inputs, version, ir_version)
         if key is not None:
             if len(_cache) >= _CACHED_NODES:
                 _cache.clear()
-            _cache[key] = found
-    return {name: full for name, full in zip(node.output, found, strict=True) if full and name}
+            _cache[key] = outputs
+    return {name: full for name, full in zip(node.output, outputs, strict=True) if full and name}
 
 
 def _cache_key(
-    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
+    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
 ) -> Hashable | None:
     """Return everything that determines a node's output shapes; tensor names do not.
 
     Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
     """
-    attributes = tuple(each.SerializeToString() for each in node.attribute)
+    attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
     if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
-        each.type in _GRAPHS for each in node.attribute
+        attribute.type in _GRAPHS for attribute in node.attribute
     ):
         return None
     inputs = tuple(
-        (tensor.dtype, tensor.shape, _small_value(tensor)) if (tensor := known.get(name)) else None
+        (tensor.dtype, tensor.shape, _small_value(tensor))
+        if (tensor := tensors.get(name))
+        else None
         for name in node.input
     )
     outputs = tuple(map(bool, node.output))
@@ -187,8 +189,8 @@ def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
 
 
 def _inferred(
-    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
-) -> tuple[Known | None, ...]:
+    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
+) -> tuple[TensorType | None, ...]:
     """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
     from onnx import defs, numpy_helper, shape_inference
 
@@ -199,21 +201,23 @@ def _inferred(
         return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
-        for name, tensor in known.items()
+        for name, tensor in tensors.items()
         if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
     }
-    types = {name: _type_proto(tensor) for name, tensor in known.items()}
+    types = {name: _type_proto(tensor) for name, tensor in tensors.items()}
     try:
-        found = shape_inference.infer_node_outputs(schema, node, types, data, ir_version=ir_version)
+        outputs = shape_inference.infer_node_outputs(
+            schema, node, types, data, ir_version=ir_version
+        )
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
         return nothing
-    protos = (found.get(name) for name in node.output)
+    protos = (outputs.get(name) for name in node.output)
     return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
 
 
-def _infer_model(model: ModelProto) -> dict[str, Known]:
+def _infer_model(model: ModelProto) -> dict[str, TensorType]:
     from onnx import shape_inference
 
     try:
@@ -223,14 +227,14 @@ def _infer_model(model: ModelProto) -> dict[str, Known]:
     except Exception:  # inference node by node finds and reports any error again
         return {}
     return {
-        info.name: known
+        info.name: tensor_type
         for infos in (graph.value_info, graph.output)
         for info in infos
-        if (known := type_and_shape(info.type))
+        if (tensor_type := type_and_shape(info.type))
     }
 
 
-def type_and_shape(proto: TypeProto) -> Known | None:
+def type_and_shape(proto: TypeProto) -> TensorType | None:
     """Return element type and shape; None where a dimension is unknown, or it is no tensor."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
@@ -249,13 +253,13 @@ def _type_proto(tensor: Tensor) -> TypeProto:
 
 
 def _from_gaps(
-    node: NodeProto, known: Mapping[str, Tensor], attributes: Mapping[str, Any]
-) -> dict[str, Known]:
+    node: NodeProto, tensors: Mapping[str, Tensor], attributes: Mapping[str, Any]
+) -> dict[str, TensorType]:
     """Shapes for old versions of operators that ONNX cannot infer (opsets 1 to 6)."""
     rule = _GAPS.get(node.op_type) if not node.domain else None
-    if rule is None or not known:
+    if rule is None or not tensors:
         return {}
-    inputs = [known[name] for name in node.input if name]
+    inputs = [tensors[name] for name in node.input if name]
     try:
         shape = rule(inputs, attributes)
     except (LookupError, TypeError):  # ranks or attributes that the operator does not have
