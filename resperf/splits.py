@@ -35,11 +35,11 @@ def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
     A key is in the same part in every file and in any order. Repeats of a layer are therefore never
     in two parts, and the test rows of a growing dataset stay test rows.
     """
-    places = _places(keys, str(seed))
+    fractions = _fractions(keys, str(seed))
     return Split(
-        train=places < _TRAIN,
-        validation=(places >= _TRAIN) & (places < _VALIDATION),
-        test=places >= _VALIDATION,
+        train=fractions < _TRAIN,
+        validation=(fractions >= _TRAIN) & (fractions < _VALIDATION),
+        test=fractions >= _VALIDATION,
     )
 
 
@@ -60,7 +60,7 @@ def first_of_keys(keys: Sequence[str], count: int, seed: int = 0) -> Mask:
     array of bool (keys,)
     """
     chosen = np.zeros(len(keys), dtype=bool)
-    chosen[np.argsort(_places(keys, f"rows {seed}"), kind="stable")[:count]] = True
+    chosen[np.argsort(_fractions(keys, f"rows {seed}"), kind="stable")[:count]] = True
     return chosen
 
 
@@ -69,15 +69,15 @@ def fold_of_keys(keys: Sequence[str], folds: int, seed: int = 0) -> npt.NDArray[
 
     By the hash of the key: repeats of a layer are never in two folds.
     """
-    return np.asarray(_places(keys, f"folds {seed}") * folds, dtype=np.int64)
+    return np.asarray(_fractions(keys, f"folds {seed}") * folds, dtype=np.int64)
 
 
-def _places(keys: Sequence[str], salt: str) -> npt.NDArray[np.float64]:
+def _fractions(keys: Sequence[str], salt: str) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each key that depends only on key and salt."""
-    return np.array([_place(key, salt) for key in keys], dtype=float)
+    return np.array([_fraction(key, salt) for key in keys], dtype=float)
 
 
-def _place(key: str, salt: str) -> float:
+def _fraction(key: str, salt: str) -> float:
     digest = hashlib.sha256(f"{salt}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 

@@ -179,7 +179,9 @@ def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_jso
     rows: list[Compared] = []
     try:
         with progress_bar() as progress:
-            comparison = compare(file, settings, test=test, found=rows.append, progress=progress)
+            comparison = compare(
+                file, settings, test=test, on_result=rows.append, progress=progress
+            )
     finally:
         # Finished results may have taken hours: show them even after Ctrl-C.
         if rows:

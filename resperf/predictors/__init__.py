@@ -92,13 +92,13 @@ def layer_predictor_class(method: str) -> type[LayerPredictor]:
     TrainingError
         If there is no such method, or it is for networks.
     """
-    found = predictor_class(method)
-    if not issubclass(found, LayerPredictor):
+    cls = predictor_class(method)
+    if not issubclass(cls, LayerPredictor):
         raise TrainingError(
             f"{method} is for whole networks; methods for layers: "
             f"{', '.join(methods_of(Level.LAYER))}"
         )
-    return found
+    return cls
 
 
 def methods_of(level: Level) -> tuple[str, ...]:

@@ -85,10 +85,10 @@ def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
     """Write the convolutions; returns the name of their flattened output."""
     shape = graph.constant("sequence", np.array([-1, 1, architecture.features]))
     x = graph.node("Reshape", ["x", shape], "as_sequence")
-    for place, stage in enumerate(architecture.stages):
-        x = graph.relu(graph.conv(x, f"head_{place}"))
+    for index, stage in enumerate(architecture.stages):
+        x = graph.relu(graph.conv(x, f"head_{index}"))
         for block in range(stage.blocks):
-            name = f"block_{place}_{block}"
+            name = f"block_{index}_{block}"
             inner = graph.relu(graph.conv(x, f"{name}_0"))
             inner = graph.relu(graph.conv(inner, f"{name}_1"))
             x = graph.relu(graph.node("Add", [inner, x], f"{name}_sum"))
@@ -109,7 +109,7 @@ def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
     """
     graph = _Graph(weights)
     x = _write_trunk(graph, architecture) if architecture.stages else "x"
-    for place in range(len(architecture.dense)):
-        x = graph.relu(graph.dense(x, f"dense_{place}"))
+    for index in range(len(architecture.dense)):
+        x = graph.relu(graph.dense(x, f"dense_{index}"))
     graph.relu(graph.dense(x, "output"), "y")
     return graph.file(architecture.features)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resperf.platform import Platform
     from resperf.settings import Setting
 
-_Each = TypeVar("_Each")
+_Value = TypeVar("_Value")
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch: (epochs done, epochs in all, validation MAPE as a fraction)."""
@@ -71,12 +71,12 @@ class Examples:
     @property
     def device_class(self) -> str:
         """Class of the devices of all rows; `resperf.targets.UNKNOWN` if not known or several."""
-        found = {
+        classes = {
             device_class(platform.device, setting.framework)
             for platform in set(self.platforms)
             for setting in set(self.settings)
         }
-        return found.pop() if len(found) == 1 else UNKNOWN
+        return classes.pop() if len(classes) == 1 else UNKNOWN
 
     @property
     def columns(self) -> Columns:
@@ -91,8 +91,8 @@ class Examples:
     def select(self, places: npt.NDArray[np.intp]) -> Examples:
         """Return the rows at these positions."""
 
-        def chosen(values: Sequence[_Each]) -> list[_Each]:
-            return [values[place] for place in places]
+        def chosen(values: Sequence[_Value]) -> list[_Value]:
+            return [values[row] for row in places]
 
         is_layers = self.level is Level.LAYER
         return replace(
@@ -106,7 +106,7 @@ class Examples:
 
     def on_one_device(self) -> Examples:
         """Return the rows of runs that several devices did not share; all if each was shared."""
-        alone = [place for place, each in enumerate(self.platforms) if each.devices == 1]
+        alone = [row for row, platform in enumerate(self.platforms) if platform.devices == 1]
         if len(self.platforms) != len(self) or len(alone) in (0, len(self)):
             return self
         return self.select(np.array(alone, dtype=np.intp))
@@ -138,8 +138,8 @@ class Examples:
         places: dict[tuple[int, int], list[int]] = {}
         for row, (setting, platform) in enumerate(rows):
             places.setdefault((id(setting), id(platform)), []).append(row)
-        for found in places.values():
-            yield *rows[found[0]], np.array(found, dtype=np.intp)
+        for indices in places.values():
+            yield *rows[indices[0]], np.array(indices, dtype=np.intp)
 
     def check(self, label: str, *, at_least: int) -> None:
         """Refuse rows that are unusable as training data.
@@ -319,7 +319,7 @@ class Predictor(ABC):
         """
         self._refuse_other(examples)
         self.quantity_ = examples.quantity
-        if not self.tells_devices:
+        if not self.depends_on_devices:
             examples, validation = examples.on_one_device(), validation.on_one_device()
         examples.check(self.kind, at_least=self.fewest)
         validation.check(self.kind, at_least=1)
@@ -327,7 +327,7 @@ class Predictor(ABC):
         return self
 
     @property
-    def tells_devices(self) -> bool:
+    def depends_on_devices(self) -> bool:
         """Whether what it learns depends on how many devices share a run."""
         return False
 

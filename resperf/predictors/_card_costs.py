@@ -113,8 +113,8 @@ class Costs(Record):
             (factor * terms[name] for name, factor in self.terms.items() if name != LAUNCH),
             start=np.zeros_like(scales),
         )
-        found: Array = variable * scales
-        return found
+        times_ms: Array = variable * scales
+        return times_ms
 
     def rows_like(self, *, aligned: bool) -> tuple[int, int]:
         """Return how many of the rows have aligned sizes or not, and how many there are."""
@@ -153,10 +153,10 @@ class Part:
     def relative(self) -> Array:
         """Terms, the launch first, over the measured times, (rows, terms)."""
         scaled = [
-            each if name == LAUNCH else each * self.scales for name, each in self.terms.items()
+            term if name == LAUNCH else term * self.scales for name, term in self.terms.items()
         ]
-        found: Array = np.stack(scaled, axis=1) / self.values[:, None]
-        return found
+        relative: Array = np.stack(scaled, axis=1) / self.values[:, None]
+        return relative
 
     @property
     def shortest_ms(self) -> float:
@@ -185,10 +185,10 @@ def factors_of(kind: str, parts: Sequence[Part]) -> dict[str, float]:
         launch = costs.terms.get(LAUNCH, 0.0)
         variable = costs.work_ms(part.terms, part.scales) - launch
         own = part.values - launch
-        known = (part.values > _AT_DISPATCH * costs.dispatch_ms) & (own > 0) & (variable > 0)
-        found = np.log(own[known] / variable[known])
-        for choice in np.unique(choices[known]):
-            logs.setdefault(str(choice), []).append(found[choices[known] == choice])
+        usable = (part.values > _AT_DISPATCH * costs.dispatch_ms) & (own > 0) & (variable > 0)
+        log_ratios = np.log(own[usable] / variable[usable])
+        for choice in np.unique(choices[usable]):
+            logs.setdefault(str(choice), []).append(log_ratios[choices[usable] == choice])
     return {
         choice: float(np.exp(np.median(rows) * len(rows) / (len(rows) + _FACTOR_ROWS)))
         for choice, arrays in logs.items()
@@ -207,14 +207,14 @@ def pooled(parts: Sequence[Part]) -> Costs:
         matrices.append(part.relative[some])
         total = max(len(some), 1) * of_device[part.session.device]
         weights.append(np.full(len(some), 1 / total))
-    found = _fit_near(np.vstack(matrices), np.zeros(len(names)), 0.0, np.concatenate(weights))
-    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
+    fitted = _fit_near(np.vstack(matrices), np.zeros(len(names)), 0.0, np.concatenate(weights))
+    coefficients = _positive(dict(zip(names, fitted.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)
     work = Costs(coefficients, 0.0, rows, dispatched=any(part.dispatched for part in parts))
     shown = [part.dispatches_ms(work) for part in parts]
     fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
-    known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
-    return replace(work, dispatch_ms=float(np.median(known)) if known else 0.0)
+    medians_ms = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
+    return replace(work, dispatch_ms=float(np.median(medians_ms)) if medians_ms else 0.0)
 
 
 def left_out(parts: Sequence[Part]) -> Intervals | None:
@@ -229,7 +229,7 @@ def left_out(parts: Sequence[Part]) -> Intervals | None:
             np.log(part.values / costs.total_ms(part.terms, part.scales))
             for part in parts if part.session.device == device
         ]  # fmt: skip
-    return Intervals.of_groups([np.concatenate(each) for each in ratios.values()])
+    return Intervals.of_groups([np.concatenate(arrays) for arrays in ratios.values()])
 
 
 def near(part: Part, prior: Costs | None) -> Costs:
@@ -240,21 +240,21 @@ def near(part: Part, prior: Costs | None) -> Costs:
     names = tuple(part.terms)
     some = part.some()
     relative, values = part.relative[some], part.values[some]
-    known = {} if prior is None else prior.terms
-    pooled = np.array([known.get(name, 0.0) for name in names])
+    prior_terms = {} if prior is None else prior.terms
+    pooled = np.array([prior_terms.get(name, 0.0) for name in names])
     shows = long = values > _AT_DISPATCH * part.shortest_ms
     if prior is not None:
         shows = long | (relative @ pooled > _HIDDEN)
-    found = pooled
+    fitted = pooled
     for _ in range(_ROUNDS):
         centre, strength = pooled, 0.0
         if prior is not None:
             one = (relative[shows] @ pooled)[:, None]
             factor = _fit_near(one, np.ones(1), _FACTOR_ROWS)
             centre, strength = factor * pooled, _OWN_ROWS
-        found = _fit_near(relative[shows], centre, strength)
-        shows = long | (relative @ found > _HIDDEN)
-    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
+        fitted = _fit_near(relative[shows], centre, strength)
+        shows = long | (relative @ fitted > _HIDDEN)
+    coefficients = _positive(dict(zip(names, fitted.tolist(), strict=True)))
     costs = Costs(
         coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values),
         dispatched=part.dispatched, aligned=part.aligned,
@@ -268,7 +268,7 @@ def near(part: Part, prior: Costs | None) -> Costs:
 
 
 def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
-    return {name: each for name, each in coefficients.items() if each > 0}
+    return {name: coefficient for name, coefficient in coefficients.items() if coefficient > 0}
 
 
 def _fit_near(

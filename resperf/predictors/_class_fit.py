@@ -147,15 +147,15 @@ class Relative:
         lengths = np.linalg.norm(self.matrix, axis=0)
         used = np.flatnonzero(lengths > 0)
         _, sizes, directions = np.linalg.svd(self.matrix[:, used] / lengths[used], False)
-        known = sizes > _UNRESOLVED * sizes[0]
-        missing = directions[: len(sizes)][~known]
+        resolved = sizes > _UNRESOLVED * sizes[0]
+        missing = directions[: len(sizes)][~resolved]
         together = {
-            tuple(str(costs[used[place]]) for place in np.flatnonzero(np.abs(each) > _TAKES_PART))
-            for each in missing
+            tuple(str(costs[used[index]]) for index in np.flatnonzero(np.abs(vector) > _TAKES_PART))
+            for vector in missing
         }
         condition = float(sizes[0] / sizes[-1]) if sizes[-1] > 0 else np.inf
-        collinear = tuple(sorted(each for each in together if len(each) > 1))
-        return Identified(int(known.sum()), len(used), condition, collinear)
+        collinear = tuple(sorted(names for names in together if len(names) > 1))
+        return Identified(int(resolved.sum()), len(used), condition, collinear)
 
     def draws(self, groups: Sequence[str], shrinkage: Shrinkage, seed: int) -> Array:
         """Return coefficients of fits to groups drawn with replacement, shape (draws, costs)."""
@@ -163,11 +163,11 @@ class Relative:
         names = np.array(groups)
         kinds = np.unique(names)
         rows = {name: np.flatnonzero(names == name) for name in kinds}
-        found = []
+        coefficients = []
         for _ in range(DRAWS):
             drawn = np.concatenate([rows[name] for name in random.choice(kinds, len(kinds))])
-            found.append(self.some(drawn).solve(shrinkage))
-        return np.array(found)
+            coefficients.append(self.some(drawn).solve(shrinkage))
+        return np.array(coefficients)
 
 
 def _fit_near(relative: Array, expected: Array, shrinkage: float) -> Array:
@@ -190,8 +190,8 @@ def costs_of(
             terms[cost.of].add(cost.term)
     if not training:
         del counts[UPDATE.of]
-    known = [Cost(of, term) for of in terms if counts[of] >= fewest for term in sorted(terms[of])]
-    return tuple(sorted({*known, *(Cost(REST, term) for term in _POOLED_TERMS)}))
+    costs = [Cost(of, term) for of in terms if counts[of] >= fewest for term in sorted(terms[of])]
+    return tuple(sorted({*costs, *(Cost(REST, term) for term in _POOLED_TERMS)}))
 
 
 def alike(names: Sequence[str], networks: Sequence[Terms]) -> list[str]:
@@ -200,31 +200,31 @@ def alike(names: Sequence[str], networks: Sequence[Terms]) -> list[str]:
     Sizes are told by the last number of a name, training recipes by what follows a dot; twins do
     the same work in every class.
     """
-    found: dict[str, str] = {}
+    parents: dict[str, str] = {}
 
     def root(name: str) -> str:
-        while found.setdefault(name, name) != name:
-            name = found[name]
+        while parents.setdefault(name, name) != name:
+            name = parents[name]
         return name
 
     bare = [_SIZE.sub("", _RECIPE.sub("", name)) for name in names]
     for name, network in zip(bare, networks, strict=True):
         total = max(sum(network.values()), 1e-12)
         work = ",".join(f"{cost} {time / total:.3f}" for cost, time in sorted(network.items()))
-        found[root(work)] = root(name)
+        parents[root(work)] = root(name)
     return [root(name) for name in bare]
 
 
 def columns_of(networks: Sequence[Terms], costs: Sequence[Cost]) -> Columns:
     """Return the terms of networks in the order of `costs`; of unknown classes under `REST`."""
-    place = {cost: number for number, cost in enumerate(costs)}
-    known = {cost.of for cost in costs} | {UPDATE.of}
+    index = {cost: number for number, cost in enumerate(costs)}
+    classes = {cost.of for cost in costs} | {UPDATE.of}
     sheet_ms = np.zeros((len(networks), len(costs)))
     for row, network in enumerate(networks):
         for cost, time_ms in network.items():
-            found = cost if cost.of in known else Cost(REST, cost.term)
-            if found in place:
-                sheet_ms[row, place[found]] += time_ms
+            column = cost if cost.of in classes else Cost(REST, cost.term)
+            if column in index:
+                sheet_ms[row, index[column]] += time_ms
     return Columns(tuple(costs), sheet_ms)
 
 

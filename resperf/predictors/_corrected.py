@@ -53,8 +53,8 @@ class Described:
     @classmethod
     def of(cls, kind: str, columns: Columns) -> Described:
         """Compute quantities and features once."""
-        known = quantities(kind, columns)
-        return cls(columns, known, *feature_matrix(kind, columns, known))
+        layer_quantities = quantities(kind, columns)
+        return cls(columns, layer_quantities, *feature_matrix(kind, columns, layer_quantities))
 
 
 def all_inputs(baseline: Baseline, layers: Described) -> tuple[tuple[str, ...], Array, Array]:
@@ -75,8 +75,8 @@ def informative(matrix: Array) -> list[int]:
     """Return the columns that vary and do not duplicate (or negate) an earlier one."""
     chosen: list[int] = []
     seen: set[bytes] = set()
-    for place in range(matrix.shape[1]):
-        column = matrix[:, place]
+    for index in range(matrix.shape[1]):
+        column = matrix[:, index]
         deviation = column.std()
         if deviation <= 1e-9 * max(1.0, np.abs(column).max()):
             continue
@@ -85,5 +85,5 @@ def informative(matrix: Array) -> list[int]:
         normalised = (scores * sign + 0.0).tobytes()
         if normalised not in seen:
             seen.add(normalised)
-            chosen.append(place)
+            chosen.append(index)
     return chosen

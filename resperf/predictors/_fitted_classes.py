@@ -116,7 +116,7 @@ class ClassFit:
             Batch size of each network.
         """
         families, similar = (
-            _apart(each, len(networks)) for each in (families, similar or families)
+            _apart(names, len(networks)) for names in (families, similar or families)
         )
         costs = costs_of(
             networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
@@ -157,10 +157,10 @@ class ClassFit:
     def class_ms(self, sheet_ms: Array) -> Array:
         """Return times by class for judging nearness, shape (networks, classes)."""
         floor = np.maximum(self.coefficients, _LEAST_COEFFICIENT + 0.05 * self.expected)
-        place = {name: number for number, name in enumerate(self.classes)}
-        member = np.zeros((len(self.costs), len(place)))
+        index = {name: number for number, name in enumerate(self.classes)}
+        member = np.zeros((len(self.costs), len(index)))
         for row, cost in enumerate(self.costs):
-            member[row, place[cost.of]] = 1.0
+            member[row, index[cost.of]] = 1.0
         return np.asarray(sheet_ms * floor @ member)
 
     def predict(self, networks: Sequence[Terms], batches: Sequence[int] = ()) -> Estimate:
@@ -179,7 +179,7 @@ class ClassFit:
         plain_ms = sheet_ms @ self.coefficients + unlisted_ms
         given = batches or [self.least_batch] * len(plain_ms)
         outside = np.array(
-            [bool(self.outside(*each)) for each in zip(plain_ms, given, strict=True)], dtype=bool
+            [bool(self.outside(*pair)) for pair in zip(plain_ms, given, strict=True)], dtype=bool
         )
         times_ms, low, high = plain_ms, *_bounds(self.far, plain_ms, ~outside)
         if self.nearness is not None:
@@ -207,8 +207,8 @@ class ClassFit:
     def _columns(self, networks: Sequence[Terms]) -> Array:
         """Return the terms of classes that the data has, shape (networks, costs)."""
         listed = [
-            {cost: time for cost, time in each.items() if not self._is_unlisted(cost)}
-            for each in networks
+            {cost: time for cost, time in network.items() if not self._is_unlisted(cost)}
+            for network in networks
         ]
         return columns_of(listed, self.costs).sheet_ms
 
@@ -217,7 +217,7 @@ class ClassFit:
 
     @cached_property
     def _places(self) -> Mapping[Cost, int]:
-        return {cost: place for place, cost in enumerate(self.costs)}
+        return {cost: index for index, cost in enumerate(self.costs)}
 
     def _unlisted_ms(self, networks: Sequence[Terms]) -> Array:
         """Return the time of terms that no network of the data has, shape (networks,)."""
@@ -243,10 +243,10 @@ class ClassFit:
 
     @cached_property
     def _pools(self) -> Mapping[Cost, float]:
-        found: dict[Cost, list[float]] = {}
+        coefficients: dict[Cost, list[float]] = {}
         for cost, coefficient in zip(self.costs, self.coefficients, strict=True):
-            found.setdefault(pool_of(cost), []).append(float(coefficient))
-        return {pool: sum(values) / len(values) for pool, values in found.items()}
+            coefficients.setdefault(pool_of(cost), []).append(float(coefficient))
+        return {pool: sum(values) / len(values) for pool, values in coefficients.items()}
 
     def bands(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
         """Return the time of a network by what a class is called: an attribution, no measurement.
@@ -261,28 +261,28 @@ class ClassFit:
         plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
         factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)
         places: dict[str, list[int]] = {}
-        for place, cost in enumerate(self.costs):
-            if sheet_ms[place] > 0:
-                places.setdefault(name_of(cost.of), []).append(place)
-        found = {}
+        for index, cost in enumerate(self.costs):
+            if sheet_ms[index] > 0:
+                places.setdefault(name_of(cost.of), []).append(index)
+        bands = {}
         for name, chosen in places.items():
             value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])
             drawn = factor * self.draws[:, chosen] @ sheet_ms[chosen]
             low, high = np.quantile(drawn, (0.05, 0.95))
-            found[name] = Band(value, min(float(low), value), max(float(high), value))
+            bands[name] = Band(value, min(float(low), value), max(float(high), value))
         for cost, time in network.items():
             if self._is_unlisted(cost):
                 # As uncertain as any estimate without measurements: half to twice.
                 own = factor * time * self._unlisted_coefficient(cost)
-                known = found.get(name_of(cost.of), Band(0.0, 0.0, 0.0))
-                parts = zip(known, (own, own / 2, own * 2), strict=True)
-                found[name_of(cost.of)] = Band(*(a + b for a, b in parts))
-        return found
+                band = bands.get(name_of(cost.of), Band(0.0, 0.0, 0.0))
+                parts = zip(band, (own, own / 2, own * 2), strict=True)
+                bands[name_of(cost.of)] = Band(*(a + b for a, b in parts))
+        return bands
 
     def rare_share(self, network: Terms) -> float:
         """Return the share of a network by data sheet in classes that few networks have."""
-        known = {*self.classes, UPDATE.of}
-        rare = sum(time for cost, time in network.items() if cost.of not in known)
+        classes = {*self.classes, UPDATE.of}
+        rare = sum(time for cost, time in network.items() if cost.of not in classes)
         return rare / max(sum(network.values()), 1e-12)
 
     def to_json(self) -> dict[str, Any]:
@@ -302,31 +302,31 @@ class ClassFit:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what is stored as arrays, in the precision that is kept."""
-        found: dict[str, npt.NDArray[Any]] = {
+        arrays: dict[str, npt.NDArray[Any]] = {
             "coefficients": self.coefficients.astype(np.float32),
             "expected": self.expected.astype(np.float32),
             "draws": self.draws.astype(np.float16),
         }
         if self.nearness is not None:
-            found["places"] = np.round(self.nearness.places * _PER_PLACE).astype(_MARK)
-            found["weights"] = self.nearness.weights.astype(np.float32)
-        return found
+            arrays["places"] = np.round(self.nearness.places * _PER_PLACE).astype(_MARK)
+            arrays["weights"] = self.nearness.weights.astype(np.float32)
+        return arrays
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Read what `to_json` and `arrays` returned."""
         identified = dict(stored(values, "identified"))
-        identified["collinear"] = tuple(tuple(each) for each in identified["collinear"])
+        identified["collinear"] = tuple(tuple(names) for names in identified["collinear"])
         near, far = (stored(values, name) for name in ("near", "far"))
-        known = {name: each.astype(float) for name, each in arrays.items()}
+        loaded = {name: array.astype(float) for name, array in arrays.items()}
         nearness = None
-        if "places" in known:
-            nearness = Nearness(known["places"] / _PER_PLACE, known["weights"])
+        if "places" in loaded:
+            nearness = Nearness(loaded["places"] / _PER_PLACE, loaded["weights"])
         return cls(
-            tuple(Cost(*each) for each in stored(values, "costs")),
-            stored(known, "coefficients"),
-            stored(known, "expected"),
-            stored(known, "draws"),
+            tuple(Cost(*fields) for fields in stored(values, "costs")),
+            stored(loaded, "coefficients"),
+            stored(loaded, "expected"),
+            stored(loaded, "draws"),
             Shrinkage(*stored(values, "shrinkage")),
             Identified(**identified),
             nearness,
@@ -343,7 +343,7 @@ class ClassFit:
 def _rare(networks: Sequence[Terms], costs: Sequence[Cost]) -> tuple[str, ...]:
     """Return the classes that are pooled in `REST`."""
     own = {cost.of for cost in costs}
-    return tuple(sorted({cost.of for each in networks for cost in each} - own - {UPDATE.of}))
+    return tuple(sorted({cost.of for network in networks for cost in network} - own - {UPDATE.of}))
 
 
 def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:

@@ -87,10 +87,10 @@ def _model(architecture: Architecture) -> Any:
     k = keras()
     rows = k.Input((architecture.features,), name="x")
     x = _trunk(rows, architecture) if architecture.stages else rows
-    for place, width in enumerate(architecture.dense):
+    for index, width in enumerate(architecture.dense):
         x = k.layers.Dense(
             width, activation="relu", kernel_regularizer=k.regularizers.L2(_PENALTY),
-            name=f"dense_{place}",
+            name=f"dense_{index}",
         )(x)  # fmt: skip
     x = k.layers.Dropout(_DROPOUT, name="dropout")(x)
     return k.Model(rows, k.layers.Dense(1, "relu", use_bias=False, name="output")(x))
@@ -104,10 +104,10 @@ def _trunk(rows: Any, architecture: Architecture) -> Any:
         return layers.Conv1D(filters, kernel, padding="same", activation="relu", name=name)(x)
 
     x = layers.Reshape((architecture.features, 1), name="as_sequence")(rows)
-    for place, stage in enumerate(architecture.stages):
-        x = conv(x, stage.filters, stage.kernel, f"head_{place}")
+    for index, stage in enumerate(architecture.stages):
+        x = conv(x, stage.filters, stage.kernel, f"head_{index}")
         for block in range(stage.blocks):
-            name = f"block_{place}_{block}"
+            name = f"block_{index}_{block}"
             inner = conv(x, stage.filters, 1, f"{name}_0")
             inner = conv(inner, stage.filters, 1, f"{name}_1")
             x = layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_sum")([inner, x]))

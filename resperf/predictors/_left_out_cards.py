@@ -77,13 +77,13 @@ def spread_of(cards: Sequence[CardRows]) -> Spread:
     if len(cards) > 2:
         # The interval for a device from errors in which it took no part, not even to teach.
         inside = []
-        for place, own in enumerate(errors):
-            others = [card for number, card in enumerate(cards) if number != place]
+        for index, own in enumerate(errors):
+            others = [card for number, card in enumerate(cards) if number != index]
             inside.append(np.abs(own) <= width_of(errors_of_left_out(others)))
     else:
         inside = [np.abs(own) <= width for own in errors]
     mape = np.mean([np.mean(np.abs(np.exp(own) - 1)) for own in errors])
-    return Spread(width, len(cards), float(mape), float(np.mean([each.mean() for each in inside])))
+    return Spread(width, len(cards), float(mape), float(np.mean([rows.mean() for rows in inside])))
 
 
 def width_of(errors: Sequence[Array]) -> float:
@@ -100,12 +100,12 @@ def errors_of_left_out(cards: Sequence[CardRows]) -> list[Array]:
     families = sorted({family for card in cards for family in card.families})
     fold_of = dict(zip(families, folds_of(families), strict=True))
     solved = [_coefficients(card, fold_of) for card in cards]
-    found = []
-    for place, card in enumerate(cards):
+    errors = []
+    for index, card in enumerate(cards):
         folds = np.array([fold_of[family] for family in card.families])
         logs = []
         for other, (fit, by_fold) in enumerate(zip((c.fit for c in cards), solved, strict=True)):
-            if other == place:
+            if other == index:
                 continue
             sheet_ms = columns_of(card.terms, fit.costs).sheet_ms
             predicted_ms = np.zeros(len(folds))
@@ -113,8 +113,8 @@ def errors_of_left_out(cards: Sequence[CardRows]) -> list[Array]:
                 own = folds == fold
                 predicted_ms[own] = sheet_ms[own] @ by_fold.get(fold, fit.coefficients)
             logs.append(np.log(np.maximum(predicted_ms, 1e-9) / card.times_ms))
-        found.append(np.mean(logs, axis=0))
-    return found
+        errors.append(np.mean(logs, axis=0))
+    return errors
 
 
 def _coefficients(card: CardRows, fold_of: dict[str, str]) -> dict[str, Array]:

@@ -42,7 +42,7 @@ def _number(field: str, choices: Sequence[str]) -> Callable[[Columns], Array]:
 
     def number(columns: Columns) -> Array:
         values = np.asarray(columns[field])
-        numbered = [place * (values == name) for place, name in enumerate(choices)]
+        numbered = [index * (values == name) for index, name in enumerate(choices)]
         return np.asarray(np.sum(numbered, axis=0), dtype=float)
 
     return number
@@ -163,7 +163,7 @@ class PaperMethod(LayerPredictor):
         return {
             "network": name,
             "features": list(self.features_),
-            "transforms": [each.to_json() for each in self.transforms_],
+            "transforms": [transform.to_json() for transform in self.transforms_],
         }
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
@@ -271,12 +271,12 @@ def unseen_notes(kind: str, columns: Columns) -> tuple[str, ...]:
     columns : mapping of str to array (rows,)
     """
     rows = len(next(iter(columns.values())))
-    found = {
+    counts = {
         word: int(np.sum(is_unseen(columns)))
         for word, (field, is_unseen) in _UNSEEN.items()
         if field in columns
     }
-    named = ", ".join(f"{count} with {word}" for word, count in found.items() if count)
+    named = ", ".join(f"{count} with {word}" for word, count in counts.items() if count)
     if not named:
         return ()
     return (

@@ -71,25 +71,25 @@ def forest_of(
     are_leaves: list[list[bool]] = []
     leaves: list[float] = []
 
-    def place(node: Any) -> tuple[int, bool]:
+    def add_node(node: Any) -> tuple[int, bool]:
         """Append a node and its descendants; return its index and whether it is a leaf."""
-        found = read(node)
-        if not isinstance(found, tuple):
-            leaves.append(found)
+        content = read(node)
+        if not isinstance(content, tuple):
+            leaves.append(content)
             return len(leaves) - 1, True
-        feature, threshold, *below = found
+        feature, threshold, *below = content
         here = len(splits)
         splits.append((feature, threshold))
         children.append([])
         are_leaves.append([])
         for child in below:
-            at, is_leaf = place(child)
+            at, is_leaf = add_node(child)
             children[here].append(at)
             are_leaves[here].append(is_leaf)
         return here, False
 
-    def place_root(node: Any) -> int:
-        at, is_leaf = place(node)
+    def add_root(node: Any) -> int:
+        at, is_leaf = add_node(node)
         if not is_leaf:
             return at
         # ONNX needs a split at the root: both branches lead to the single leaf.
@@ -98,7 +98,7 @@ def forest_of(
         are_leaves.append([True, True])
         return len(splits) - 1
 
-    root_indices = [place_root(root) for root in roots]
+    root_indices = [add_root(root) for root in roots]
     return Forest(
         comparison,
         np.array([feature for feature, _ in splits], np.int64),

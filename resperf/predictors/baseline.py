@@ -73,13 +73,13 @@ def _choice_factors(
     """
     fixed_ms, variable_ms = parts[:, constant].sum(axis=1), parts[:, ~constant].sum(axis=1)
     measured_ms = times_ms - fixed_ms
-    known = (measured_ms > _VARIABLE_SHARE * times_ms) & (variable_ms > 0)
-    logs = np.log(measured_ms[known] / variable_ms[known])
+    usable = (measured_ms > _VARIABLE_SHARE * times_ms) & (variable_ms > 0)
+    logs = np.log(measured_ms[usable] / variable_ms[usable])
     # A factor common to all belongs to the coefficients.
     logs -= np.median(logs) if len(logs) else 0.0
     factors = {}
-    for choice in np.unique(choices[known]):
-        own = logs[choices[known] == choice]
+    for choice in np.unique(choices[usable]):
+        own = logs[choices[usable] == choice]
         log = np.median(own) * len(own) / (len(own) + _FACTOR_ROWS)
         bound = np.log(_LARGEST_FACTOR)
         factors[str(choice)] = float(np.exp(np.clip(log, -bound, bound)))
@@ -127,18 +127,21 @@ class Baseline(LayerPredictor):
             scaled = terms * self._scales(names, examples.columns)
             coefficients = fit_terms(scaled, examples.values, largest=largest)
         used = np.flatnonzero(coefficients > 0)
-        self.terms_ = tuple(names[place] for place in used)
+        self.terms_ = tuple(names[index] for index in used)
         self.coefficients_ = coefficients[used]
         self.floor_ms_ = float(examples.values.min()) / 5
 
     def shares(
-        self, columns: Columns, known: Mapping[str, Array] | None = None
+        self, columns: Columns, layer_quantities: Mapping[str, Array] | None = None
     ) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms).
 
-        `known` is the result of `resperf.features.quantities`, where it was already computed.
+        `layer_quantities` is the result of `resperf.features.quantities`, where it was already
+        computed.
         """
-        terms = physical_terms(self.kind, columns, self.terms_, known, self.device_class_)
+        terms = physical_terms(
+            self.kind, columns, self.terms_, layer_quantities, self.device_class_
+        )
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_
         estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
         return estimate_ms, parts / estimate_ms[:, None]
@@ -171,5 +174,5 @@ class Baseline(LayerPredictor):
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)
         factors = stored(values, "factors")
-        self.factors_ = {str(name): float(each) for name, each in factors.items()}
+        self.factors_ = {str(name): float(factor) for name, factor in factors.items()}
         self.floor_ms_ = float(stored(values, "floor_ms"))

@@ -96,7 +96,7 @@ class Boosted(LayerPredictor):
             self.baseline_, Described.of(self.kind, examples.columns)
         )
         chosen = informative(matrix)
-        self.features_ = tuple(names[place] for place in chosen)
+        self.features_ = tuple(names[index] for index in chosen)
         validation_rows, baseline_ms = self._inputs(Described.of(self.kind, validation.columns))
 
         def error(corrections: Array) -> float:
@@ -134,14 +134,14 @@ class Boosted(LayerPredictor):
         )
         by_folds = len(target.validation) < _FEWEST_VALIDATION <= len(target.rows)
         if by_folds:
-            found = lightgbm.cv(
+            history = lightgbm.cv(
                 settings, learnt, num_boost_round=trees, callbacks=[patience],
                 folds=_folds(len(target.rows), task.seed),
                 feval=lambda answers, data: (
                     "mape", mape(np.exp(data.get_label()), np.exp(answers)), False
                 ),
             )  # fmt: skip
-            trees = len(found["valid mape-mean"])
+            trees = len(history["valid mape-mean"])
 
         def report(state: Any) -> None:
             if task.progress is not None:
@@ -170,8 +170,8 @@ class Boosted(LayerPredictor):
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the trees' inputs, (rows, inputs), and the baseline in ms, (rows,)."""
         names, matrix, estimate_ms = all_inputs(self.baseline_, layers)
-        place = {name: place for place, name in enumerate(names)}
-        return matrix[:, [place[name] for name in self.features_]], estimate_ms
+        index = {name: index for index, name in enumerate(names)}
+        return matrix[:, [index[name] for name in self.features_]], estimate_ms
 
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
@@ -208,7 +208,7 @@ class Boosted(LayerPredictor):
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:
     """Return the places of training rows and of held-out rows of each fold."""
     fold = np.random.default_rng(seed).permutation(rows) % _FOLDS
-    return [(np.flatnonzero(fold != each), np.flatnonzero(fold == each)) for each in range(_FOLDS)]
+    return [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(_FOLDS)]
 
 
 def _read(node: Mapping[str, Any]) -> Split | float:

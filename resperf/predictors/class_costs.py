@@ -59,17 +59,17 @@ class _Chosen(NamedTuple):
 
     def predict(self, terms: Sequence[Terms], batches: Sequence[int]) -> Estimate:
         """Predict networks: the geometric mean of what the fits say."""
-        found = [fit.predict(terms, batches) for fit in self.fits]
+        estimates = [fit.predict(terms, batches) for fit in self.fits]
         if self.spread is None:
-            return found[0]
-        times_ms = _geometric_mean([each.values for each in found])
+            return estimates[0]
+        times_ms = _geometric_mean([estimate.values for estimate in estimates])
         # Within the data, the spread of whole devices holds; outside it, what is wider.
         low, high = self.spread.bounds(times_ms)
         outside = np.array(
-            [bool(self.outside(*each)) for each in zip(times_ms, batches, strict=True)], dtype=bool
+            [bool(self.outside(*pair)) for pair in zip(times_ms, batches, strict=True)], dtype=bool
         )
-        lowest = np.min([each.low for each in found], axis=0)
-        highest = np.max([each.high for each in found], axis=0)
+        lowest = np.min([estimate.low for estimate in estimates], axis=0)
+        highest = np.max([estimate.high for estimate in estimates], axis=0)
         return Estimate(
             times_ms,
             np.where(outside, np.minimum(low, lowest), low),
@@ -88,15 +88,17 @@ class _Chosen(NamedTuple):
         bands.
         """
         time_ms = float(self.predict([terms], [batch]).values[0])
-        found = []
+        of_fits = []
         for fit in self.fits:
             parts = fit.bands(terms, name_of)
             factor = time_ms / max(sum(part.value for part in parts.values()), 1e-12)
-            found.append({k: Band(*(factor * each for each in v)) for k, v in parts.items()})
+            of_fits.append({k: Band(*(factor * value for value in v)) for k, v in parts.items()})
         nothing = Band(0.0, 0.0, 0.0)
         bands = {}
-        for key in dict.fromkeys(key for each in found for key in each):
-            values, lows, highs = zip(*(each.get(key, nothing) for each in found), strict=True)
+        for key in dict.fromkeys(key for of_fit in of_fits for key in of_fit):
+            values, lows, highs = zip(
+                *(of_fit.get(key, nothing) for of_fit in of_fits), strict=True
+            )
             bands[key] = Band(sum(values) / len(values), min(lows), max(highs))
         return bands
 
@@ -151,7 +153,7 @@ class ClassCosts(Predictor):
             for kind, devices in kinds.items()
             if len(set(devices.values())) > 1
         }
-        notes += [f"{kind}, devices left out: {each}" for kind, each in self.spreads_.items()]
+        notes += [f"{kind}, devices left out: {spread}" for kind, spread in self.spreads_.items()]
         self.notes_ = tuple(notes)
 
     @property
@@ -216,7 +218,9 @@ class ClassCosts(Predictor):
     ) -> Predicted:
         """Predict whole networks."""
         chosen = self._chosen(setting, platform)
-        runs = [_run(each, setting) for each in cast("Sequence[Network | RunNetwork]", subjects)]
+        runs = [
+            _run(network, setting) for network in cast("Sequence[Network | RunNetwork]", subjects)
+        ]
         terms = [class_terms(run, _facts(platform)) for run in runs]
         return {self.quantity_: chosen.predict(terms, [_batch(run, chosen) for run in runs])}
 
@@ -255,43 +259,43 @@ class ClassCosts(Predictor):
         Unlike `account`, of compiled networks as well.
         """
         chosen = self._chosen(setting, platform)
-        found = []
+        shares = []
         for network in networks:
             run = _run(network, setting)
             bands = chosen.bands(class_terms(run, _facts(platform)), _batch(run, chosen), group_of)
             total_ms = sum(band.value for band in bands.values())
-            found.append(
+            shares.append(
                 {name: band.value / total_ms for name, band in bands.items() if band.value}
             )
-        return found
+        return shares
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         path = folder / f"{stem}.npz"
         arrays: dict[str, Any] = {
-            f"{place}/{name}": array
-            for place, fit in enumerate(self.fits_.values())
+            f"{index}/{name}": array
+            for index, fit in enumerate(self.fits_.values())
             for name, array in fit.arrays().items()
         }
         fits = json.dumps({key: fit.to_json() for key, fit in self.fits_.items()})
         arrays[_FITS] = np.frombuffer(fits.encode(), dtype=np.uint8)
         np.savez_compressed(path, **arrays)
-        layer_ci = {kind: each.to_json() for kind, each in self.spreads_.items()}
+        layer_ci = {kind: spread.to_json() for kind, spread in self.spreads_.items()}
         return {"network": path.name, "layer_ci": layer_ci}
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         self._stored_in = folder / stored(values, "network")
         layer_ci = stored(values, "layer_ci")
-        self.spreads_ = {kind: Spread.from_json(each) for kind, each in layer_ci.items()}
+        self.spreads_ = {kind: Spread.from_json(spread) for kind, spread in layer_ci.items()}
 
 
 def _read_fits(path: Path) -> dict[str, ClassFit]:
     with np.load(path, allow_pickle=False) as file:
-        found = {}
-        for place, (key, values) in enumerate(json.loads(file[_FITS].tobytes()).items()):
-            own = [name for name in file.files if name.startswith(f"{place}/")]
+        fits = {}
+        for index, (key, values) in enumerate(json.loads(file[_FITS].tobytes()).items()):
+            own = [name for name in file.files if name.startswith(f"{index}/")]
             arrays = {name.partition("/")[2]: file[name] for name in own}
-            found[key] = ClassFit.from_stored(values, arrays)
-        return found
+            fits[key] = ClassFit.from_stored(values, arrays)
+        return fits
 
 
 def setting_name(setting: Setting, platform: Platform) -> str:
@@ -345,7 +349,7 @@ def described(key: str, fit: ClassFit, networks: int) -> str:
         f"{told.terms} terms, {condition}, shrinkage {fit.shrinkage.to_sheet:g} "
         f"and {fit.shrinkage.to_pool:g}"
     )
-    together = "; ".join(" with ".join(each) for each in told.collinear[:3])
+    together = "; ".join(" with ".join(names) for names in told.collinear[:3])
     return f"{text}; only together: {together}" if together else text
 
 
@@ -360,8 +364,8 @@ def _run(network: Network | RunNetwork, setting: Setting) -> RunNetwork:
 
 def _batch(run: RunNetwork, chosen: _Chosen) -> int:
     """Return the batch size of a network; of an unknown one, one that the data has."""
-    known = max(fit.least_batch for fit in chosen.fits)
-    return known if run.batch is None else run.batch
+    batch = max(fit.least_batch for fit in chosen.fits)
+    return batch if run.batch is None else run.batch
 
 
 def _facts(platform: Platform) -> DeviceFacts:

@@ -64,7 +64,7 @@ class LinearInTotals(Predictor):
     """Column -> the column that it is a part of, to whose cost its own is drawn."""
 
     @property
-    def tells_devices(self) -> bool:
+    def depends_on_devices(self) -> bool:
         """Whether the quantity has terms for the exchange between devices."""
         return self.quantity_ in _UPDATING
 
@@ -74,7 +74,9 @@ class LinearInTotals(Predictor):
 
     def prepared(self, networks: Sequence[Any]) -> list[Counted]:
         """Count what networks compute, which fits and predictions read instead of their graphs."""
-        return [each if isinstance(each, Counted) else counted(each) for each in networks]
+        return [
+            network if isinstance(network, Counted) else counted(network) for network in networks
+        ]
 
     def at_batches(
         self, read: Callable[[int], Network], batches: Sequence[int]
@@ -96,13 +98,13 @@ class LinearInTotals(Predictor):
             self.columns(network, platform.devices)
             for network, (_, platform) in zip(networks, how, strict=True)
         ]
-        names = np.array(examples.groups or [each.name for each in networks])
+        names = np.array(examples.groups or [network.name for network in networks])
         places: dict[tuple[str, Setting], list[int]] = {}
-        for place, (setting, platform) in enumerate(how):
-            places.setdefault((platform.device, setting.without_batch()), []).append(place)
+        for row, (setting, platform) in enumerate(how):
+            places.setdefault((platform.device, setting.without_batch()), []).append(row)
         self.fits_ = [
             LinearFit.fit(
-                device, setting, [rows[place] for place in own], examples.values[own],
+                device, setting, [rows[row] for row in own], examples.values[own],
                 names[own], relative=self.relative, non_negative=self.non_negative,
                 parts=self.parts,
             )
@@ -125,9 +127,9 @@ class LinearInTotals(Predictor):
             if fit.device == platform.device and same_settings(fit.setting) == way
         ]
         if not alike:
-            known = sorted({fit.described for fit in self.fits_})
+            measured = sorted({fit.described for fit in self.fits_})
             raise UnsupportedError(
-                f"{self.method} learnt from networks on {'; '.join(known)}: measure some on "
+                f"{self.method} learnt from networks on {'; '.join(measured)}: measure some on "
                 f"{platform.device} ({', '.join(filter(None, way.values()))})"
             )
         asked = setting.without_batch()
@@ -145,7 +147,7 @@ class LinearInTotals(Predictor):
     ) -> Predicted:
         """Predict whole networks."""
         networks = self.prepared(cast("Sequence[Network]", subjects))
-        rows = [self.columns(each, platform.devices) for each in networks]
+        rows = [self.columns(network, platform.devices) for network in networks]
         return {self.quantity_: self.fit_for(setting, platform).predict(rows)}
 
     def most_devices(self, setting: Setting, platform: Platform) -> int:
@@ -156,10 +158,10 @@ class LinearInTotals(Predictor):
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say what the time of a network was inferred from, and whether it is extrapolated."""
         fit = self.fit_for(setting, platform)
-        (found,) = self.prepared([network])
-        row = self.columns(found, platform.devices)
-        notes = (*self.remarks(found), *fit.remarks([row]))
-        return Account(_INFERRED_FROM, {}, {}, fit.outside(row), found.left_out, notes)
+        (counts,) = self.prepared([network])
+        row = self.columns(counts, platform.devices)
+        notes = (*self.remarks(counts), *fit.remarks([row]))
+        return Account(_INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
         """Return the coefficients; there is no network to write."""
@@ -167,7 +169,7 @@ class LinearInTotals(Predictor):
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
         """Read the coefficients."""
-        self.fits_ = [LinearFit.from_json(each) for each in stored(values, "fits")]
+        self.fits_ = [LinearFit.from_json(fit) for fit in stored(values, "fits")]
 
 
 class ConvMeter(LinearInTotals):
@@ -190,9 +192,9 @@ class ConvMeter(LinearInTotals):
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return the metrics of section 3 that the quantity needs."""
         totals = network.totals
-        found: dict[str, float] = {}
+        columns: dict[str, float] = {}
         if self.quantity_ != "update_ms":
-            found |= {
+            columns |= {
                 "flops": totals.flops,
                 _CONSTANT: 1.0,
                 "outputs": totals.outputs,
@@ -200,12 +202,12 @@ class ConvMeter(LinearInTotals):
             }
         if self.quantity_ in _UPDATING:
             several = float(devices > 1)
-            found |= {
+            columns |= {
                 "layers": totals.layers,
                 "weights": totals.weights * several,
                 _DEVICES: devices * several,
             }
-        return found
+        return columns
 
     def remarks(self, network: Counted) -> Sequence[str]:
         """Say what was summed of a network without convolutions."""
@@ -252,11 +254,11 @@ class OperatorTotals(LinearInTotals):
         """Return the totals that the quantity needs."""
         columns: dict[str, float] = {_CONSTANT: 1.0}
         if self.quantity_ != "update_ms":
-            found = network.by_sort
-            operators = float(sum(each.times for each in found.values()))
+            by_sort = network.by_sort
+            operators = float(sum(operation.times for operation in by_sort.values()))
             columns |= dict.fromkeys(_OF_SORTS, 0.0)
             columns |= {"operators": operators, "operators x images": operators * network.images}
-            for sort, own in found.items():
+            for sort, own in by_sort.items():
                 for total, value in zip(_OF_SORTS, (own.macs, own.data, own.weights), strict=True):
                     columns[total] += value
                     columns[f"{total} of {sort} operators"] = value

@@ -85,7 +85,7 @@ class Intervals(Record):
         ----------
         measured_ms, predicted_ms : array (rows,)
         """
-        measured_ms, predicted_ms = _known(measured_ms, predicted_ms)
+        measured_ms, predicted_ms = _usable(measured_ms, predicted_ms)
         if len(measured_ms) < FEWEST_ROWS:
             return None
         # Methods that clip at 0 predict 0: these rows get a bin of their own.
@@ -94,8 +94,8 @@ class Intervals(Record):
         ratios, edges = np.log(measured_ms / predicted_ms), _edges(predicted_ms[times])
         if not times.all():
             edges = [float(np.nextafter(_SHORTEST_MS, 1.0)), *edges] if times.any() else edges
-        place = np.searchsorted(edges, predicted_ms, side="right")
-        bounds = [_bounds(ratios[place == each]) for each in range(len(edges) + 1)]
+        index = np.searchsorted(edges, predicted_ms, side="right")
+        bounds = [_bounds(ratios[index == number]) for number in range(len(edges) + 1)]
         return cls(tuple(edges), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
 
     @classmethod
@@ -121,12 +121,12 @@ class Intervals(Record):
             return None
         outer = (1 - SHARE) / 2
         wider = half_width(1.0, groups - 1) / half_width(1.0) * math.sqrt(1 + 1 / groups)
-        weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in ratios])
-        known = np.concatenate(ratios)
-        order = np.argsort(known)
+        weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in ratios])
+        pooled = np.concatenate(ratios)
+        order = np.argsort(pooled)
         shares = np.cumsum(weights[order]) / weights.sum()
-        places = np.searchsorted(shares, (outer, 0.5, 1 - outer)).clip(max=len(known) - 1)
-        low, middle, high = known[order][places]
+        places = np.searchsorted(shares, (outer, 0.5, 1 - outer)).clip(max=len(pooled) - 1)
+        low, middle, high = pooled[order][places]
         return cls(
             (),
             (min(float(middle + wider * (low - middle)), 0.0),),
@@ -142,8 +142,8 @@ class Intervals(Record):
         in_range : array of bool (rows,)
             Whether the layer is inside the trained range.
         """
-        place = np.searchsorted(self.edges_ms, predicted_ms, side="right")
-        low, high = np.array(self.low)[place], np.array(self.high)[place]
+        index = np.searchsorted(self.edges_ms, predicted_ms, side="right")
+        low, high = np.array(self.low)[index], np.array(self.high)[index]
         return _around(predicted_ms, low, high, in_range)
 
     def to_json(self) -> dict[str, Any]:
@@ -181,18 +181,18 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
         Kinds with fewer than `MIN_ROWS_OF_KIND` rows of a prediction above 0 are absent, as are all
         kinds of few rows if they have fewer than `FEWEST_ROWS` rows together.
     """
-    found: dict[_Kind, Intervals] = {}
+    intervals: dict[_Kind, Intervals] = {}
     few: dict[_Kind, Array] = {}
     for kind, (measured_ms, predicted_ms) in judged.items():
         own = Intervals.fit(measured_ms, predicted_ms)
-        measured_ms, predicted_ms = _known(measured_ms, predicted_ms)
+        measured_ms, predicted_ms = _usable(measured_ms, predicted_ms)
         times = predicted_ms > _SHORTEST_MS
         if own is not None:
-            found[kind] = own
+            intervals[kind] = own
         elif times.sum() >= MIN_ROWS_OF_KIND:
             few[kind] = np.abs(np.log(measured_ms[times] / predicted_ms[times]))
     if sum(map(len, few.values())) < FEWEST_ROWS:
-        return found
+        return intervals
     usual = max(_LEAST_USUAL, float(np.median([sizes.mean() for sizes in few.values()])))
 
     def unit(total: Array | float, rows: int) -> Array | float:
@@ -200,15 +200,15 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
 
         With errors of a heavy-tailed distribution, coverage is then 90% for 1 to 35 rows alike.
         """
-        known = PRIOR_ROWS + rows
-        return (PRIOR_ROWS * usual + total) / known * (1 + 1 / known)
+        weight = PRIOR_ROWS + rows
+        return (PRIOR_ROWS * usual + total) / weight * (1 + 1 / weight)
 
     scores = [sizes / unit(sizes.sum() - sizes, len(sizes) - 1) for sizes in few.values()]
     reach = conformal_bound(np.concatenate(scores))
     for kind, sizes in few.items():
         width = float(reach * unit(sizes.sum(), len(sizes)))
-        found[kind] = Intervals((), (-width,), (width,))
-    return found
+        intervals[kind] = Intervals((), (-width,), (width,))
+    return intervals
 
 
 def assumed(predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -238,7 +238,7 @@ def half_width(spread: float, freedom: float = math.inf) -> float:
     return float(special.stdtrit(freedom, outer) if few else special.ndtri(outer)) * spread
 
 
-def joined_spread(squares: float, count: float, known: float) -> tuple[float, float]:
+def joined_spread(squares: float, count: float, prior_spread: float) -> tuple[float, float]:
     """Join the sum of so many squared errors with the spread that was known before.
 
     Returns
@@ -247,7 +247,7 @@ def joined_spread(squares: float, count: float, known: float) -> tuple[float, fl
         As `half_width` takes them.
     """
     freedom = PRIOR_NETWORKS + count
-    return math.sqrt((PRIOR_NETWORKS * known**2 + squares) / freedom), freedom
+    return math.sqrt((PRIOR_NETWORKS * prior_spread**2 + squares) / freedom), freedom
 
 
 def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = ()) -> float:
@@ -255,18 +255,18 @@ def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = (
 
     Sizes that err together weigh less than 1 each (`weights`), by default all weigh 1.
     """
-    each = np.asarray(weights, dtype=float) if len(weights) else np.ones(len(sizes))
+    size_weights = np.asarray(weights, dtype=float) if len(weights) else np.ones(len(sizes))
     order = np.argsort(sizes)
-    up_to = np.cumsum(each[order])
+    up_to = np.cumsum(size_weights[order])
     # Sums of fractions are a little off.
-    place = int(np.searchsorted(up_to, (up_to[-1] + 1) * SHARE - 1e-9))
-    return float(np.asarray(sizes)[order[min(place, len(order) - 1)]])
+    index = int(np.searchsorted(up_to, (up_to[-1] + 1) * SHARE - 1e-9))
+    return float(np.asarray(sizes)[order[min(index, len(order) - 1)]])
 
 
-def _known(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:
+def _usable(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:
     """Return the rows with a time above 0 and a finite prediction."""
-    known = (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
-    return measured_ms[known], predicted_ms[known]
+    usable = (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
+    return measured_ms[usable], predicted_ms[usable]
 
 
 def _around(
@@ -285,8 +285,8 @@ def _edges(predicted_ms: Array) -> list[float]:
     bins = min(len(ordered) // FEWEST_ROWS, MAX_BINS)
     edges: list[float] = []
     before = 0
-    for each in range(1, bins):
-        edge = ordered[each * len(ordered) // bins]
+    for number in range(1, bins):
+        edge = ordered[number * len(ordered) // bins]
         below = int(np.searchsorted(ordered, edge))
         if min(below - before, len(ordered) - below) >= FEWEST_ROWS:
             edges.append(float(edge))

@@ -49,9 +49,9 @@ class Robust:
 
     def weights(self, errors: Array, of_rows: Array | float = 1.0) -> Array:
         """Return what rows with such errors are multiplied by, beside weights of their own."""
-        found = of_rows / np.sqrt(np.maximum(np.abs(errors), self.least_error))
-        usual = np.sqrt(np.mean(found**2)) if self.by_squares else np.mean(found)
-        return np.asarray(found / usual)
+        weights = of_rows / np.sqrt(np.maximum(np.abs(errors), self.least_error))
+        usual = np.sqrt(np.mean(weights**2)) if self.by_squares else np.mean(weights)
+        return np.asarray(weights / usual)
 
 
 _SQUARES = Robust(rounds=0, least_error=1.0)
@@ -132,8 +132,8 @@ def _solve(
     while True:
         coefficients[held] = bounds[held]
         rest = aim - matrix[:, held] @ bounds[held]
-        found = nnls(scaled[:, ~held], rest, maxiter=100 * len(lengths))[0]
-        coefficients[~held] = found / lengths[~held]
+        solution = nnls(scaled[:, ~held], rest, maxiter=100 * len(lengths))[0]
+        coefficients[~held] = solution / lengths[~held]
         above = coefficients > bounds
         if not above.any():
             return coefficients
@@ -145,12 +145,12 @@ def independent(matrix: Array) -> list[int]:
     scaled = matrix / np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
     basis = np.zeros((len(matrix), 0))
     places = []
-    for place, column in enumerate(scaled.T):
+    for index, column in enumerate(scaled.T):
         rest = column - basis @ (basis.T @ column)
         rest -= basis @ (basis.T @ rest)
         if (length := np.linalg.norm(rest)) > _COLLINEAR:
             basis = np.column_stack([basis, rest / length])
-            places.append(place)
+            places.append(index)
     return places
 
 
@@ -165,11 +165,11 @@ def left_out(groups: Sequence[str], predicted: Callable[[Mask, Mask], Array]) ->
         predictions.
     """
     names = np.array(groups)
-    found = np.zeros(len(names))
+    predictions = np.zeros(len(names))
     for name in np.unique(names):
         own = names == name
-        found[own] = predicted(~own, own)
-    return found
+        predictions[own] = predicted(~own, own)
+    return predictions
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,8 @@ class LinearFit(Record):
             If there are fewer rows than coefficients.
         """
         whole_of = parts or {}
-        known = [name for name in rows[0] if any(row[name] for row in rows)]
-        names = [name for name in known if name not in whole_of]
+        nonzero = [name for name in rows[0] if any(row[name] for row in rows)]
+        names = [name for name in nonzero if name not in whole_of]
         places = independent(_matrix(rows, names))
         label = f"{setting.framework} on {device}"
         if len(rows) < len(names):
@@ -249,7 +249,7 @@ class LinearFit(Record):
                 f"{label}: {len(rows)} rows do not determine {len(names)} coefficients "
                 f"({', '.join(names)}); measure more networks or batch sizes"
             )
-        kept = [names[place] for place in places]
+        kept = [names[index] for index in places]
         lost = [name for name in names if name not in kept]
         notes = []
         if lost:
@@ -260,10 +260,10 @@ class LinearFit(Record):
             )
 
         fewest = len(kept)
-        kept += [name for name in known if whole_of.get(name) in kept]
+        kept += [name for name in nonzero if whole_of.get(name) in kept]
         matrix = _matrix(rows, kept)
         inside = {
-            place: kept.index(whole_of[name]) for place, name in enumerate(kept) if name in whole_of
+            index: kept.index(whole_of[name]) for index, name in enumerate(kept) if name in whole_of
         }
 
         def solved(chosen: Any) -> Array:
@@ -284,14 +284,14 @@ class LinearFit(Record):
         shortest = float(values.min())
         ratios = left_out(folds_of(networks.tolist(), FOLDS), log_ratios)
         of_networks = (ratios[networks == name] for name in np.unique(networks))
-        groups = [each for each in of_networks if np.isfinite(each).all()]
+        groups = [group for group in of_networks if np.isfinite(group).all()]
         return cls(
             device,
             setting,
             {name: float(cost) for name, cost in zip(kept, coefficients, strict=True)},
             {
                 name: (min(row[name] for row in rows), max(row[name] for row in rows))
-                for name in known
+                for name in nonzero
             },
             shortest,
             Intervals.of_groups(groups),
@@ -345,5 +345,5 @@ class LinearFit(Record):
 
 def _matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Array:
     """Return totals, shape (rows, names)."""
-    found = np.array([[row[name] for name in names] for row in rows], dtype=float)
-    return found.reshape(len(rows), len(names))
+    matrix = np.array([[row[name] for name in names] for row in rows], dtype=float)
+    return matrix.reshape(len(rows), len(names))

@@ -96,15 +96,15 @@ def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ..
     tuple of TimeBin
         From short to long; bins without rows are absent.
     """
-    place = np.searchsorted(TIME_EDGES_MS, measured_ms, side="right")
+    index = np.searchsorted(TIME_EDGES_MS, measured_ms, side="right")
     bounds = (0.0, *TIME_EDGES_MS, np.inf)
     bins = []
-    for each in np.unique(place):
-        judged = errors(measured_ms[place == each], predicted_ms[place == each])
+    for number in np.unique(index):
+        judged = errors(measured_ms[index == number], predicted_ms[index == number])
         bins.append(
             TimeBin(
-                from_ms=float(bounds[each]),
-                to_ms=float(bounds[each + 1]),
+                from_ms=float(bounds[number]),
+                to_ms=float(bounds[number + 1]),
                 rows=judged.rows,
                 mape=judged.mape,
                 within_10=judged.within_10,

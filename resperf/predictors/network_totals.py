@@ -116,25 +116,27 @@ class Counted:
     @cached_property
     def totals(self) -> Totals:
         """The metrics at the batch size of the network."""
-        main = [each for each in self.operations if each.sort in _ALL_CONVOLUTIONS]
+        main = [operation for operation in self.operations if operation.sort in _ALL_CONVOLUTIONS]
         summed = "convolutions" if main else "products"
-        main = main or [each for each in self.operations if each.sort == PRODUCT]
+        main = main or [operation for operation in self.operations if operation.sort == PRODUCT]
         return Totals(
-            2 * sum(each.macs for each in self.operations),
-            sum(each.inputs for each in main),
-            sum(each.outputs for each in main),
+            2 * sum(operation.macs for operation in self.operations),
+            sum(operation.inputs for operation in main),
+            sum(operation.outputs for operation in main),
             self.weights,
-            float(sum(each.times for each in self.operations if each.weights)),
+            float(sum(operation.times for operation in self.operations if operation.weights)),
             summed,
         )
 
     @cached_property
     def by_sort(self) -> dict[str, Operation]:
         """Sums of the operators of each sort."""
-        found = {sort: Operation(sort, 0.0, 0.0, 0.0, 0.0, 0.0, 0) for sort in SORTS}
-        for each in self.operations:
-            found[each.sort] = Operation(each.sort, *map(add, found[each.sort][1:], each[1:]))
-        return found
+        sums = {sort: Operation(sort, 0.0, 0.0, 0.0, 0.0, 0.0, 0) for sort in SORTS}
+        for operation in self.operations:
+            sums[operation.sort] = Operation(
+                operation.sort, *map(add, sums[operation.sort][1:], operation[1:])
+            )
+        return sums
 
     def scaled(self, factor: float) -> Counted:
         """Return the network at so many times its batch size (equation 3)."""
@@ -142,13 +144,13 @@ class Counted:
             self,
             images=self.images * factor,
             operations=tuple(
-                each._replace(
-                    macs=each.macs * factor,
-                    inputs=each.inputs * factor,
-                    outputs=each.outputs * factor,
-                    data=each.data * factor,
+                operation._replace(
+                    macs=operation.macs * factor,
+                    inputs=operation.inputs * factor,
+                    outputs=operation.outputs * factor,
+                    data=operation.data * factor,
                 )
-                for each in self.operations
+                for operation in self.operations
             ),
         )
 
@@ -157,10 +159,10 @@ def counted(network: Network | RunNetwork) -> Counted:
     """Count what a network computes."""
     images = float(network.batch or 1)
     if isinstance(network, RunNetwork):
-        weights, found = network.parameters, _listed(network)
-        return Counted(network.name, tuple(found), weights, network.left_out, images)
+        weights, operations = network.parameters, _listed(network)
+        return Counted(network.name, tuple(operations), weights, network.left_out, images)
     weights = float(
-        sum(_size(each) for each in network.tensors.values() if _is_learnt(each))
+        sum(_size(tensor) for tensor in network.tensors.values() if _is_learnt(tensor))
         if network.parameters is None
         else network.parameters
     )
@@ -172,18 +174,18 @@ def _of_graph(network: Network) -> Iterator[Operation]:
         if node.op in _VIEWS:
             continue
         given = [network.tensors[name] for name in node.inputs if name in network.tensors]
-        made = [network.tensors[name] for name in node.outputs if name in network.tensors]
-        data = [each for each in given if not each.is_weight]
-        weights = [each for each in given if _is_learnt(each)]
-        if not (data and made):
+        outputs = [network.tensors[name] for name in node.outputs if name in network.tensors]
+        data = [tensor for tensor in given if not tensor.is_weight]
+        weights = [tensor for tensor in given if _is_learnt(tensor)]
+        if not (data and outputs):
             continue
         macs = macs_of(network, node)
         yield Operation(
             _sort(node.op, int(node.attributes.get("group", 1)), weights),
             0.0 if math.isnan(macs) else macs,
             _size(data[0]),
-            _size(made[0]),
-            sum(map(_size, (*data, *made))),
+            _size(outputs[0]),
+            sum(map(_size, (*data, *outputs))),
             sum(map(_size, weights)),
             1,
         )
@@ -213,32 +215,34 @@ def _size(tensor: Tensor) -> float:
 
 
 def _listed(network: RunNetwork) -> Iterator[Operation]:
-    for each in network.operators:
-        if each.of_weights or not each.outputs:
+    for operator in network.operators:
+        if operator.of_weights or not operator.outputs:
             continue
-        sort, data, macs = _work(each)
-        weights = sum(one.values for one in each.inputs if one.is_weight)
-        values = sum(one.values for one in (*each.inputs, *each.outputs[:1]) if not one.is_weight)
-        grown = network.scale * each.count
+        sort, data, macs = _work(operator)
+        weights = sum(one.values for one in operator.inputs if one.is_weight)
+        values = sum(
+            one.values for one in (*operator.inputs, *operator.outputs[:1]) if not one.is_weight
+        )
+        grown = network.scale * operator.count
         yield Operation(
-            sort, macs * grown, data * grown, each.outputs[0].values * grown, values * grown,
-            weights * each.count, each.count,
+            sort, macs * grown, data * grown, operator.outputs[0].values * grown, values * grown,
+            weights * operator.count, operator.count,
         )  # fmt: skip
 
 
 def _work(operator: RunOperator) -> tuple[str, float, float]:
     """Return the sort of an operator of PyTorch, the values it reads, and its multiply-adds."""
-    made, inputs = operator.outputs[0].values, operator.inputs
+    output_values, inputs = operator.outputs[0].values, operator.inputs
     if operator.op == "convolution":
         filters = inputs[1]
         sort = _convolution(operator.groups, filters.shape)
-        return sort, inputs[0].values, made * filters.values / max(filters.shape[0], 1)
+        return sort, inputs[0].values, output_values * filters.values / max(filters.shape[0], 1)
     if operator.op in ("addmm", "mm"):
-        data, _ = (each for each in inputs[-2:])
-        return PRODUCT, data.values, made * data.shape[-1]
+        data, _ = (operand for operand in inputs[-2:])
+        return PRODUCT, data.values, output_values * data.shape[-1]
     if operator.op in ("bmm", "baddbmm"):
         data = inputs[-2]
-        return BATCHED, data.values, made * data.shape[-1]
+        return BATCHED, data.values, output_values * data.shape[-1]
     if operator.op == "sdpa":
         query, key = inputs[:2]
         return BATCHED, query.values, 2 * query.values * key.shape[-2]

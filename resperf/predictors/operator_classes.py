@@ -74,7 +74,7 @@ class RunOperator:
     @property
     def of_weights(self) -> bool:
         """Whether it computes with weights alone: then its work does not grow with the batch."""
-        return all(each.is_weight for each in self.inputs)
+        return all(tensor.is_weight for tensor in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,11 @@ class RunNetwork:
         return replace(
             self,
             operators=tuple(
-                replace(each, inputs=_single(each.inputs), outputs=_single(each.outputs))
-                for each in self.operators
-                if each.op != "_to_copy"
+                replace(
+                    operator, inputs=_single(operator.inputs), outputs=_single(operator.outputs)
+                )
+                for operator in self.operators
+                if operator.op != "_to_copy"
             ),
         )
 
@@ -122,8 +124,10 @@ class RunNetwork:
         Lists hold every attention as one operator, as the version did that they were traced with.
         """
         operators = (
-            _attention_run(each, setting.without_batch()) if each.op == _ATTENTION else (each,)
-            for each in self.operators
+            _attention_run(operator, setting.without_batch())
+            if operator.op == _ATTENTION
+            else (operator,)
+            for operator in self.operators
         )
         return replace(self, operators=tuple(itertools.chain.from_iterable(operators)))
 
@@ -136,21 +140,21 @@ def _attention_run(whole: RunOperator, setting: Setting) -> tuple[RunOperator, .
     """Return what runs for an attention, as `resperf.lowering.torch` says."""
     names = ("query", "key", "value", "mask")[: len(whole.inputs)]
     tensors = {
-        name: Tensor(name, each.shape, each.dtype)
-        for name, each in zip((*names, "result"), (*whole.inputs, whole.outputs[0]), strict=True)
+        name: Tensor(name, tensor.shape, tensor.dtype)
+        for name, tensor in zip((*names, "result"), (*whole.inputs, whole.outputs[0]), strict=True)
     }
     node = Node("attention", "Attention", "", names, ("result",), {})
     alone = Network("attention", (node,), tensors, names, ("result",), {"": 23}, None)
     parts = run_network(alone, setting).operators
     if len(parts) == 1:
         return (whole,)
-    return tuple(replace(each, count=each.count * whole.count) for each in parts)
+    return tuple(replace(part, count=part.count * whole.count) for part in parts)
 
 
 def _single(tensors: Iterable[RunTensor]) -> tuple[RunTensor, ...]:
     return tuple(
-        each._replace(dtype="float32") if each.dtype in HALF_TYPES.values() else each
-        for each in tensors
+        tensor._replace(dtype="float32") if tensor.dtype in HALF_TYPES.values() else tensor
+        for tensor in tensors
     )
 
 
@@ -173,16 +177,16 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
     NetworkError, UnsupportedError
         If it cannot be lowered, or has no operator of which the work is known.
     """
-    found, left_out = [], []
+    operators, left_out = [], []
     for kernel in run_kernels(network, setting):
         if kernel.reason:
             left_out.append(kernel.reason)
             continue
         operator = kernel.operator
         inputs = tuple(
-            RunTensor(each.shape, each.dtype, each.is_fixed)
-            for each in operator.inputs
-            if each is not None and (each.shape or not each.is_fixed)
+            RunTensor(tensor.shape, tensor.dtype, tensor.is_fixed)
+            for tensor in operator.inputs
+            if tensor is not None and (tensor.shape or not tensor.is_fixed)
         )
         outputs = tuple(
             RunTensor(s, kernel.output_dtype) for s in operator.outputs if s is not None
@@ -192,17 +196,19 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
             left_out.append(unknown.about(f"{kernel.op} {kernel.name!r}: "))
             continue
         strides = operator.attributes.get("strides", (1,))
-        found.append(
+        operators.append(
             RunOperator(
                 plain_name(kernel.op), inputs[: _INPUTS_LISTED.get(kernel.op)], outputs,
                 groups=int(operator.attributes.get("group", 1)), stride=int(max(strides)),
             )
         )  # fmt: skip
-    if not found:
+    if not operators:
         why = "; ".join(left_out[:1]) or "it only changes shapes"
         raise UnsupportedError(f"{network.name}: there is no predictor for any operator ({why})")
     parameters = float(network.parameters or 0)
-    return RunNetwork(network.name, tuple(found), 1.0, parameters, tuple(left_out), network.batch)
+    return RunNetwork(
+        network.name, tuple(operators), 1.0, parameters, tuple(left_out), network.batch
+    )
 
 
 class Cost(NamedTuple):
@@ -250,16 +256,16 @@ Terms = dict[Cost, float]
 
 def class_terms(network: RunNetwork, facts: DeviceFacts) -> Terms:
     """Return the terms of a network on a device, each the sum over its operators."""
-    found: Terms = defaultdict(float)
+    totals: Terms = defaultdict(float)
     last = _channels_last(network.operators)
     for operator in network.operators:
         work = _Work(operator, facts, network.scale, last)
         of, terms = _RULES.get(operator.op, _other)(work)
-        found[Cost(of, "kernels")] += LAUNCH_MS * operator.count
+        totals[Cost(of, "kernels")] += LAUNCH_MS * operator.count
         for term, time_ms in terms.items():
-            found[Cost(of, term)] += time_ms * operator.count
-    found[UPDATE] = facts.moving_ms(network.parameters * 4)
-    return dict(found)
+            totals[Cost(of, term)] += time_ms * operator.count
+    totals[UPDATE] = facts.moving_ms(network.parameters * 4)
+    return dict(totals)
 
 
 def _channels_last(operators: Iterable[RunOperator]) -> frozenset[tuple[int, ...]]:
@@ -311,8 +317,8 @@ class _Work:
     @property
     def traffic(self) -> float:
         """Return the time of reading all inputs and writing the first output."""
-        weights = sum(each.bytes for each in self.operator.inputs if each.is_weight)
-        given = sum(each.bytes for each in self.operator.inputs if not each.is_weight)
+        weights = sum(tensor.bytes for tensor in self.operator.inputs if tensor.is_weight)
+        given = sum(tensor.bytes for tensor in self.operator.inputs if not tensor.is_weight)
         if self.operator.of_weights:
             given, weights = weights, 0.0
         fixed = self.facts.moving_ms(weights)
@@ -330,27 +336,27 @@ def _whole(count: float, block: int) -> float:
 def _convolution(work: _Work) -> tuple[str, dict[str, float]]:
     data, weights = work.operator.inputs[:2]
     taps = math.prod(weights.shape[2:])
-    channels, made = weights.shape[1], weights.shape[0]
+    channels, filters = weights.shape[1], weights.shape[0]
     groups = work.operator.groups
-    places = work.result.values / max(made, 1)
+    places = work.result.values / max(filters, 1)
     flops = 2 * work.result.values * channels * taps
     strided = " strided" if work.operator.stride > 1 else ""
     last = " channels last" if data.shape in work.channels_last else ""
     compute, traffic = work.computed(flops), work.traffic
     terms = {"bytes": traffic, "flops": compute, "roofline": max(compute, traffic)}
     if groups > 1 and channels == 1:
-        side = next((each for each in (3, 5, 7) if taps <= each * each), 9)
+        side = next((size for size in (3, 5, 7) if taps <= size * size), 9)
         return f"depthwise {side}x{side}{strided}{last}{work.dtype}", terms
     if groups > 1:
         deep = _whole(channels, 8) * taps
-        terms["tiles"] = work.computed(2 * places * groups * _whole(made / groups, 32) * deep)
+        terms["tiles"] = work.computed(2 * places * groups * _whole(filters / groups, 32) * deep)
         return f"grouped convolution{strided}{work.dtype}", terms
     depth = channels * taps
-    terms["tiles"] = work.computed(2 * places * _whole(made, 64) * _whole(depth, 32))
+    terms["tiles"] = work.computed(2 * places * _whole(filters, 64) * _whole(depth, 32))
     terms["large tiles"] = work.computed(
-        2 * places * _whole(made, 128) * _whole(channels, 8) * taps
+        2 * places * _whole(filters, 128) * _whole(channels, 8) * taps
     )
-    if channels % 8 or made % 8:
+    if channels % 8 or filters % 8:
         terms["unaligned"] = work.moved(2 * work.result.values)
     if taps == 1:
         return f"convolution 1x1{strided}{last}{work.dtype}", terms
@@ -360,18 +366,18 @@ def _convolution(work: _Work) -> tuple[str, dict[str, float]]:
 
 
 def _product(work: _Work) -> tuple[str, dict[str, float]]:
-    first, second = [each for each in work.operator.inputs if len(each.shape) == 2][-2:]
+    first, second = [tensor for tensor in work.operator.inputs if len(tensor.shape) == 2][-2:]
     if first.is_weight and second.shape[0] != first.shape[1]:
         first, second = work.operator.inputs[1:3]
     rows, depth = first.shape
-    made = second.shape[-1]
-    compute, traffic = work.computed(2 * rows * depth * made), work.traffic
+    columns = second.shape[-1]
+    compute, traffic = work.computed(2 * rows * depth * columns), work.traffic
     terms = {
         "flops": compute, "bytes": traffic, "roofline": max(compute, traffic),
-        "tiles": work.computed(2 * rows * _whole(made, 64) * _whole(depth, 64)),
-        "large tiles": work.computed(2 * rows * _whole(made, 128) * _whole(depth, 32)),
+        "tiles": work.computed(2 * rows * _whole(columns, 64) * _whole(depth, 64)),
+        "large tiles": work.computed(2 * rows * _whole(columns, 128) * _whole(depth, 32)),
     }  # fmt: skip
-    if made % 8 or depth % 8:
+    if columns % 8 or depth % 8:
         terms["unaligned"] = work.moved(2 * work.result.values)
     return ("product of weights" if work.operator.of_weights else f"product{work.dtype}"), terms
 
@@ -379,9 +385,9 @@ def _product(work: _Work) -> tuple[str, dict[str, float]]:
 def _batched(work: _Work) -> tuple[str, dict[str, float]]:
     first, second = work.operator.inputs[-2:]
     count, rows, depth = first.shape
-    made = second.shape[2]
-    compute, traffic = work.computed(2 * count * rows * depth * made), work.traffic
-    tiles = 2 * count * _whole(rows, 64) * _whole(depth, 32) * _whole(made, 64)
+    columns = second.shape[2]
+    compute, traffic = work.computed(2 * count * rows * depth * columns), work.traffic
+    tiles = 2 * count * _whole(rows, 64) * _whole(depth, 32) * _whole(columns, 64)
     return f"batched product{work.dtype}", {
         "flops": compute, "bytes": traffic, "roofline": max(compute, traffic),
         "tiles": work.computed(tiles),
@@ -426,8 +432,8 @@ def _pointwise(name: str) -> _Rule:
             return "pointwise of weights", {"bytes": work.traffic}
         given = work.operator.inputs
         size = work.result.values
-        repeated = " repeated" if any(each.values < size for each in given) else ""
-        mixed = " mixed" if len({each.dtype for each in given}) > 1 else work.dtype
+        repeated = " repeated" if any(tensor.values < size for tensor in given) else ""
+        mixed = " mixed" if len({tensor.dtype for tensor in given}) > 1 else work.dtype
         return f"{name}{repeated}{mixed}", {"bytes": work.traffic}
 
     return rule

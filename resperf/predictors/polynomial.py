@@ -70,9 +70,9 @@ def _onnx(features: int, factors: npt.NDArray[np.int64], coefficients: Array) ->
     pads = graph.constant("pads", np.array([0, 1, 0, 0]))
     with_1 = graph.node("Pad", ["x64", pads, graph.constant("one", np.array(1.0))], "with_1")
     product = ""
-    for place, chosen in enumerate(factors):
-        inputs = [with_1, graph.constant(f"factors_{place}", chosen)]
-        factor = graph.node("Gather", inputs, f"factor_{place}", axis=1)
-        product = graph.node("Mul", [product, factor], f"product_{place}") if place else factor
+    for index, chosen in enumerate(factors):
+        inputs = [with_1, graph.constant(f"factors_{index}", chosen)]
+        factor = graph.node("Gather", inputs, f"factor_{index}", axis=1)
+        product = graph.node("Mul", [product, factor], f"product_{index}") if index else factor
     graph.node("MatMul", [product, graph.constant("coefficients", coefficients[:, None])], "y")
     return graph.file(features, double=True)

@@ -70,7 +70,7 @@ def _number_of(dtype: str, setting: Setting | None) -> str:
     return "tf32" if setting is not None and setting.precision == "tf32" else FP32
 
 
-def _each(given: Sequence[Any], row: int) -> Any:
+def _of_row(given: Sequence[Any], row: int) -> Any:
     """Return what belongs to a row, of one per row, one for all rows, or none."""
     return None if not given else given[row if len(given) > 1 else 0]
 
@@ -93,18 +93,18 @@ def _sessions(
     rows = len(next(iter(columns.values())))
     dtypes = np.asarray(columns["dtype"]).astype(str) if "dtype" in columns else ["float32"] * rows
 
-    known: dict[tuple[Any, ...], Session] = {}
+    sessions: dict[tuple[Any, ...], Session] = {}
     places: dict[Session, list[int]] = {}
     for row in range(rows):
-        setting, platform = _each(settings, row), _each(platforms, row)
+        setting, platform = _of_row(settings, row), _of_row(platforms, row)
         key = (id(setting), id(platform), dtypes[row])
-        if key not in known:
+        if key not in sessions:
             device = "" if platform is None else canonical_device(platform.device)
-            known[key] = Session(
+            sessions[key] = Session(
                 device, _session_name(setting), _number_of(str(dtypes[row]), setting)
             )
-        places.setdefault(known[key], []).append(row)
-    return {session: np.array(found) for session, found in places.items()}
+        places.setdefault(sessions[key], []).append(row)
+    return {session: np.array(indices) for session, indices in places.items()}
 
 
 class Roofline(Boosted):
@@ -151,7 +151,7 @@ class Roofline(Boosted):
         self.sessions_ = {
             part.session: near(part, self.priors_[part.session.sort]) for part in parts
         }
-        self.left_out_ = {sort: found for sort in self.priors_ if (found := left_out(
+        self.left_out_ = {sort: intervals for sort in self.priors_ if (intervals := left_out(
             [part for part in parts if part.session.sort == sort]
         ))}  # fmt: skip
         self._learn_trees(task, sessions)
@@ -170,24 +170,27 @@ class Roofline(Boosted):
             if session in self.sessions_:
                 judged[session] = measured_ms, self._values_of(session, layers)
             alike = self._alike(session)
-            largest = max(alike, key=lambda each: alike[each].rows, default=session)
+            largest = max(alike, key=lambda other: alike[other].rows, default=session)
             if largest != session:
                 of_device = ratios.setdefault(session.sort, {}).setdefault(session.device, [])
                 of_device.append(np.log(measured_ms / self._values_of(largest, layers)))
         between = {
-            sort: found for sort, devices in ratios.items()
-            if (found := Intervals.of_groups([np.concatenate(each) for each in devices.values()]))
+            sort: intervals for sort, devices in ratios.items()
+            if (intervals := Intervals.of_groups(
+                [np.concatenate(arrays) for arrays in devices.values()]
+            ))
         }  # fmt: skip
         return intervals_of_kinds(judged), between
 
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> Part:
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
-        known = quantities(self.kind, columns)
+        layer_quantities = quantities(self.kind, columns)
         return Part(
-            session, columns, card_terms(self.kind, known, session.card()), np.ones(len(places)),
-            examples.values[places], seed, _has_dispatch(_each(examples.settings, places[0])),
-            int(is_aligned(self.kind, known).sum()),
+            session, columns, card_terms(self.kind, layer_quantities, session.card()),
+            np.ones(len(places)), examples.values[places], seed,
+            _has_dispatch(_of_row(examples.settings, places[0])),
+            int(is_aligned(self.kind, layer_quantities).sum()),
         )  # fmt: skip
 
     def _scales(self, columns: Columns) -> Array:
@@ -199,8 +202,8 @@ class Roofline(Boosted):
 
     def _learn_trees(self, task: Task, sessions: Mapping[Session, Places]) -> None:
         """Learn ln(time / sum of terms) of the sessions with enough rows."""
-        used = [each for each, places in sessions.items() if len(places) >= _FEWEST_FOR_TREES]
-        used = used or [max(sessions, key=lambda each: len(sessions[each]))]
+        used = [session for session, places in sessions.items() if len(places) >= _FEWEST_FOR_TREES]
+        used = used or [max(sessions, key=lambda session: len(sessions[session]))]
         examples, validation = task.examples, task.validation
         for session in used:
             layers = Described.of(self.kind, take(examples.columns, sessions[session]))
@@ -208,7 +211,7 @@ class Roofline(Boosted):
             self.sessions_[session] = costs
         rows, estimates_ms, places = self._tree_rows(examples, sessions, used)
         chosen = informative(rows)
-        self.features_ = tuple(self._names[place] for place in chosen)
+        self.features_ = tuple(self._names[index] for index in chosen)
         judged, judged_ms, judged_places = self._tree_rows(
             validation,
             _sessions(validation.columns, validation.settings, validation.platforms),
@@ -256,12 +259,12 @@ class Roofline(Boosted):
             inputs[f"ln {name}"] = np.log(np.maximum(term / estimates_ms, _SMALLEST_RATIO))
         product = product_of(self.kind, layers.quantities)
         if product is not None:
-            for name in (each for each in terms if each.startswith("waves of")):
+            for name in (key for key in terms if key.startswith("waves of")):
                 inputs[f"share filled of {name}"] = terms["flops"] / terms[name]
             for name, size in (("m", product.m), ("n", product.n), ("k", product.k)):
                 inputs[f"log2 size {name}"] = np.log2(size)
-                for each in _ALIGNMENTS:
-                    inputs[f"{name} by {each}"] = np.asarray(size % each == 0, dtype=float)
+                for multiple in _ALIGNMENTS:
+                    inputs[f"{name} by {multiple}"] = np.asarray(size % multiple == 0, dtype=float)
         for other, costs in self.sessions_.items():
             if costs.trees:
                 inputs[_flag(other)] = np.full(len(estimates_ms), float(other == session))
@@ -269,7 +272,7 @@ class Roofline(Boosted):
 
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the trees' inputs in the session with the most rows."""
-        session = max(self.sessions_, key=lambda each: self.sessions_[each].rows)
+        session = max(self.sessions_, key=lambda candidate: self.sessions_[candidate].rows)
         return self._chosen_inputs(session, layers)
 
     def _chosen_inputs(self, session: Session, layers: Described) -> tuple[Array, Array]:
@@ -287,13 +290,13 @@ class Roofline(Boosted):
         """
         columns = cast(Columns, subjects)
         values, low, high = np.empty((3, len(next(iter(columns.values())))))
-        for asked, places, session, layers in self._known(columns, setting, platform):
+        for asked, places, session, layers in self._by_session(columns, setting, platform):
             values[places] = self._values_of(session, layers)
             low[places], high[places] = self._bounds_of(asked, session, values[places])
         if self.kind in _UNLIKE_FUNCTIONS:
             unknown = ~is_among(np.asarray(choices_of(self.kind, columns)), tuple(self.factors_))
-            for each in (values, low, high):
-                each[unknown] = np.nan
+            for times_ms in (values, low, high):
+                times_ms[unknown] = np.nan
         return {self.quantity_: Estimate(values, low, high)}
 
     def ranged(self, columns: Columns) -> Columns:
@@ -302,13 +305,15 @@ class Roofline(Boosted):
         Terms do not depend on how sizes are spread over fields, and hardly on a bias.
         """
         specs = kind_of(self.kind).specs()
-        found = {
-            name: each for name, each in columns.items() if name not in specs or specs[name].choices
+        ranged = {
+            name: column
+            for name, column in columns.items()
+            if name not in specs or specs[name].choices
         }
         q = quantities(self.kind, columns)
         product = product_of(self.kind, q)
-        found |= {} if product is None else vars(product)
-        return found | {name: q[name] for name in (*_WORK, *_WINDOW) if name in q}
+        ranged |= {} if product is None else vars(product)
+        return ranged | {name: q[name] for name in (*_WORK, *_WINDOW) if name in q}
 
     def has_rows_of(
         self, platform: Platform, setting: Setting | None = None, dtype: str = ""
@@ -316,8 +321,8 @@ class Roofline(Boosted):
         """Say whether rows of the platform's device, of this type of values, taught it."""
         device, number = canonical_device(platform.device), _number_of(dtype, setting)
         return any(
-            each.device == device and (not dtype or each.number == number)
-            for each in self.sessions_
+            session.device == device and (not dtype or session.number == number)
+            for session in self.sessions_
         )
 
     def gpu_busy_fraction(self, columns: Columns, setting: Setting, platform: Platform) -> Array:
@@ -326,7 +331,7 @@ class Roofline(Boosted):
         All of it, where the times that were learnt from are of kernels alone.
         """
         shares = np.empty(len(next(iter(columns.values()))))
-        for _, places, session, layers in self._known(columns, setting, platform):
+        for _, places, session, layers in self._by_session(columns, setting, platform):
             terms = card_terms(self.kind, layers.quantities, session.card())
             shares[places] = self._costs_of(session).gpu_busy_fraction(
                 terms, self._scales(layers.columns)
@@ -344,9 +349,9 @@ class Roofline(Boosted):
         device = canonical_device(platform.device)
         own = Session(device, _session_name(setting), "")
         sessions = [
-            (each.name == own.name, costs.rows, costs.dispatch_ms)
-            for each, costs in self.sessions_.items()
-            if each.device == device and costs.dispatched
+            (session.name == own.name, costs.rows, costs.dispatch_ms)
+            for session, costs in self.sessions_.items()
+            if session.device == device and costs.dispatched
         ]
         pooled = [
             (True, costs.rows, costs.dispatch_ms)
@@ -355,7 +360,7 @@ class Roofline(Boosted):
         ]
         return max(sessions or pooled, default=(False, 0, math.nan))[-1] or math.nan
 
-    def _known(
+    def _by_session(
         self, columns: Columns, setting: Setting, platform: Platform
     ) -> Iterator[tuple[Session, Places, Session, Described]]:
         """Yield layers for which one session answers: that asked for, which, that one, the layers.
@@ -371,14 +376,14 @@ class Roofline(Boosted):
             aligned = is_aligned(self.kind, layers.quantities)
             for are_aligned in np.unique(aligned):
                 own = places[aligned == are_aligned]
-                best = max(alike, key=lambda each: alike[each].rows_like(aligned=are_aligned))
+                best = max(alike, key=lambda other: alike[other].rows_like(aligned=are_aligned))
                 yield asked, own, best, Described.of(self.kind, take(columns, own))
 
     def _alike(self, session: Session) -> dict[Session, Costs]:
         """Return the sessions of a device with one type of values."""
         return {
-            each: costs for each, costs in self.sessions_.items()
-            if (each.device, each.number) == (session.device, session.number)
+            other: costs for other, costs in self.sessions_.items()
+            if (other.device, other.number) == (session.device, session.number)
         }  # fmt: skip
 
     def _costs_of(self, session: Session) -> Costs:
@@ -402,9 +407,9 @@ class Roofline(Boosted):
         """
         sort = self._prior_sort(asked)
         own = self.intervals_.get(asked) if session == asked else self.between_.get(sort)
-        found = self.left_out_.get(sort) if own is None else own
+        intervals = self.left_out_.get(sort) if own is None else own
         alike = np.full(len(values), sort == asked.sort)
-        return assumed(values, alike) if found is None else found.bounds(values, alike)
+        return assumed(values, alike) if intervals is None else intervals.bounds(values, alike)
 
     def _prior_of(self, session: Session) -> Costs:
         return self.priors_[self._prior_sort(session)]
@@ -414,7 +419,7 @@ class Roofline(Boosted):
         device_class, number = session.sort
         return max(
             self.priors_,
-            key=lambda each: (each[1] == number, each[0] == device_class, self.priors_[each].rows),
+            key=lambda sort: (sort[1] == number, sort[0] == device_class, self.priors_[sort].rows),
         )
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
@@ -429,24 +434,24 @@ class Roofline(Boosted):
                 for sort, costs in self.priors_.items()
             ],
             "sessions": [
-                {"device": each.device, "session": each.name, "number": each.number,
-                 **costs.to_json(), **_stored_intervals("intervals", self.intervals_.get(each))}
-                for each, costs in self.sessions_.items()
+                {"device": session.device, "session": session.name, "number": session.number,
+                 **costs.to_json(), **_stored_intervals("intervals", self.intervals_.get(session))}
+                for session, costs in self.sessions_.items()
             ],
         }  # fmt: skip
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read coefficients, factors, and the trees."""
         self.factors_ = dict(stored(values, "factors"))
-        sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
-        self.priors_ = {sort: Costs.from_json(each) for sort, each in sorts.items()}
+        sorts = {(entry["class"], entry["number"]): entry for entry in stored(values, "priors")}
+        self.priors_ = {sort: Costs.from_json(entry) for sort, entry in sorts.items()}
         self.left_out_ = _read_intervals("intervals", sorts)
         self.between_ = _read_intervals("between_sessions", sorts)
         sessions = {
-            Session(each["device"], each["session"], each["number"]): each
-            for each in stored(values, "sessions")
+            Session(entry["device"], entry["session"], entry["number"]): entry
+            for entry in stored(values, "sessions")
         }
-        self.sessions_ = {session: Costs.from_json(each) for session, each in sessions.items()}
+        self.sessions_ = {session: Costs.from_json(entry) for session, entry in sessions.items()}
         self.intervals_ = _read_intervals("intervals", sessions)
         self._load_correction(values, folder)
 
@@ -467,20 +472,20 @@ def _shared(layers: Described) -> dict[str, float]:
 
 def _has(layers: Described, fixed: Mapping[str, float]) -> npt.NDArray[np.bool_]:
     """Say which layers have these features, (rows,): of others trees have learnt nothing."""
-    found = dict(zip(layers.names, layers.features.T, strict=True))
-    same = [np.isclose(found[name], value) for name, value in fixed.items() if name in found]
+    features = dict(zip(layers.names, layers.features.T, strict=True))
+    same = [np.isclose(features[name], value) for name, value in fixed.items() if name in features]
     alike: npt.NDArray[np.bool_] = np.all(
         np.stack([np.ones(len(layers.features), dtype=bool), *same]), axis=0
     )
     return alike
 
 
-def _stored_intervals(name: str, found: Intervals | None) -> dict[str, Any]:
-    return {} if found is None else {name: found.to_json()}
+def _stored_intervals(name: str, intervals: Intervals | None) -> dict[str, Any]:
+    return {} if intervals is None else {name: intervals.to_json()}
 
 
 def _read_intervals(name: str, entries: Mapping[_Key, Mapping[str, Any]]) -> dict[_Key, Intervals]:
     """Read the intervals of those entries that have some of this name."""
     return {
-        key: Intervals.from_json(each[name]) for key, each in entries.items() if name in each
+        key: Intervals.from_json(entry[name]) for key, entry in entries.items() if name in entry
     }  # fmt: skip

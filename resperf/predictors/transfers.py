@@ -56,8 +56,8 @@ class Transfers(Record):
         TrainingError
             If there is no row with a finite time.
         """
-        known = np.isfinite(times_ms)
-        tensor_bytes, times_ms = tensor_bytes[known], times_ms[known]
+        finite = np.isfinite(times_ms)
+        tensor_bytes, times_ms = tensor_bytes[finite], times_ms[finite]
         if not len(times_ms):
             raise TrainingError("no transfer was measured; run the campaign again: resperf bench")
         largest = float(tensor_bytes.max())

@@ -60,16 +60,16 @@ def _roots(learner: Mapping[str, Any]) -> list[Node]:
     # One number, or since version 3 a list of one per target.
     constant = np.float32(learner["learner_model_param"]["base_score"].strip("[]"))
     trees = learner["gradient_booster"]["model"]["trees"]
-    return [(tree, 0, np.float32(0) if place else constant) for place, tree in enumerate(trees)]
+    return [(tree, 0, np.float32(0) if index else constant) for index, tree in enumerate(trees)]
 
 
 def _read(node: Node) -> Split | float:
     """Parse a node of XGBoost's JSON; leaves store their value in place of a threshold."""
-    tree, place, added = node
+    tree, index, added = node
     # Decimals that are exact as float32 but not as float64.
-    number = np.float32(tree["split_conditions"][place])
-    left, right = tree["left_children"][place], tree["right_children"][place]
+    number = np.float32(tree["split_conditions"][index])
+    left, right = tree["left_children"][index], tree["right_children"][index]
     if left < 0:
         return float(number + added)
-    feature = int(tree["split_indices"][place])
+    feature = int(tree["split_indices"][index])
     return feature, float(number), (tree, left, added), (tree, right, added)

@@ -32,7 +32,7 @@ from resperf.training.trials import Trial, curve, fit_rows, folded, other_file, 
 _TIMED_CALLS = 5
 _TIMED_S = 1.0
 
-Found = Callable[[Compared], None]
+OnResult = Callable[[Compared], None]
 """Called with each result as soon as it exists."""
 
 
@@ -41,7 +41,7 @@ def compare(
     settings: ComparisonSettings,
     *,
     test: Path | None = None,
-    found: Found | None = None,
+    on_result: OnResult | None = None,
     progress: TrainingProgress | None = None,
 ) -> Comparison:
     """Train methods on the same rows of a dataset and evaluate them on the same other rows.
@@ -55,7 +55,7 @@ def compare(
         Another dataset to evaluate on, all of it; all rows of `dataset` are then for training or
         validation. Layers that are in both files are not trained on, unless the files are of
         two devices.
-    found : callable, optional
+    on_result : callable, optional
         Called with each result as soon as it exists.
     progress : callable, optional
         Called as in training, with the method's name after the phase.
@@ -89,8 +89,8 @@ def compare(
                         notes.append(f"{source.kind} {phase}: {method} skipped: {error}")
                         continue
                     compared.append(one)
-                    if found is not None:
-                        found(one)
+                    if on_result is not None:
+                        on_result(one)
     if not compared:
         raise TrainingError(
             f"{dataset}: nothing could be compared "
@@ -121,7 +121,7 @@ def _sources(
     dataset: Path, test: Path | None, settings: ComparisonSettings, notes: list[str]
 ) -> Iterator[_Source]:
     """Read the requested kinds; notes name skipped kinds and differences between the machines."""
-    many = all(layer_predictor_class(each).many_settings for each in settings.methods)
+    many = all(layer_predictor_class(method).many_settings for method in settings.methods)
     tables = _tables(dataset, settings, notes, many=many)
     others = tables if test is None else _of_one(test, read_table(test), notes, many=many)
     info, other_info = read_info(dataset), read_info(test or dataset)

@@ -172,8 +172,8 @@ def fit_calibration(
         If there are too few networks, or they take implausibly long or short.
     """
     priors = priors or Priors()
-    names = sorted({each.network for each in placed})
-    kinds = sorted({kind for each in placed for kind in each.kinds_ms})
+    names = sorted({run.network for run in placed})
+    kinds = sorted({kind for run in placed for kind in run.kinds_ms})
     if not priors.common:
         refuse_few(names)
     others, solution = _solve(placed, kinds, costs, priors)
@@ -182,12 +182,12 @@ def fit_calibration(
 
     def total_without(rest: Mask, own: Mask) -> Array:
         _, without = _solve([*compress(placed, rest)], kinds, costs, priors)
-        return np.array([_total_ms(each, kinds, without) for each in compress(placed, own)])
+        return np.array([_total_ms(run, kinds, without) for run in compress(placed, own)])
 
-    left_out_ms = left_out([fold_of[each.network] for each in placed], total_without)
-    measured = np.array([each.measured_ms for each in placed])
-    before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
-    after = np.array([_total_ms(each, kinds, solution) for each in placed])
+    left_out_ms = left_out([fold_of[run.network] for run in placed], total_without)
+    measured = np.array([run.measured_ms for run in placed])
+    before = np.array([_total_ms(run, kinds, _prior(kinds, costs)) for run in placed])
+    after = np.array([_total_ms(run, kinds, solution) for run in placed])
     if priors.common:
         _refuse_implausible(float(np.median(measured / before)))
     return replace(
@@ -227,15 +227,15 @@ def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
 def _evidence(
     placed: Sequence[TimedNetwork], before: Any, after: Any, left_out_ms: Any
 ) -> dict[str, Any]:
-    measured = np.array([each.measured_ms for each in placed])
+    measured = np.array([run.measured_ms for run in placed])
     return {
         "networks": [
             {
-                "network": each.network, "batch": each.batch, "measured_ms": each.measured_ms,
-                "alone_ms": float(before[place]), "fitted_ms": float(after[place]),
-                "left_out_ms": float(left_out_ms[place]),
+                "network": run.network, "batch": run.batch, "measured_ms": run.measured_ms,
+                "alone_ms": float(before[index]), "fitted_ms": float(after[index]),
+                "left_out_ms": float(left_out_ms[index]),
             }
-            for place, each in enumerate(placed)
+            for index, run in enumerate(placed)
         ],
         "mape": {
             name: float(np.mean(np.abs(values / measured - 1)))
@@ -249,15 +249,17 @@ def standard_errors(runs: Sequence[Sequence[float]]) -> list[float]:
 
     A few say little of a run's own spread: that of all runs counts as much as two of them.
     """
-    logs = [np.log(each) for each in runs]
-    squares = [float(np.sum((each - each.mean()) ** 2)) for each in logs]
-    freedom = sum(len(each) - 1 for each in logs)
+    logs = [np.log(run) for run in runs]
+    squares = [float(np.sum((values - values.mean()) ** 2)) for values in logs]
+    freedom = sum(len(values) - 1 for values in logs)
     if not freedom:
         return [0.0] * len(runs)
     usual = sum(squares) / freedom
     return [
-        math.sqrt((PRIOR_NETWORKS * usual + square) / (PRIOR_NETWORKS + len(each) - 1) / len(each))
-        for each, square in zip(logs, squares, strict=True)
+        math.sqrt(
+            (PRIOR_NETWORKS * usual + square) / (PRIOR_NETWORKS + len(values) - 1) / len(values)
+        )
+        for values, square in zip(logs, squares, strict=True)
     ]
 
 
@@ -267,27 +269,27 @@ def _without_noise(ratios: Any, noises: Any) -> Any:
     return ratios * np.sqrt(own / (own + noises**2))
 
 
-def _log_width(placed: Sequence[TimedNetwork], ratios: Any, known: float) -> float:
+def _log_width(placed: Sequence[TimedNetwork], ratios: Any, prior_width: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten runs of networks.
 
     It is a conformal bound on networks that were left out of the fit: of all runs, where those of a
     network weigh together as one, without what their measurements are off (`TimedNetwork.noise`).
-    With few networks their spread, and of each the worst run's, is joined to the one `known`
-    before, by Student's distribution.
+    With few networks their spread, and of each the worst run's, is joined to `prior_width`,
+    by Student's distribution.
     """
-    ratios = _without_noise(ratios, np.array([each.noise for each in placed]))
+    ratios = _without_noise(ratios, np.array([run.noise for run in placed]))
     worst: dict[str, float] = {}
-    for each, ratio in zip(placed, ratios, strict=True):
-        worst[each.network] = max(worst.get(each.network, 0.0), float(ratio))
+    for run, ratio in zip(placed, ratios, strict=True):
+        worst[run.network] = max(worst.get(run.network, 0.0), float(ratio))
     if len(worst) >= FEWEST_FOR_WIDTH:
-        runs = Counter(each.network for each in placed)
-        return conformal_bound(ratios, [1 / runs[each.network] for each in placed])
-    if math.isinf(known):
+        runs = Counter(run.network for run in placed)
+        return conformal_bound(ratios, [1 / runs[run.network] for run in placed])
+    if math.isinf(prior_width):
         return math.inf
-    squares = sum(each**2 for each in worst.values())
-    width = half_width(*joined_spread(squares, len(worst), known / half_width(1.0)))
+    squares = sum(error**2 for error in worst.values())
+    width = half_width(*joined_spread(squares, len(worst), prior_width / half_width(1.0)))
     # No wider than before, unless the networks say that it was too narrow.
-    return max(min(width, known), *worst.values())
+    return max(min(width, prior_width), *worst.values())
 
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
@@ -296,13 +298,13 @@ def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
     return np.array([1.0] * len(kinds) + chain)
 
 
-def _row(each: TimedNetwork, kinds: Sequence[str]) -> list[float]:
-    times = [each.kinds_ms.get(kind, 0.0) for kind in kinds]
-    return [*times, float(each.layers), each.inter_layer_mb]
+def _row(run: TimedNetwork, kinds: Sequence[str]) -> list[float]:
+    times = [run.kinds_ms.get(kind, 0.0) for kind in kinds]
+    return [*times, float(run.layers), run.inter_layer_mb]
 
 
-def _total_ms(each: TimedNetwork, kinds: Sequence[str], solution: Any) -> float:
-    return float(np.dot(_row(each, kinds), solution)) + each.rest_ms
+def _total_ms(run: TimedNetwork, kinds: Sequence[str], solution: Any) -> float:
+    return float(np.dot(_row(run, kinds), solution)) + run.rest_ms
 
 
 def _solve(
@@ -313,14 +315,14 @@ def _solve(
     if not placed:
         return 1.0, prior
     optimize = require("scipy.optimize", "train")
-    rows = np.array([_row(each, kinds) for each in placed])
-    measured = np.array([each.measured_ms for each in placed])
-    rest = np.array([each.rest_ms for each in placed])
-    noise = np.hypot(priors.noise, [each.noise for each in placed])
+    rows = np.array([_row(run, kinds) for run in placed])
+    measured = np.array([run.measured_ms for run in placed])
+    rest = np.array([run.rest_ms for run in placed])
+    noise = np.hypot(priors.noise, [run.noise for run in placed])
     if priors.common:
         # Runs of one network err alike: all of them together count as one.
-        runs = Counter(each.network for each in placed)
-        noise *= np.sqrt([runs[each.network] for each in placed])
+        runs = Counter(run.network for run in placed)
+        noise *= np.sqrt([runs[run.network] for run in placed])
     least_costs = np.array([LEAST_NODE_MS, LEAST_MB_MS])
     widths = np.concatenate([
         [priors.of_kinds] * len(kinds), COST_PRIOR_WIDTH * np.maximum(prior[-2:], least_costs)
@@ -336,19 +338,19 @@ def _solve(
 
     def scaled(values: Any) -> tuple[float, Any]:
         common = math.exp(values[-1]) if priors.common else 1.0
-        found = values[: len(kinds) + 2].copy()
-        found[: len(kinds)] *= common
-        return common, found
+        solution = values[: len(kinds) + 2].copy()
+        solution[: len(kinds)] *= common
+        return common, solution
 
     def residuals(values: Any) -> Any:
-        _, found = scaled(values)
-        errors = np.log(np.maximum(rows @ found + rest, 1e-9) / measured) / noise
+        _, solution = scaled(values)
+        errors = np.log(np.maximum(rows @ solution + rest, 1e-9) / measured) / noise
         return np.concatenate([errors, (values - prior) / widths])
 
     # One badly measured network must not dominate: large errors count linearly.
     solved = optimize.least_squares(
         residuals, start, bounds=(low, high), loss="soft_l1", f_scale=2.0, x_scale=widths
     )
-    common, found = scaled(solved.x)
+    common, solution = scaled(solved.x)
     # The solver stays inside its bounds: a cost of nothing is a little more than that.
-    return common, np.where(found < _LEAST_COST, 0.0, found)
+    return common, np.where(solution < _LEAST_COST, 0.0, solution)

@@ -44,13 +44,13 @@ def novelty(rows: LayerRows, columns: Columns) -> Array:
         Euclidean distance, in standard deviations of each feature over rows and layers.
     """
     tree_of = require("scipy.spatial", "train").KDTree
-    _, known = feature_matrix(rows.kind, own_split(rows).train.columns)
+    _, trained = feature_matrix(rows.kind, own_split(rows).train.columns)
     _, new = feature_matrix(rows.kind, columns)
-    scales = np.concatenate([known, new]).std(axis=0)
+    scales = np.concatenate([trained, new]).std(axis=0)
     varies = scales > _NO_DIFFERENCE
     distances: Array
-    known, new = (each[:, varies] / scales[varies] for each in (known, new))
-    distances, _ = tree_of(known).query(new)
+    trained, new = (matrix[:, varies] / scales[varies] for matrix in (trained, new))
+    distances, _ = tree_of(trained).query(new)
     return distances
 
 

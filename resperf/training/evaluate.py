@@ -156,42 +156,42 @@ def evaluate(
     """
     info, tables = read_info(dataset), read_table(dataset)
     setting = _completed(info.setting, bundle)
-    measured = [(setting, each) for table in tables.values() for each in table.platforms]
+    measured = [(setting, platform) for table in tables.values() for platform in table.platforms]
     if not tables:
         rows = read_networks(dataset).measurements
         measured = [(_completed(row.setting, bundle), row.platform) for row in rows]
-    if measured and not any(_is_of(bundle, *each) for each in measured):
+    if measured and not any(_is_of(bundle, *pair) for pair in measured):
         how, where = measured[0]
-        known = dict.fromkeys(f"{part.framework} on {part.device}" for part in bundle.parts)
+        predicted = dict.fromkeys(f"{part.framework} on {part.device}" for part in bundle.parts)
         raise TrainingError(
             f"{dataset} was measured with {how.framework}, {how.mode}, on {where.device}; "
-            f"{bundle.path} predicts {' and '.join(known)}: choose a bundle of that framework and "
-            "kind of device (resperf devices lists them)"
+            f"{bundle.path} predicts {' and '.join(predicted)}: choose a bundle of that framework "
+            "and kind of device (resperf devices lists them)"
         )
     notes: list[str] = []
-    found: list[Evaluated] = []
+    evaluated: list[Evaluated] = []
     for kind, table in tables.items():
         runs = _runs(table, info, bundle, split, notes)
         own = layer_quantity(table.quantities)
-        for each in runs:
-            if each.part.kinds and own != each.part.own_quantity(kind):
+        for run in runs:
+            if run.part.kinds and own != run.part.own_quantity(kind):
                 raise TrainingError(
                     f"{dataset} holds times of {own}, {bundle.path} predicts "
-                    f"{each.part.own_quantity(kind)}: they contain different things; train a "
+                    f"{run.part.own_quantity(kind)}: they contain different things; train a "
                     "bundle from this dataset"
                 )
-        if lacking := sum(len(each.rows) for each in runs if not each.part.has(kind)):
+        if lacking := sum(len(run.rows) for run in runs if not run.part.has(kind)):
             notes.append(f"{kind}: {lacking} rows, the bundle has no predictor")
-        if unseen := [each for each in runs if len(each.rows) and each.part.has(kind)]:
-            found += _evaluate_kind(kind, table, unseen)
-    found += _evaluate_networks(dataset, bundle, split, totals, notes)
-    if not found:
+        if unseen := [run for run in runs if len(run.rows) and run.part.has(kind)]:
+            evaluated += _evaluate_kind(kind, table, unseen)
+    evaluated += _evaluate_networks(dataset, bundle, split, totals, notes)
+    if not evaluated:
         reasons = f" ({'; '.join(dict.fromkeys(notes))})" if notes else ""
         raise TrainingError(
             f"{dataset} has no row that {bundle.path} can predict and was not trained on{reasons}; "
             "measure more layers with: resperf bench"
         )
-    return Evaluation(tuple(found), tuple(dict.fromkeys(notes)))
+    return Evaluation(tuple(evaluated), tuple(dict.fromkeys(notes)))
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,11 @@ def _runs(
     rows = layer_rows(table, info=info, many=any(part.many_settings for part in bundle.parts))
     if others := rows.left_out.get(OTHER_SETTING):
         notes.append(f"{table.name}: {others} rows under {OTHER_SETTING} than most are left out")
-    found = []
+    runs = []
     for given, platform, places in rows.examples(rows.layer_quantity).by_setting():
         setting = _completed(given, bundle)
         part = bundle
-        if any(each.kinds for each in bundle.parts):
+        if any(part.kinds for part in bundle.parts):
             if not _is_of(bundle, setting, platform):
                 notes.append(f"layers on {platform.device} with {setting.framework} are left out")
                 continue
@@ -230,11 +230,11 @@ def _runs(
         unseen = some.select(np.flatnonzero(_unseen_keys(some.keys, part, split)))
         if part.many_settings:
             part = part.for_device(platform, setting)
-        same_setting = np.array([each.with_optimizer("") == given for each in table.settings])
-        same_platform = np.array([each == platform for each in table.platforms])
+        same_setting = np.array([other.with_optimizer("") == given for other in table.settings])
+        same_platform = np.array([other == platform for other in table.platforms])
         own = table.select(same_setting[table.setting] & same_platform[table.machine])
-        found.append(_Run(part, unseen, own))
-    return found
+        runs.append(_Run(part, unseen, own))
+    return runs
 
 
 _UNKNOWN_IF_EMPTY = ("framework", "framework_version", "provider", "threads", "options")
@@ -267,7 +267,7 @@ def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str
         ),
         key=len,
     )
-    return [f"dataset and bundle are of different machines: {each}" for each in nearest]
+    return [f"dataset and bundle are of different machines: {difference}" for difference in nearest]
 
 
 def _evaluate_networks(
@@ -286,7 +286,7 @@ def _evaluate_networks(
         for name in part.network_quantities
     }
     has_layers = any(part.kinds for part in bundle.parts)
-    found = []
+    evaluated = []
     for quantity in quantities:
         predictors: list[tuple[str, Predictor | None]] = []
         if quantity in learnt_by:
@@ -298,8 +298,8 @@ def _evaluate_networks(
             examples = network_examples(dataset, quantity, lists=lists)
             rows = _networks(examples, bundle, split, predictor, notes)
             if rows:
-                found.append(_of_networks(quantity, method, rows))
-    return found
+                evaluated.append(_of_networks(quantity, method, rows))
+    return evaluated
 
 
 def _networks(
@@ -325,21 +325,21 @@ def _networks(
         # Parts that are of one device and setting answer as these.
         there = part.for_device(platform, setting) if part.many_settings or totals is None else part
         fitted = {
-            each["network"]
+            entry["network"]
             for learnt in (
                 there.network_calibrations if totals else there.runs_calibrations(examples.quantity)
             )
-            for each in learnt.evidence.get("networks", ())
+            for entry in learnt.evidence.get("networks", ())
         }
         if network.name in fitted:
             notes.append("networks to which the in-network correction was fitted are left out")
             continue
         try:
             if totals is None:
-                found = part.predict_networks([network], setting, platform, examples.quantity)
+                predicted = part.predict_networks([network], setting, platform, examples.quantity)
             else:
-                found = dict(totals.predict([network], setting, platform))
-            estimate = found.get(examples.quantity)
+                predicted = dict(totals.predict([network], setting, platform))
+            estimate = predicted.get(examples.quantity)
         except UnsupportedError as error:
             notes.append(f"{network.name}: {error}")
             continue
@@ -348,7 +348,7 @@ def _networks(
             notes.append(f"{network.name}: no {examples.quantity} is predicted")
             continue
         notes.extend(_differences(setting, platform, part))
-        values = (float(each[0]) for each in (estimate.values, estimate.low, estimate.high))
+        values = (float(array[0]) for array in (estimate.values, estimate.low, estimate.high))
         about = (network.name, network.batch, platform.device, given)
         rows.append(EvaluatedNetwork(*about, float(measured), *values))
     return rows
@@ -374,49 +374,49 @@ def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArra
 
 
 def _evaluate_kind(kind: str, table: KindTable, runs: Sequence[_Run]) -> list[Evaluated]:
-    found = []
+    evaluated = []
     for phase in (phase for phase in QUANTITIES if phase in table.times_ms):
-        timed = [replace(each, rows=each.rows.timed(phase)) for each in runs]
-        timed = [each for each in timed if len(each.rows)]
+        timed = [replace(run, rows=run.rows.timed(phase)) for run in runs]
+        timed = [run for run in timed if len(run.rows)]
         predicted = [
-            each.part.predict(each.rows.layers(), phase, each.rows.columns.get(OPTIMIZER, ()))
-            for each in timed
+            run.part.predict(run.rows.layers(), phase, run.rows.columns.get(OPTIMIZER, ()))
+            for run in timed
         ]
         if not timed or any(np.isnan(times.ms).any() for times in predicted):
             continue
-        measured = np.concatenate([each.rows.measured for each in timed])
+        measured = np.concatenate([run.rows.measured for run in timed])
         within = [
-            _within(_single_times(each.table, each.rows, phase), times)
-            for each, times in zip(timed, predicted, strict=True)
+            _within(_single_times(run.table, run.rows, phase), times)
+            for run, times in zip(timed, predicted, strict=True)
         ]
-        found.append(
+        evaluated.append(
             Evaluated(
                 kind,
                 phase,
                 timed[0].part.method_of(kind, phase),
                 errors(
-                    np.concatenate([each.rows.times_ms[phase] for each in timed]),
+                    np.concatenate([run.rows.times_ms[phase] for run in timed]),
                     np.concatenate([times.ms for times in predicted]),
                 ),
                 floor_of_medians(noise_floor(table, phase).mape, measured),
                 sum(int(np.sum(~times.in_range)) for times in predicted),
-                float(np.average(within, weights=[len(each.rows) for each in timed])),
+                float(np.average(within, weights=[len(run.rows) for run in timed])),
             )
         )
-    return found
+    return evaluated
 
 
 def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     """Return each layer's measurements that are not noisy; its median if all are noisy."""
     clean = np.flatnonzero(table.ok & ~table.noisy)
-    found: dict[str, list[float]] = {}
+    times_ms: dict[str, list[float]] = {}
     for key, time_ms in zip(
         table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
     ):
-        found.setdefault(key, []).append(float(time_ms))
+        times_ms.setdefault(key, []).append(float(time_ms))
     medians_ms = rows.times_ms[phase].tolist()
     return [
-        np.array(found.get(key, [median_ms]))
+        np.array(times_ms.get(key, [median_ms]))
         for key, median_ms in zip(rows.keys, medians_ms, strict=True)
     ]
 
@@ -427,7 +427,7 @@ def _within(measured_ms: list[Array], times: Times) -> float:
         return math.nan
     return float(
         np.mean([
-            np.mean((low <= each) & (each <= high))
-            for each, low, high in zip(measured_ms, times.low_ms, times.high_ms, strict=True)
+            np.mean((low <= measured) & (measured <= high))
+            for measured, low, high in zip(measured_ms, times.low_ms, times.high_ms, strict=True)
         ])
     )  # fmt: skip

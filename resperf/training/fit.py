@@ -149,10 +149,11 @@ def _learn_layers(
     method = learning.method
     tables = read_table(dataset)
     if not tables and network_quantities(dataset):
-        known = ", ".join(methods_of(Level.NETWORK)) or "none is installed"
+        methods = ", ".join(methods_of(Level.NETWORK)) or "none is installed"
         raise TrainingError(
             f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
-            f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
+            f"a --method that learns from networks ({methods}), or measure layers with: "
+            "resperf bench"
         )
     tables = on_platforms(learning, tables, device)
     many = predictor_class(method).many_settings
@@ -162,10 +163,10 @@ def _learn_layers(
     }
     learning.notes += [
         f"{kind}: {count} rows under {OTHER_SETTING} than most are left out"
-        for kind, each in rows.items()
-        if (count := each.left_out.get(OTHER_SETTING))
+        for kind, kind_rows in rows.items()
+        if (count := kind_rows.left_out.get(OTHER_SETTING))
     ]
-    parts = {kind: own_split(each) for kind, each in rows.items()}
+    parts = {kind: own_split(kind_rows) for kind, kind_rows in rows.items()}
     _fit_kinds(learning, parts)
     noisy = noise_warning(tables.values())
     learning.notes += [noisy] if noisy else []
@@ -197,7 +198,7 @@ def _learn_layers(
     typical = {kind: _typical(rows, places) for kind, rows in train.items()}
     golden = golden_layers(typical, learning.predictors, learning.how, learning.where)
     entries = {
-        "transfers": {name: each.to_json() for name, each in transfers.items()},
+        "transfers": {name: transfer.to_json() for name, transfer in transfers.items()},
         "ranges": ranges,
         "copies": stored_copies(train),
         "golden": {"layers": golden, "networks": []},
@@ -215,9 +216,9 @@ def _is_calibrated(folder: Path) -> bool:
     """Return whether the folder has a calibrated bundle."""
     try:
         return any(
-            each.source is Source.NETWORKS
+            calibration.source is Source.NETWORKS
             for part in Bundle.load(folder).parts
-            for each in part.calibrations
+            for calibration in part.calibrations
         )
     except BundleError:
         return False

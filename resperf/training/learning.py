@@ -188,6 +188,6 @@ def _intervals_of(judged: Iterable[Judged]) -> dict[str, dict[str, Any]]:
         quantities.setdefault(quantity, {})[kind] = measured, predicted
     result: dict[str, dict[str, Any]] = {}
     for quantity, kinds in quantities.items():
-        for kind, found in intervals_of_kinds(kinds).items():
-            result.setdefault(kind, {})[quantity] = found.to_json()
+        for kind, intervals in intervals_of_kinds(kinds).items():
+            result.setdefault(kind, {})[quantity] = intervals.to_json()
     return result

@@ -133,7 +133,7 @@ def leave_out(
         If a method is for layers, or the dataset has too few networks.
     """
     remarks = [] if notes is None else notes
-    found = []
+    judged = []
     for method in methods:
         cls = predictor_class(method)
         if cls.level is not Level.NETWORK:
@@ -143,18 +143,18 @@ def leave_out(
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
             for setting, platform, rows in _by_way(examples):
-                names = [_architecture(each) for each in rows.networks]
+                names = [_architecture(network) for network in rows.networks]
                 groups = rows.groups if by == "family" else names
                 if len(set(groups)) < 2:
                     remarks.append(f"{platform}: a single {by} cannot be left out")
                     continue
-                found.append(_judged(method, rows, groups, by, folds, seed, platform, setting))
-    if not found:
+                judged.append(_judged(method, rows, groups, by, folds, seed, platform, setting))
+    if not judged:
         raise TrainingError(
             f"{dataset} has no networks that {', '.join(methods)} can learn from; measure some "
             "with: resperf bench networks-cpu"
         )
-    return found
+    return judged
 
 
 def _architecture(network: Network | RunNetwork) -> str:
@@ -165,13 +165,13 @@ def _architecture(network: Network | RunNetwork) -> str:
 def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
     """Split rows by setting and device, named in words."""
     places: dict[tuple[str, str], list[int]] = {}
-    for place, (setting, platform) in enumerate(examples.per_row()):
+    for row, (setting, platform) in enumerate(examples.per_row()):
         how = setting.without_batch()
         words = (how.framework, how.framework_version, how.mode.value, how.precision, how.layout,
                  how.compiled, how.optimizer, *how.options.values())  # fmt: skip
         threads = f"{how.threads} threads" if how.threads else ""
         key = (", ".join(filter(None, (*words, threads))), platform.device)
-        places.setdefault(key, []).append(place)
+        places.setdefault(key, []).append(row)
     return [(*key, examples.select(np.array(rows))) for key, rows in places.items()]
 
 
@@ -190,11 +190,11 @@ def _judged(
         started = time.perf_counter()
         fitted = predictor_class(method)("network").fit(learnt, validation=learnt, seed=seed)
         seconds.append(time.perf_counter() - started)
-        for place in own.tolist():
-            how, where = ready.select(np.array([place])).per_row()[0]
-            estimate = fitted.predict([networks[place]], how.without_batch(), where)[rows.quantity]
-            values[place], low[place], high[place] = (
-                each[0] for each in (estimate.values, estimate.low, estimate.high)
+        for row in own.tolist():
+            how, where = ready.select(np.array([row])).per_row()[0]
+            estimate = fitted.predict([networks[row]], how.without_batch(), where)[rows.quantity]
+            values[row], low[row], high[row] = (
+                array[0] for array in (estimate.values, estimate.low, estimate.high)
             )
     measured = rows.values
     bounded = np.isfinite(low) & np.isfinite(high)
@@ -222,9 +222,9 @@ def _by_group(
 
 
 def _group(name: str, measured: Array, predicted: Array) -> LeftOutGroup:
-    found = errors(measured, predicted)
+    judged = errors(measured, predicted)
     return LeftOutGroup(
-        name, found.rows, found.mape, found.rmse_ms, _nrmse(measured, predicted)
+        name, judged.rows, judged.mape, judged.rmse_ms, _nrmse(measured, predicted)
     )  # fmt: skip
 
 

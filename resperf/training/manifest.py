@@ -31,8 +31,8 @@ def manifest_of(
 ) -> dict[str, Any]:
     """Return the manifest of a bundle of one part for some settings and platforms."""
     stored = {
-        "settings": {str(place): each.to_json() for place, each in enumerate(settings, start=1)},
-        "platforms": {str(place): each.to_json() for place, each in enumerate(platforms, start=1)},
+        "settings": {str(i): setting.to_json() for i, setting in enumerate(settings, start=1)},
+        "platforms": {str(i): platform.to_json() for i, platform in enumerate(platforms, start=1)},
     }
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -52,7 +52,7 @@ def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
         "created": info.created,
         "versions": dict(info.versions),
         "phases": list(info.quantities),
-        "merged": [dict(each) for each in info.merged],
+        "merged": [dict(merged) for merged in info.merged],
         "source": {
             name: info.source[name]
             for name in ("format", "description", "citation", "files", "call_ms")

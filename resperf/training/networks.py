@@ -69,39 +69,43 @@ def learn_networks(
         reads_lists = predictor_class(learning.method).reads_lists
         examples = network_examples(dataset, name, lists=reads_lists)
         keys = [network.name for network in examples.networks]
-        known = ~np.isin(keys, list(left_out))
+        included = ~np.isin(keys, list(left_out))
         split = split_of_keys([architecture_of(key) for key in keys])
         parts = {
-            label: examples.select(np.flatnonzero(getattr(split, label) & known))
+            label: examples.select(np.flatnonzero(getattr(split, label) & included))
             for label in ("train", "validation", "test")
         }
         learning.rows[NETWORK][name] = {
             **{label: len(part) for label, part in parts.items()},
-            "left_out": {"excluded": int(np.sum(~known))},
+            "left_out": {"excluded": int(np.sum(~included))},
         }
         learning.learn(NETWORK, parts["train"], parts["validation"])
         for label, judged in learning.judged.items():
             if len(rest := parts[label]):
                 values = values_of(learning.predictors[NETWORK][name], rest)
                 judged.append((NETWORK, name, rest.values, values))
-        seen |= {each.name for each in (*parts["train"].networks, *parts["validation"].networks)}
+        seen |= {
+            network.name for network in (*parts["train"].networks, *parts["validation"].networks)
+        }
         every.append(parts["train"])
     learning.seen += sorted(seen)
     learning.how = list(
-        dict.fromkeys(each.without_batch() for one in every for each in one.settings)
+        dict.fromkeys(setting.without_batch() for one in every for setting in one.settings)
     )
     # A bundle's first platform answers where nobody asks for several devices.
     where = sorted(
-        dict.fromkeys(each for one in every for each in one.platforms),
+        dict.fromkeys(platform for one in every for platform in one.platforms),
         key=lambda platform: platform.devices,
     )
-    learning.where = [each if device is None else replace(each, device=device) for each in where]
-    graphs = [each for each in _typical(every[0]) if isinstance(each, Network)]
+    learning.where = [
+        platform if device is None else replace(platform, device=device) for platform in where
+    ]
+    graphs = [graph for graph in _typical(every[0]) if isinstance(graph, Network)]
     # Quantities of another mode have no rows under the first setting.
     judging = {
         one.quantity: learning.predictors[NETWORK][one.quantity]
         for one in every
-        if learning.how[0] in {each.without_batch() for each in one.settings}
+        if learning.how[0] in {setting.without_batch() for setting in one.settings}
     }
     golden_of = (
         golden_networks(graphs, judging, learning.how[0], learning.where[0]) if graphs else []
@@ -114,4 +118,4 @@ def _typical(examples: Examples) -> list[Network]:
     """Return some networks from the one with the smallest to that with the largest value."""
     order = np.argsort(examples.values, kind="stable")
     places = np.unique(np.linspace(0, len(order) - 1, _GOLDEN).astype(int))
-    return [examples.networks[order[place]] for place in places]
+    return [examples.networks[order[index]] for index in places]

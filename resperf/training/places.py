@@ -19,7 +19,7 @@ from resperf.settings import OPTIMIZER, PLAIN_PRECISIONS, Setting
 from resperf.training.learning import Learning
 from resperf.training.rows import LayerRows
 
-_Each = TypeVar("_Each", Setting, Platform)
+_Value = TypeVar("_Value", Setting, Platform)
 
 
 def of_main_platform(
@@ -37,8 +37,8 @@ def of_main_platform(
     """
     count: Counter[Platform] = Counter()
     for table in tables.values():
-        for place, rows in Counter(table.machine[table.ok].tolist()).items():
-            count.update({table.platforms[place]: rows} if table.platforms else {})
+        for index, rows in Counter(table.machine[table.ok].tolist()).items():
+            count.update({table.platforms[index]: rows} if table.platforms else {})
     if not count:
         return dict(tables), None, {}
     (main, _), *rest = count.most_common()
@@ -46,7 +46,7 @@ def of_main_platform(
     for platform, rows in rest:
         others[platform.device] += rows
     chosen = {
-        name: table.select(np.array([each == main for each in table.platforms])[table.machine])
+        name: table.select(np.array([other == main for other in table.platforms])[table.machine])
         for name, table in tables.items()
     }
     return {k: table for k, table in chosen.items() if len(table)}, main, dict(others)
@@ -69,12 +69,14 @@ def on_platforms(
     if not others:
         here = {main: named}
         return {
-            kind: replace(table, platforms=tuple(here.get(each, each) for each in table.platforms))
+            kind: replace(
+                table, platforms=tuple(here.get(platform, platform) for platform in table.platforms)
+            )
             for kind, table in of_most.items()
         }
     if predictor_class(learning.method).many_settings:
         return dict(tables)
-    several = [each for each in methods_of(Level.LAYER) if predictor_class(each).many_settings]
+    several = [name for name in methods_of(Level.LAYER) if predictor_class(name).many_settings]
     there = ", ".join(f"{rows} of {other}" for other, rows in others.items())
     learning.notes.append(
         f"{learning.method} learns one device, {main.device}: rows of others are left out, {there} "
@@ -94,9 +96,9 @@ class Places:
         """Return rows as layers whose predictions a bundle stores."""
         places = (
             # A method of one setting has the first.
-            [known.index(each) if each in known else 0 for each in values]
+            [own.index(value) if value in own else 0 for value in values]
             * (len(rows) if len(values) == 1 else 1)
-            for values, known in ((rows.settings, self.settings), (rows.platforms, self.platforms))
+            for values, own in ((rows.settings, self.settings), (rows.platforms, self.platforms))
         )
         return [GoldenLayer(*row) for row in zip(rows.keys, *places, strict=True)]
 
@@ -110,7 +112,7 @@ def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> Places:
     settings = _by_rows((rows.settings, len(rows)) for rows in train.values())
     platforms = _by_rows((rows.platforms, len(rows)) for rows in train.values())
     if predictor_class(learning.method).many_settings:
-        settings.sort(key=lambda each: each.precision not in PLAIN_PRECISIONS)
+        settings.sort(key=lambda setting: setting.precision not in PLAIN_PRECISIONS)
     else:
         learning.notes += [
             f"{kind}: measured otherwise than most layers ({'; '.join(differences)})"
@@ -119,20 +121,20 @@ def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> Places:
         ]
         settings = settings[:1]
     info = learning.info = replace(learning.info, platform=platforms[0])
-    optimizers = {str(each) for r in train.values() for each in set(r.columns.get(OPTIMIZER, ()))}
-    learning.how = [*settings, *(settings[0].with_optimizer(each) for each in sorted(optimizers))]
+    optimizers = {str(name) for r in train.values() for name in set(r.columns.get(OPTIMIZER, ()))}
+    learning.how = [*settings, *(settings[0].with_optimizer(name) for name in sorted(optimizers))]
     learning.where = platforms
     if len(platforms) == 1:
         learning.where = [info.platform.with_probes(info.machine_costs)]
     return Places(tuple(settings), tuple(platforms))
 
 
-def _by_rows(parts: Iterable[tuple[Sequence[_Each], int]]) -> list[_Each]:
+def _by_rows(parts: Iterable[tuple[Sequence[_Value], int]]) -> list[_Value]:
     """Return settings or platforms, one for all rows of a part or one per row, by their rows."""
-    count: Counter[_Each] = Counter()
+    count: Counter[_Value] = Counter()
     for values, rows in parts:
         # Comparing identities is faster than comparing values.
-        known = {id(each): each for each in values}
-        for place, times in Counter(map(id, values)).items():
-            count[known[place]] += rows if len(values) == 1 else times
-    return [each for each, _ in count.most_common()]
+        by_id = {id(value): value for value in values}
+        for identity, times in Counter(map(id, values)).items():
+            count[by_id[identity]] += rows if len(values) == 1 else times
+    return [value for value, _ in count.most_common()]

@@ -25,8 +25,8 @@ def progress_bar() -> Iterator[TrainingProgress]:
     def report(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
         bar = bars.get((kind, phase))
         if bar is None or done <= bar.n:  # type: ignore[attr-defined]
-            for each in bars.values():
-                each.close()  # type: ignore[attr-defined]
+            for finished in bars.values():
+                finished.close()  # type: ignore[attr-defined]
             bar = bars[kind, phase] = tqdm(
                 total=epochs, desc=f"{kind} {phase}", unit="epoch", file=sys.stderr, leave=False
             )

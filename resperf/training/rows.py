@@ -32,7 +32,7 @@ from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.settings import OPTIMIZER, Setting
 from resperf.splits import architecture_of
 
-_Each = TypeVar("_Each")
+_Value = TypeVar("_Value")
 
 SHORTEST_MS = 1e-5
 """Times below 10 ns are noise around zero."""
@@ -124,7 +124,7 @@ class LayerRows:
         ]
 
 
-def _chosen(values: tuple[_Each, ...], chosen: npt.NDArray[Any]) -> tuple[_Each, ...]:
+def _chosen(values: tuple[_Value, ...], chosen: npt.NDArray[Any]) -> tuple[_Value, ...]:
     return tuple(np.fromiter(values, dtype=object, count=len(values))[chosen])
 
 
@@ -153,10 +153,10 @@ def layer_rows(
     excluded = ok & np.isin(keys, list(exclude_keys))
     defective = ok & ~excluded & table.defective
     usable = ok & ~excluded & ~defective
-    plain = [each.with_optimizer("") for each in table.settings]
+    plain = [setting.with_optimizer("") for setting in table.settings]
     how = table.setting
     if plain:
-        how = np.array([plain.index(each) for each in plain])[table.setting]
+        how = np.array([plain.index(setting) for setting in plain])[table.setting]
     run = how * max(1, len(table.platforms)) + table.machine
     same = np.ones(len(table), dtype=bool)
     if not many:
@@ -169,14 +169,14 @@ def layer_rows(
     has_clean_row = np.isin(layer, clean_layers)
     replaced = flagged & has_clean_row
     dropped = flagged & ~has_clean_row
-    for each in np.unique(run[dropped]):
-        clean = (run == each) & has_clean_row
-        if len(np.unique(layer[clean])) < len(np.unique(layer[dropped & (run == each)])):
-            dropped &= run != each
+    for run_id in np.unique(run[dropped]):
+        clean = (run == run_id) & has_clean_row
+        if len(np.unique(layer[clean])) < len(np.unique(layer[dropped & (run == run_id)])):
+            dropped &= run != run_id
     used = np.flatnonzero(candidate & ~replaced & ~dropped)
-    unique, first, place = np.unique(layer[used], return_index=True, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    bounds = np.searchsorted(place[order], np.arange(1, len(unique)))
+    unique, first, inverse = np.unique(layer[used], return_index=True, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.searchsorted(inverse[order], np.arange(1, len(unique)))
     groups = np.split(used[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
@@ -201,22 +201,22 @@ def layer_rows(
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
         _copies(table.copies.get(own), groups),
-        () if info is None else _known(plain, how[used[first]], info.setting, many),
+        () if info is None else _of_rows(plain, how[used[first]], info.setting, many),
         ()
         if info is None
-        else _known(table.platforms, table.machine[used[first]], info.platform, many),
+        else _of_rows(table.platforms, table.machine[used[first]], info.platform, many),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
 
 
-def _known(
-    values: Sequence[_Each], places: npt.NDArray[np.int64], otherwise: _Each, many: bool
-) -> tuple[_Each, ...]:
+def _of_rows(
+    values: Sequence[_Value], places: npt.NDArray[np.int64], otherwise: _Value, many: bool
+) -> tuple[_Value, ...]:
     """Return the setting or platform of each row with `many`, else the one of all rows."""
     if not values or not len(places):
         return (otherwise,)
-    return tuple(values[place] for place in (places if many else places[:1]))
+    return tuple(values[index] for index in (places if many else places[:1]))
 
 
 def network_quantities(dataset: Path) -> tuple[str, ...]:
@@ -257,18 +257,18 @@ def network_examples(
         If the file, or a graph in it, cannot be read, or it has neither graph nor, if asked for,
         list.
     """
-    found = read_networks(dataset)
-    listed = _Listed(found.descriptions if lists else {})
-    if found.measurements and not (found.graphs or listed.contents):
+    stored = read_networks(dataset)
+    listed = _Listed(stored.descriptions if lists else {})
+    if stored.measurements and not (stored.graphs or listed.contents):
         raise DatasetError(
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
     unusable: dict[str, list[str]] = {}
-    for row in found.measurements:
+    for row in stored.measurements:
         if not isinstance(row.subject, NetworkRef):
             continue
-        defects = [each for each in row.flags if each in DEFECTS]
+        defects = [flag for flag in row.flags if flag in DEFECTS]
         defects += [row.status.value] if row.status is not Status.OK else []
         if defects:
             unusable.setdefault(defects[0], []).append(row.subject.name)
@@ -290,7 +290,7 @@ def network_examples(
         batch, shapes = setting.batch, setting.shapes or None
         try:
             if subject.digest:
-                graph = found.graphs[subject.digest]
+                graph = stored.graphs[subject.digest]
                 networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
             else:
                 networks.append(listed.network(subject.description, setting))
@@ -326,21 +326,21 @@ class _Listed:
     contents: Mapping[str, bytes]
     read: dict[str, tuple[NetworkDescription, RunNetwork]] = field(default_factory=dict)
 
-    def _known(self, digest: str) -> tuple[NetworkDescription, RunNetwork]:
+    def _read(self, digest: str) -> tuple[NetworkDescription, RunNetwork]:
         if digest not in self.read:
             description = NetworkDescription.from_bytes(self.contents[digest])
             self.read[digest] = description, listed_network(description)
         return self.read[digest]
 
     def has_operators(self, digest: str) -> bool:
-        return digest in self.contents and bool(self._known(digest)[0].operators)
+        return digest in self.contents and bool(self._read(digest)[0].operators)
 
     def family(self, digest: str) -> str:
-        return self._known(digest)[0].family if digest in self.contents else ""
+        return self._read(digest)[0].family if digest in self.contents else ""
 
     def network(self, digest: str, setting: Setting) -> RunNetwork:
         """Return a network at the batch size and in the precision of a setting."""
-        description, network = self._known(digest)
+        description, network = self._read(digest)
         scale = (setting.batch or 1) / (description.batch or 1)
         network = replace(network, scale=scale, batch=setting.batch)
         network = network if setting.precision == "amp" else network.in_single_precision()
@@ -350,9 +350,9 @@ class _Listed:
 def listed_network(description: NetworkDescription) -> RunNetwork:
     """Return the network of a published list of PyTorch's operators, at the list's batch size."""
     operators = tuple(
-        _run_operator(each)
-        for each in description.operators
-        if each.op.startswith("aten.") or each.op == "sdpa"
+        _run_operator(operator)
+        for operator in description.operators
+        if operator.op.startswith("aten.") or operator.op == "sdpa"
     )
     return RunNetwork(
         description.name, operators, parameters=float(description.parameters or 0),
@@ -366,7 +366,7 @@ def _run_operator(listed: ListedOperator) -> RunOperator:
     if listed.op == "aten.convolution":
         groups, stride = int(listed.attributes[-1]), int(max(listed.attributes[0]))
     inputs, outputs = (
-        tuple(RunTensor(each.shape, each.dtype, bool(each.is_weight)) for each in tensors)
+        tuple(RunTensor(tensor.shape, tensor.dtype, bool(tensor.is_weight)) for tensor in tensors)
         for tensors in (listed.inputs, listed.outputs)
     )
     return RunOperator(plain_name(listed.op), inputs, outputs, groups, stride, listed.count)
@@ -385,7 +385,7 @@ def stored_copies(kinds: Mapping[str, LayerRows]) -> dict[str, Any]:
 
     Empty if no row says it; prediction then assumes what campaigns usually do.
     """
-    found = {
+    copies = {
         kind: StoredCopies.of(
             rows.times_ms[rows.layer_quantity].tolist(),
             [layer.weight_bytes for layer in rows.layers()],
@@ -394,4 +394,4 @@ def stored_copies(kinds: Mapping[str, LayerRows]) -> dict[str, Any]:
         for kind, rows in kinds.items()
         if rows.copies is not None and rows.copies.any()
     }
-    return {kind: each.to_json() for kind, each in found.items() if each is not None}
+    return {kind: stored.to_json() for kind, stored in copies.items() if stored is not None}

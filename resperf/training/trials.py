@@ -71,9 +71,9 @@ def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:
     shared : bool
         Whether layers in both files may be training data, as for files of two devices.
     """
-    known = np.zeros(len(rows), dtype=bool) if shared else np.isin(rows.keys, test.keys)
+    in_test = np.zeros(len(rows), dtype=bool) if shared else np.isin(rows.keys, test.keys)
     validation = split_of_keys(rows.keys).validation
-    return Trial(rows.select(~known & ~validation), rows.select(~known & validation), test)
+    return Trial(rows.select(~in_test & ~validation), rows.select(~in_test & validation), test)
 
 
 def folded(rows: LayerRows, folds: int, seed: int) -> tuple[Trial, ...]:
@@ -85,11 +85,11 @@ def folded(rows: LayerRows, folds: int, seed: int) -> tuple[Trial, ...]:
     fold = fold_of_keys(rows.keys, folds, seed)
     return tuple(
         Trial(
-            rows.select(split.train & (fold != each)),
-            rows.select(split.validation & (fold != each)),
-            rows.select(~split.test & (fold == each)),
+            rows.select(split.train & (fold != number)),
+            rows.select(split.validation & (fold != number)),
+            rows.select(~split.test & (fold == number)),
         )
-        for each in range(folds)
+        for number in range(folds)
     )
 
 

@@ -202,13 +202,15 @@ def _beside_the_paper(dataset: Path, bundle: Bundle, tell: Tell) -> tuple[Compar
 
     kinds = tuple(kind for kind in PAPERS_KINDS if kind in bundle.kinds)
     try:
-        found = compare(dataset, ComparisonSettings((DEFAULT_METHOD, PAPERS_METHOD), kinds=kinds))
+        comparison = compare(
+            dataset, ComparisonSettings((DEFAULT_METHOD, PAPERS_METHOD), kinds=kinds)
+        )
     except TrainingError as error:  # very few layers
         tell(f"      {error}")
         return ()
-    for note in found.notes:
+    for note in comparison.notes:
         tell(f"      {note}")
-    return found.rows
+    return comparison.rows
 
 
 def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[Path, int | None]]:

@@ -133,7 +133,7 @@ SEEN = set(WIDTHS) - TEST
 
 def test_every_method_sees_the_same_rows_and_none_sees_the_test_split(dataset: Path) -> None:
     found = []
-    comparison = compare(dataset, ComparisonSettings(("spy", "other")), found=found.append)
+    comparison = compare(dataset, ComparisonSettings(("spy", "other")), on_result=found.append)
     first, second = Spy.shown
     assert first == second
     train, validation = first

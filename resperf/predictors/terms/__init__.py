@@ -76,7 +76,7 @@ def physical_terms(
     kind: str,
     columns: Columns,
     names: tuple[str, ...] | None = None,
-    known: Mapping[str, Array] | None = None,
+    layer_quantities: Mapping[str, Array] | None = None,
     device_class: str = UNKNOWN,
 ) -> Array:
     """Return the terms of layers as a matrix of shape (rows, terms).
@@ -89,7 +89,7 @@ def physical_terms(
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
         All of the kind by default.
-    known : mapping of str to array, optional
+    layer_quantities : mapping of str to array, optional
         The result of `resperf.features.quantities`, where it was already computed.
     device_class : str, optional
         Its table is read beside those of all other classes.
@@ -105,5 +105,5 @@ def physical_terms(
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:
         raise TrainingError(f"no physical terms {', '.join(unknown)} for kind {kind!r}")
-    q = quantities(kind, columns) if known is None else known
+    q = quantities(kind, columns) if layer_quantities is None else layer_quantities
     return np.stack([np.asarray(table[name](q), dtype=float) for name in chosen], axis=1)

@@ -55,9 +55,9 @@ def constants(*flags: str) -> dict[str, Term]:
     return {f"constant {_choice(name)}": flag(name) for name in flags}
 
 
-def split(label: str, made: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
+def split(label: str, term_of: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
     """Return the term ``LABEL FLAG`` for each flag: the quantity in rows where it is 1."""
-    return {f"{label} {_choice(name)}": made(quantity, name) for name in flags}
+    return {f"{label} {_choice(name)}": term_of(quantity, name) for name in flags}
 
 
 def _choice(name: str) -> str:

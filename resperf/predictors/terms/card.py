@@ -114,18 +114,18 @@ def _card(facts: DeviceFacts, number: str) -> Card:
     plain = peaks["fp32"]
     products = {**peaks, "fp32": plain * _issued_share(facts)}
     matrix = max(products.get(number, products["fp32"]), peaks.get("fp32_matrix", 0.0))
-    node = _known(facts.process_nm, 10.0)
+    node = _or_default(facts.process_nm, 10.0)
     joules = _PICOJOULES * 1e-12 * node**_NODE_POWER * _TYPE_ENERGY.get(number, 1.0)
     return Card(
         facts.device_class,
         plain / MS_PER_S,
         matrix / MS_PER_S,
-        _known(facts.board_w / joules, math.inf) / MS_PER_S,
+        _or_default(facts.board_w / joules, math.inf) / MS_PER_S,
         facts.bandwidth_bytes_per_s / MS_PER_S,
         facts.memory_bus_bits >= _STACKED_BITS,
         float(facts.cache_bytes),
-        _known(facts.multiprocessors, NOMINAL.multiprocessors),
-        _known(facts.boost_mhz * 1e3, NOMINAL.cycles_per_ms),
+        _or_default(facts.multiprocessors, NOMINAL.multiprocessors),
+        _or_default(facts.boost_mhz * 1e3, NOMINAL.cycles_per_ms),
     )
 
 
@@ -137,7 +137,7 @@ def _issued_share(facts: DeviceFacts) -> float:
     return _ISSUED_SHARE if wide and one_issue and not generation.startswith(_AMD) else 1.0
 
 
-def _known(fact: float, otherwise: float) -> float:
+def _or_default(fact: float, otherwise: float) -> float:
     return otherwise if math.isnan(fact) else fact
 
 
@@ -164,7 +164,7 @@ def card_terms(kind: str, q: Quantities, card: Card) -> dict[str, Array]:
         "bytes beyond cache": np.where(q["moved_bytes"] > card.cache_bytes, moved, 0.0),
     }
     own = _OWN.get(kind, (_other,))
-    return reduce(lambda found, part: {**found, **part(q, card)}, own, terms)
+    return reduce(lambda merged, part: {**merged, **part(q, card)}, own, terms)
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ class Product:
     @property
     def flops(self) -> Array:
         """Multiplications and additions."""
-        found: Array = 2 * self.count * self.m * self.n * self.k
-        return found
+        flops: Array = 2 * self.count * self.m * self.n * self.k
+        return flops
 
 
 def product_of(kind: str, q: Quantities) -> Product | None:
@@ -208,8 +208,8 @@ def is_aligned(kind: str, q: Quantities) -> npt.NDArray[np.bool_]:
     """
     product = product_of(kind, q)
     sizes = (q[_WIDTHS.get(kind, "value_count")],) if product is None else (product.n, product.k)
-    found: npt.NDArray[np.bool_] = np.logical_and.reduce([each % _ALIGNED == 0 for each in sizes])
-    return found
+    aligned: npt.NDArray[np.bool_] = np.logical_and.reduce([size % _ALIGNED == 0 for size in sizes])
+    return aligned
 
 
 def _product(kind: str) -> Relative:
@@ -255,15 +255,15 @@ def _product(kind: str) -> Relative:
 
 def _waves_ms(product: Product, card: Card, a: int, b: int) -> Array:
     """Return the ms of full waves of tiles: an incomplete one takes as long as a full one."""
-    each = 2 * a * b * product.k * card.multiprocessors / card.matrix_flops_per_ms
-    found: Array = _tile_waves(product, card, a, b) * each
-    return found
+    wave_ms = 2 * a * b * product.k * card.multiprocessors / card.matrix_flops_per_ms
+    times_ms: Array = _tile_waves(product, card, a, b) * wave_ms
+    return times_ms
 
 
 def _tile_waves(product: Product, card: Card, a: int, b: int) -> Array:
     tiles = product.count * np.ceil(product.m / a) * np.ceil(product.n / b)
-    found: Array = np.ceil(tiles / card.multiprocessors)
-    return found
+    waves: Array = np.ceil(tiles / card.multiprocessors)
+    return waves
 
 
 def _conv(q: Quantities, card: Card) -> dict[str, Array]:
@@ -282,7 +282,7 @@ def _conv(q: Quantities, card: Card) -> dict[str, Array]:
     plain = product_of("conv", q)
     assert plain is not None
     reached_flops_per_ms = min(card.matrix_flops_per_ms, card.powered_flops_per_ms)
-    found = {
+    terms = {
         "unfolded input": q["im2col_bytes"] / card.bytes_per_ms,
         "weights": q["weight_bytes"] / card.bytes_per_ms,
     }
@@ -298,12 +298,12 @@ def _conv(q: Quantities, card: Card) -> dict[str, Array]:
             (" waves", _waves_ms(product, card, 128, 64), _waves_ms(plain, card, 128, 64)),
             (" transforms", moved / card.bytes_per_ms, q["moved_bytes"] / card.bytes_per_ms),
         ):
-            found[f"winograd {size}{name}"] = np.where(fast, transformed, direct)
+            terms[f"winograd {size}{name}"] = np.where(fast, transformed, direct)
     side = 2 ** np.ceil(np.log2(np.maximum(q["height"] + 2, q["width"] + 2)))
     spectra = 4 * side * (side + 2) * (images * channels + filters)
-    found["fourier transforms"] = spectra / card.bytes_per_ms
-    found["fourier products"] = 4 * side * (side + 2) * images * filters / card.flops_per_ms
-    return found
+    terms["fourier transforms"] = spectra / card.bytes_per_ms
+    terms["fourier products"] = 4 * side * (side + 2) * images * filters / card.flops_per_ms
+    return terms
 
 
 def _rows(width: str) -> Relative:
