@@ -54,15 +54,17 @@ def code_lines(path: Path) -> int:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             # Attributes of classes have docstrings as well.
             body = node.body if isinstance(node, ast.ClassDef) else node.body[:1]
-            for each in body:
-                if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                    lines.difference_update(range(each.lineno, (each.end_lineno or 0) + 1))
+            for statement in body:
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    lines.difference_update(
+                        range(statement.lineno, (statement.end_lineno or 0) + 1)
+                    )
     return len(lines)
 
 
 def options(command: click.Command) -> Iterator[click.Option]:
     """Yield the options of a command and of those below it."""
-    yield from (each for each in command.params if isinstance(each, click.Option))
+    yield from (parameter for parameter in command.params if isinstance(parameter, click.Option))
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):

@@ -401,7 +401,7 @@ def bundles(output: Path, names: Sequence[str]) -> None:
     """Train bundles."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        for device in (each for each in TREES if each in names):
+        for device in (name for name in TREES if name in names):
             build_tensorflow(device, work, output)
         if TORCH in names:
             build_torch(work, output / TORCH)
@@ -420,9 +420,9 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     """Write a bundle with what the shipped one estimates and the dataset lacks."""
     old, new = shipped.part, learnt.part
     kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
-    golden = [each for each in old["golden"]["layers"] if kind_of_key(each["key"]) in kinds]
+    golden = [layer for layer in old["golden"]["layers"] if kind_of_key(layer["key"]) in kinds]
     notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
-    made = learnt.changed(
+    bundle = learnt.changed(
         "what was not measured is estimated as in the bundle before",
         predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
         ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
@@ -435,7 +435,7 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     with replaced_folder(output) as folder:
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
-        write_manifest(folder, made.manifest)
+        write_manifest(folder, bundle.manifest)
 
 
 def build_torch(work: Path, output: Path) -> None:

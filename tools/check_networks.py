@@ -38,12 +38,12 @@ def faults(prediction: Prediction) -> Iterator[str]:
     values = {
         "total": (prediction.low_ms, prediction.total_ms, prediction.high_ms),
         **{
-            f"layer {each.name}": (each.low_ms, each.execution_ms, each.high_ms)
-            for each in prediction.layers
+            f"layer {layer.name}": (layer.low_ms, layer.execution_ms, layer.high_ms)
+            for layer in prediction.layers
         },
         **{
-            f"group {each.name}": (each.low, each.ms, each.high)
-            for each in (*prediction.parts.groups, *prediction.parts.classes)
+            f"group {group.name}": (group.low, group.ms, group.high)
+            for group in (*prediction.parts.groups, *prediction.parts.classes)
         },
     }
     for name, (low, value, high) in values.items():
@@ -63,7 +63,7 @@ def checked(network: Path, settings: Sequence[str], batch: int) -> Iterator[tupl
     """Yield kind ("prediction", "left out", "fault"), what was predicted, and a text."""
     for word in settings:
         try:
-            found, failures = predict_everywhere(network, batch=batch, **SETTINGS[word])
+            predictions, failures = predict_everywhere(network, batch=batch, **SETTINGS[word])
         except ResperfError as error:
             yield "fault", f"{network.stem} {word}", str(error)
             continue
@@ -71,14 +71,18 @@ def checked(network: Path, settings: Sequence[str], batch: int) -> Iterator[tupl
             if LACKED not in failure.error:
                 where = f"{network.stem} {word} {failure.device} {failure.framework}"
                 yield "fault", where, failure.error
-        for each in found:
-            place = f"{each.subject.device} {each.subject.framework}"
-            where = f"{network.stem} {word} {place}"
-            yield "prediction", where, place
-            for text in faults(each):
+        for prediction in predictions:
+            target = f"{prediction.subject.device} {prediction.subject.framework}"
+            where = f"{network.stem} {word} {target}"
+            yield "prediction", where, target
+            for text in faults(prediction):
                 yield "fault", where, text
-            for skipped in each.skipped:
-                yield "left out", where, f"{each.subject.framework}: {skipped.op}: {skipped.reason}"
+            for skipped in prediction.skipped:
+                yield (
+                    "left out",
+                    where,
+                    f"{prediction.subject.framework}: {skipped.op}: {skipped.reason}",
+                )
 
 
 def main() -> int:

@@ -162,13 +162,13 @@ def networks_of_bundles() -> Iterator[Query]:
 
 
 def answers(
-    networks: Path, processes: int, known: Iterable[str] | None = None
+    networks: Path, processes: int, labels: Iterable[str] | None = None
 ) -> dict[str, Answer]:
     """Answer everything with a home and caches of their own; label -> answer.
 
-    Of `known` labels only those are answered.
+    Only `labels` are answered, if they are given.
     """
-    wanted = None if known is None else set(known)
+    wanted = None if labels is None else set(labels)
     with tempfile.TemporaryDirectory(prefix="compare-") as scratch:
         folder = Path(scratch)
         for name in EXPORTS:
@@ -178,7 +178,7 @@ def answers(
         os.environ |= {"COLUMNS": "120", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
         calibrate_by_runs(folder)
         store_calibrations(folder / "calibrated")
-        found: dict[str, Answer] = {}
+        by_label: dict[str, Answer] = {}
 
         def ask(queries: Iterable[Query]) -> None:
             groups: dict[str, list[Query]] = defaultdict(list)
@@ -192,17 +192,19 @@ def answers(
                 for start in range(0, len(group), 60)
             ]
             for some in pool.map(_answered, parts):
-                found.update(some)
+                by_label.update(some)
 
         with ProcessPoolExecutor(processes) as pool:
             first = list(settings())
             ask(first)
             ask({**query, "network": name} for query in first for name in OTHERS
-                if "error" not in found.get(label(query), {"error": ""}))  # fmt: skip
+                if "error" not in by_label.get(label(query), {"error": ""}))  # fmt: skip
             ask((*networks_of_bundles(), *OPTIONS))
             texts = pool.map(_text, [(folder, command) for command in COMMANDS])
-            found |= {f"resperf {text}": each for text, each in zip(COMMANDS, texts, strict=True)}
-    return found
+            by_label |= {
+                f"resperf {text}": answer for text, answer in zip(COMMANDS, texts, strict=True)
+            }
+    return by_label
 
 
 def label(query: Query) -> str:
@@ -214,7 +216,7 @@ def _answered(part: tuple[Path, Sequence[Query]]) -> dict[str, Answer]:
     import resperf
 
     folder, group = part
-    found: dict[str, Answer] = {}
+    by_label: dict[str, Answer] = {}
     for query in group:
         options = {name: value for name, value in query.items() if value is not None}
         home = "calibrated" if options.pop("calibrated", False) else "home"
@@ -226,11 +228,11 @@ def _answered(part: tuple[Path, Sequence[Query]]) -> dict[str, Answer]:
         if options.get("device") == "own.toml":
             options["device"] = str(folder / "own.toml")
         try:
-            each = resperf.predict(path if path.exists() else network, **options)
-            found[label(query)] = json.loads(_placed(folder, json.dumps(each.to_json())))
+            prediction = resperf.predict(path if path.exists() else network, **options)
+            by_label[label(query)] = json.loads(_placed(folder, json.dumps(prediction.to_json())))
         except resperf.ResperfError as error:
-            found[label(query)] = {"error": _placed(folder, str(error))}
-    return found
+            by_label[label(query)] = {"error": _placed(folder, str(error))}
+    return by_label
 
 
 def _text(part: tuple[Path, str]) -> Answer:
@@ -267,9 +269,9 @@ def calibrate_by_runs(folder: Path) -> None:
         "dataset import runs.csv --format list --device rtx4090 -o runs.h5",
         "calibrate --device rtx4090 --runs runs.h5 -o runs-calibrated",
     ):
-        made = _text((folder, command))
-        if made["exit"]:
-            raise SystemExit(f"resperf {command}: {made['stderr']}")
+        answer = _text((folder, command))
+        if answer["exit"]:
+            raise SystemExit(f"resperf {command}: {answer['stderr']}")
 
 
 def store_calibrations(home: Path) -> None:
@@ -288,8 +290,8 @@ def store_calibrations(home: Path) -> None:
         )
         # Some kinds slower than others, and not evenly so.
         times_ms = {
-            layer.key: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (place % 5))
-            for place, (layer, ms) in enumerate(there_ms.items())
+            layer.key: ms * (0.6 + 0.1 * (len(layer.kind) % 7) + 0.02 * (index % 5))
+            for index, (layer, ms) in enumerate(there_ms.items())
         }
         times = LayerTimes(MEASURED_AT, times_ms, drift=0.03)
         measured = Calibration(Source.LAYERS, bundle.setting, here, times=(times,))
@@ -308,8 +310,8 @@ def differences(before: Any, now: Any, tolerance: float, path: str = "") -> Iter
                 before.get(name, _ABSENT), now.get(name, _ABSENT), tolerance, inner
             )
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from differences(old, new, tolerance, f"{path}[{place}]")
+        for index, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from differences(old, new, tolerance, f"{path}[{index}]")
     elif not _same(before, now, tolerance):
         yield f"{path}: {_short(before)} -> {_short(now)}"
 
@@ -324,7 +326,7 @@ _ABSENT = _Absent()
 
 def _same(before: Any, now: Any, tolerance: float) -> bool:
     numbers = all(
-        isinstance(each, int | float) and not isinstance(each, bool) for each in (before, now)
+        isinstance(value, int | float) and not isinstance(value, bool) for value in (before, now)
     )
     return before == now or bool(
         numbers and tolerance and math.isclose(before, now, rel_tol=tolerance, abs_tol=1e-12)
@@ -344,12 +346,12 @@ def report(
     explained: dict[str, set[str]] = defaultdict(set)
     unexpected: set[str] = set()
     for name, old in before.items():
-        found = [*differences(old, now.get(name, {"error": "not answered"}), tolerance)]
+        lines = [*differences(old, now.get(name, {"error": "not answered"}), tolerance)]
         rest = []
-        for line in found:
-            place = line.partition(":")[0]
+        for line in lines:
+            path = line.partition(":")[0]
             for rule in rules:
-                if fnmatch.fnmatch(name, rule["query"]) and fnmatch.fnmatch(place, rule["value"]):
+                if fnmatch.fnmatch(name, rule["query"]) and fnmatch.fnmatch(path, rule["value"]):
                     explained[rule["reason"]].add(name)
                     break
             else:
@@ -359,7 +361,7 @@ def report(
             print(f"{name}: {len(rest)} differences", *rest, sep="\n    ")
     for reason, names in explained.items():
         print(f"{len(names)} answers differ as expected: {reason}")
-    refused = sum("error" in each for each in before.values())
+    refused = sum("error" in answer for answer in before.values())
     print(f"{len(before)} answers ({refused} refusals) compared with tolerance {tolerance:g}: "
           f"{len(unexpected)} differ")  # fmt: skip
     return len(unexpected)
@@ -381,8 +383,8 @@ def answers_of(revision: str, networks: Path) -> dict[str, Answer]:
 
 def read(file: Path) -> dict[str, Answer]:
     """Read answers."""
-    found: dict[str, Answer] = json.loads(gzip.decompress(file.read_bytes()))
-    return found
+    by_label: dict[str, Answer] = json.loads(gzip.decompress(file.read_bytes()))
+    return by_label
 
 
 def main() -> int:

@@ -39,12 +39,12 @@ LARGE_BYTES = 1e6
 
 def times(path: Path) -> dict[tuple[int, int], np.ndarray]:
     """Return sizes in bytes and times in ms, by devices and devices per node."""
-    found: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    points: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     with gzip.open(path) as file:
         for row in csv.DictReader(io.TextIOWrapper(file)):
             key = int(row["num_workers"]), int(row["devices_per_node"])
-            found[key].append((float(row["size"]), float(row["time_stats.all_reduce.median"])))
-    return {key: np.array(sorted(rows)) for key, rows in sorted(found.items())}
+            points[key].append((float(row["size"]), float(row["time_stats.all_reduce.median"])))
+    return {key: np.array(sorted(rows)) for key, rows in sorted(points.items())}
 
 
 def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
@@ -66,7 +66,7 @@ def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
         "largest_bytes": sizes.max(),
     }
     return values, [
-        percent(float(each)) for each in (off.mean(), np.median(off), off[large].mean())
+        percent(float(error)) for error in (off.mean(), np.median(off), off[large].mean())
     ]
 
 

@@ -123,10 +123,10 @@ def _absurd_dimensions(model: onnx.ModelProto, source: random.Random) -> None:
     info = source.choice([*model.graph.input, *model.graph.initializer])
     numbers = [0, -1, -7, 1, 3, 1 << 20, 1 << 40, (1 << 63) - 1]
     if isinstance(info, TensorProto):
-        place = source.randrange(len(info.dims) + 1)
-        info.dims.insert(place, source.choice(numbers))
+        index = source.randrange(len(info.dims) + 1)
+        info.dims.insert(index, source.choice(numbers))
         if source.random() < 0.7 and len(info.dims) > 1:
-            del info.dims[(place + 1) % len(info.dims)]
+            del info.dims[(index + 1) % len(info.dims)]
         return
     shape = info.type.tensor_type.shape
     if not shape.dim or source.random() < 0.2:
@@ -152,8 +152,8 @@ def _attributes(model: onnx.ModelProto, source: random.Random) -> None:
     name = attribute.name
     lists: list[list[int]] = [[], [0, 0], [-1, -1, -1, -1], [1 << 40] * 4, [3]]
     value = source.choice([0, -1, 1 << 62, *lists, "NOTHING", 0.5, [1] * 900])
-    made = helper.make_attribute(name, value, attr_type=7 if value == [] else None)
-    attribute.CopyFrom(made)
+    replacement = helper.make_attribute(name, value, attr_type=7 if value == [] else None)
+    attribute.CopyFrom(replacement)
 
 
 def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
@@ -162,8 +162,8 @@ def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
 
 def _enormous_weight(model: onnx.ModelProto, source: random.Random) -> None:
     name = source.choice(model.graph.initializer).name if model.graph.initializer else "w"
-    for index, each in enumerate(model.graph.initializer):
-        if each.name == name:
+    for index, tensor in enumerate(model.graph.initializer):
+        if tensor.name == name:
             del model.graph.initializer[index]
             break
     sides = source.choice([(1 << 20, 1 << 19), (1 << 31, 1 << 31), (1 << 12,) * 3, (1 << 36,)])
@@ -174,15 +174,15 @@ def _enormous_weight(model: onnx.ModelProto, source: random.Random) -> None:
 
 
 def _weights_outside(model: onnx.ModelProto, source: random.Random) -> None:
-    for each in model.graph.initializer:
-        each.ClearField("raw_data")
-        each.data_location = TensorProto.EXTERNAL
-        del each.external_data[:]
+    for tensor in model.graph.initializer:
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        del tensor.external_data[:]
         where = source.choice(
             [f"../{OUTSIDE}", f"./.././{OUTSIDE}", f"sub/../../{OUTSIDE}", "/etc/passwd"]
         )
-        each.external_data.add(key="location", value=where)
-        each.external_data.add(key="offset", value=str(source.choice([0, -1, 1 << 50])))
+        tensor.external_data.add(key="location", value=where)
+        tensor.external_data.add(key="offset", value=str(source.choice([0, -1, 1 << 50])))
 
 
 def _control_flow(model: onnx.ModelProto, source: random.Random) -> None:
@@ -195,11 +195,11 @@ def _control_flow(model: onnx.ModelProto, source: random.Random) -> None:
     for level in range(depth + 1):
         # Known conditions let a branch take the place of its node, unknown ones do not.
         if source.random() < 0.7:
-            known = numpy_helper.from_array(np.array(source.random() < 0.5), f"c{level}")
+            constant = numpy_helper.from_array(np.array(source.random() < 0.5), f"c{level}")
             if op == "Loop":
                 turns = source.choice([0, 3, 1 << 40])
-                known = numpy_helper.from_array(np.array(turns), f"c{level}")
-            model.graph.initializer.append(known)
+                constant = numpy_helper.from_array(np.array(turns), f"c{level}")
+            model.graph.initializer.append(constant)
         else:
             kind = TensorProto.BOOL if op == "If" else TensorProto.INT64
             info = helper.make_tensor_value_info(f"c{level}", kind, [] if op != "Scan" else [3])
@@ -291,9 +291,9 @@ def outcome(path: Path, bundle: Path | None) -> str:
     from resperf.network import read_network
 
     words = []
-    for each in (1, None):
+    for batch in (1, None):
         try:
-            if each is None:
+            if batch is None:
                 device = backend("onnxruntime")
                 lower(read_network(path), device.setting(), device.platform())
                 words.append("lowered")
@@ -301,7 +301,7 @@ def outcome(path: Path, bundle: Path | None) -> str:
                 where: dict[str, Any] = (
                     {"device": "1080ti"} if bundle is None else {"bundle": bundle}
                 )
-                prediction = resperf.predict(path, batch=each, **where)
+                prediction = resperf.predict(path, batch=batch, **where)
                 assert not isinstance(prediction, list)
                 words.append("predicted in part" if prediction.skipped else "predicted")
         except ResperfError as error:
@@ -377,7 +377,7 @@ class Worker:
 
 def fuzz(seeds: Sequence[int], bundle: Path | None, keep: Path | None = None) -> Counter[str]:
     """Break and predict networks; return how often each thing happened, with what was wrong."""
-    found = Counter[str]()
+    counts = Counter[str]()
     worker = Worker(bundle)
     for seed in seeds:
         with TemporaryDirectory(prefix="resperf-fuzz-") as root:
@@ -396,9 +396,9 @@ def fuzz(seeds: Sequence[int], bundle: Path | None, keep: Path | None = None) ->
             if keep is not None:
                 keep.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, keep / f"{seed}.onnx")
-            found[answer] += 1
+            counts[answer] += 1
     worker.close()
-    return found
+    return counts
 
 
 def main() -> int:
@@ -409,10 +409,10 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder to store the broken files in")
     arguments = parser.parse_args()
     seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
-    found = fuzz(seeds, arguments.bundle, arguments.keep)
-    for answer, count in found.most_common():
+    counts = fuzz(seeds, arguments.bundle, arguments.keep)
+    for answer, count in counts.most_common():
         print(f"{count:5} x {answer}")
-    wrong = sum(count for answer, count in found.items() if answer.startswith("wrong"))
+    wrong = sum(count for answer, count in counts.items() if answer.startswith("wrong"))
     print(f"{wrong} of {len(seeds)} files went wrong")
     return bool(wrong)
 

@@ -36,8 +36,8 @@ def main(words: Sequence[str] | None = None) -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     settings = ComparisonSettings(tuple(given.methods), tuple(given.rows))
     with progress_bar() as progress:
-        found = compare(given.dataset, settings, progress=progress)
-    for (kind, quantity), rows in by_kind_and_quantity(found.rows):
+        comparison = compare(given.dataset, settings, progress=progress)
+    for (kind, quantity), rows in by_kind_and_quantity(comparison.rows):
         for name, figure in figures(rows).items():
             path = given.folder / f"{name}-{kind}-{quantity.removesuffix('_ms')}.png"
             figure.savefig(path)
@@ -46,10 +46,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def figures(rows: Sequence[Compared]) -> dict[str, Figure]:
     """Draw one kind and quantity: the paper's Figure 4, errors by time and by rows trained."""
-    found = {"predicted": predicted_against_measured(rows), "by-time": error_by_time(rows)}
+    drawn = {"predicted": predicted_against_measured(rows), "by-time": error_by_time(rows)}
     if len({row.rows_trained for row in rows}) > 1:
-        found["by-rows"] = error_by_rows(rows)
-    return found
+        drawn["by-rows"] = error_by_rows(rows)
+    return drawn
 
 
 def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
@@ -78,7 +78,10 @@ def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
 def error_by_time(rows: Sequence[Compared]) -> Figure:
     """Draw MAPE by measured time, one line per method, and the noise floor."""
     lines = [
-        (row.method, [(_middle(each.from_ms, each.to_ms), each.mape) for each in row.bins])
+        (
+            row.method,
+            [(_middle(time_bin.from_ms, time_bin.to_ms), time_bin.mape) for time_bin in row.bins],
+        )
         for row in at_most_rows(rows)
     ]
     return _lines(lines, "measured ms", rows[0])

@@ -34,36 +34,36 @@ def main() -> None:
     only = words.only or (
         json.loads(words.file.read_text())["only"] if words.file.exists() else ".*"
     )
-    found = surface(importlib.import_module(words.module), only)
-    words.file.write_text(as_text(found), encoding="utf-8")
-    counts = (f"{len(found[group])} {group}" for group in GROUPS)
+    recorded = surface(importlib.import_module(words.module), only)
+    words.file.write_text(as_text(recorded), encoding="utf-8")
+    counts = (f"{len(recorded[group])} {group}" for group in GROUPS)
     print(f"{words.file}: {', '.join(counts)}")
 
 
 def surface(module: ModuleType, only: str = ".*") -> dict[str, Any]:
     """Return the public names of a module: enumerations, classes and functions."""
-    found: dict[str, Any] = {"version": _version(module), "only": only}
-    found |= {group: {} for group in GROUPS}
+    recorded: dict[str, Any] = {"version": _version(module), "only": only}
+    recorded |= {group: {} for group in GROUPS}
     for name, value in sorted(vars(module).items()):
         if name.startswith("_") or isinstance(value, ModuleType) or not re.fullmatch(only, name):
             continue
         if isinstance(value, type):
             members = enum_members(value)
             kind = "classes" if members is None else "enums"
-            found[kind][name] = _class(value) if members is None else members
+            recorded[kind][name] = _class(value) if members is None else members
             if members is not None and (
                 more := _class(value)["properties"].keys() - {"name", "value"}
             ):
-                found["classes"][name] = {
+                recorded["classes"][name] = {
                     "methods": {},
                     "properties": dict.fromkeys(sorted(more), "ro"),
                 }
             for inner, nested in vars(value).items():
                 if isinstance(nested, type) and (own := enum_members(nested)) is not None:
-                    found["enums"][f"{name}.{inner}"] = own
+                    recorded["enums"][f"{name}.{inner}"] = own
         elif callable(value) and not _is_enum_value(value):
-            found["functions"][name] = signatures(name, value)
-    return found
+            recorded["functions"][name] = signatures(name, value)
+    return recorded
 
 
 def enum_members(cls: type) -> list[str] | None:
@@ -98,13 +98,13 @@ def _class(cls: type) -> dict[str, Any]:
 
 def signatures(name: str, function: Any) -> list[list[str]]:
     """Return the keywords of every overload, ``"name="`` where there is a default."""
-    found = []
+    overloads = []
     for line in (inspect.getdoc(function) or "").splitlines():
         text = _OVERLOAD.sub("", line.strip())
         inside = text.startswith(f"{name}(") and _inside(text[len(name) :])
         if inside and "*args, **kwargs" not in inside:
-            found.append([word for word in map(_keyword, _split(inside)) if word])
-    return found or _inspected(function)
+            overloads.append([word for word in map(_keyword, _split(inside)) if word])
+    return overloads or _inspected(function)
 
 
 def _inspected(function: Any) -> list[list[str]]:
@@ -118,10 +118,10 @@ def _inspected(function: Any) -> list[list[str]]:
 def _inside(text: str) -> str:
     """Return what stands between the outer parentheses that a text begins with."""
     depth = 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
         if not depth:
-            return text[1:place] or " "
+            return text[1:index] or " "
     return ""
 
 
@@ -145,12 +145,12 @@ def _keyword(parameter: str) -> str:
     return "" if name in ("self", "/") or name.startswith("*") else name + "=" * bool(equals)
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(recorded: dict[str, Any]) -> str:
     """Return JSON with one line per class, enumeration and function, which shows what changed."""
-    head = {name: value for name, value in found.items() if name not in GROUPS}
+    head = {name: value for name, value in recorded.items() if name not in GROUPS}
     lines = [json.dumps(head)[:-1]]
     for group in GROUPS:
-        rows = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found[group].items()]
+        rows = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in recorded[group].items()]
         lines.append(f'"{group}": {{\n' + ",\n".join(rows) + "\n}")
     return ",\n".join(lines) + "}\n"
 

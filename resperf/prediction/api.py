@@ -158,9 +158,9 @@ def predict(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    found = choose(query)
+    choice = choose(query)
     networks = read(network, batch, shapes, assume, block)
-    predictions = _predictions(networks, found, strict, threads, host_dispatch_us, custom_ms)
+    predictions = _predictions(networks, choice, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
 
@@ -210,19 +210,19 @@ def predict_many(
 
     Examples
     --------
-    >>> found = resperf.predict_many(candidates, device="cpu")  # doctest: +SKIP
-    >>> fastest = min(found, key=lambda each: each.total_ms)  # doctest: +SKIP
+    >>> predictions = resperf.predict_many(candidates, device="cpu")  # doctest: +SKIP
+    >>> fastest = min(predictions, key=lambda prediction: prediction.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    found = choose(query)
+    choice = choose(query)
     candidates: list[Network] = []
-    for place, network in enumerate(networks):
+    for index, network in enumerate(networks):
         try:
             candidates += read(network, batch, shapes, assume)
         except NetworkError as error:
-            raise type(error)(f"network {place}: {error}") from error
-    return _predictions(candidates, found, strict, threads, host_dispatch_us, custom_ms)
+            raise type(error)(f"network {index}: {error}") from error
+    return _predictions(candidates, choice, strict, threads, host_dispatch_us, custom_ms)
 
 
 def predict_scaling(
@@ -270,31 +270,31 @@ def predict_scaling(
         If the bundle does not predict whole networks, or not on several devices.
     """
     query = Query(device, framework, bundle, precision, compiled, method, training)
-    found = choose(query)
+    choice = choose(query)
 
     def at_batch(size: int) -> Network:
         (one,) = read(network, size, shapes, assume, block)
         return one
 
-    counts = [integer(each, "devices", ResperfError) for each in devices]
-    sizes = [integer(each, "batch") for each in batch]
+    counts = [integer(count, "devices", ResperfError) for count in devices]
+    sizes = [integer(size, "batch") for size in batch]
     return scaling(
-        at_batch, found.bundle, sizes, counts, strong=strong, images=images, topology=topology
+        at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
 
 
 def _predictions(
     networks: Sequence[Network],
-    found: Choice,
+    choice: Choice,
     strict: Strict,
     threads: int | None,
     host_dispatch_us: float,
     custom_ms: Mapping[str, float] | None = None,
 ) -> list[Prediction]:
-    bundle = calibrated_here(found.bundle)
+    bundle = calibrated_here(choice.bundle)
     return predict_networks(
         networks, bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,
-        custom_ms=custom_ms, notes=found.notes, advice=advice(bundle),
+        custom_ms=custom_ms, notes=choice.notes, advice=advice(bundle),
     )  # fmt: skip
 
 
@@ -359,18 +359,18 @@ def predict_everywhere(
     """
     networks = read(network, batch, shapes, assume)
     predictions: list[Prediction] = []
-    place = bundle_place(bundle, framework)
-    parts, damaged = find_bundles(place, checked=True)
-    if place is not None and place.resolve() in damaged:
-        raise damaged[place.resolve()]
-    known = {part.framework for part in parts}
-    if framework is not None and parts and framework not in known:
+    path = bundle_place(bundle, framework)
+    parts, damaged = find_bundles(path, checked=True)
+    if path is not None and path.resolve() in damaged:
+        raise damaged[path.resolve()]
+    frameworks = {part.framework for part in parts}
+    if framework is not None and parts and framework not in frameworks:
         raise DeviceError(
-            f"no bundle for framework {framework!r}; known: {', '.join(sorted(known))}"
+            f"no bundle for framework {framework!r}; known: {', '.join(sorted(frameworks))}"
         )
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
     query = Query(None, framework, bundle, precision, compiled)
-    wanted = [each for each in parts if framework in (None, each.framework)]
+    wanted = [part for part in parts if framework in (None, part.framework)]
     # Where times are equal, the last of a bundle's devices is the first.
     fitting = [
         offer

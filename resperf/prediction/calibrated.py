@@ -45,17 +45,20 @@ def calibrated_here(bundle: Bundle) -> Bundle:
     here = None if bundle.calibrated_by is not None else _here(bundle)
     if here is None:
         return bundle
-    found = load_calibration(bundle, here) or _like(bundle, here)
-    return bundle if found is None else bundle.for_machine(found)
+    calibration = load_calibration(bundle, here) or _like(bundle, here)
+    return bundle if calibration is None else bundle.for_machine(calibration)
 
 
 def _like(bundle: Bundle, here: Platform) -> Calibration | None:
     """Return what a bundle knows of a machine like this one; None if runs calibrate it besides."""
-    found = nearest_machine(bundle)
-    if found is None or bundle.runs_calibrations():
+    calibration = nearest_machine(bundle)
+    if calibration is None or bundle.runs_calibrations():
         return None
-    same = (here.processor, here.model) == (found.platform.processor, found.platform.model)
-    return replace(found, host_ci=_HOSTS if same else _PROCESSORS)
+    same = (here.processor, here.model) == (
+        calibration.platform.processor,
+        calibration.platform.model,
+    )
+    return replace(calibration, host_ci=_HOSTS if same else _PROCESSORS)
 
 
 def why_not_by_layers(bundle: Bundle) -> str:
@@ -77,8 +80,8 @@ def why_not_by_layers(bundle: Bundle) -> str:
 
 def _here(bundle: Bundle) -> Platform | None:
     """Return this machine if a bundle may have been calibrated for it."""
-    known = bundle.calibrated_by
-    if (known is not None and not known.from_bundle) or why_not_by_layers(bundle):
+    calibration = bundle.calibrated_by
+    if (calibration is not None and not calibration.from_bundle) or why_not_by_layers(bundle):
         return None
     try:
         return replace(this_platform(bundle.platform.device), probes={})
@@ -91,13 +94,17 @@ def advice(bundle: Bundle) -> str:
 
     Empty if it was, if its layers were measured here, or if it cannot be.
     """
-    here, known = _here(bundle), bundle.calibrated_by
-    if here is None or (known is None and bundle.layer_calibrations):
+    here, calibration = _here(bundle), bundle.calibrated_by
+    if here is None or (calibration is None and bundle.layer_calibrations):
         return ""
-    if known is None and not is_shipped(bundle) and not here.hardware_differences(bundle.platform):
+    if (
+        calibration is None
+        and not is_shipped(bundle)
+        and not here.hardware_differences(bundle.platform)
+    ):
         return ""
     there, costs = bundle.origin.machine, COSTS
-    if known is not None:
+    if calibration is not None:
         there += f"; scaled as on {bundle.platform.machine}, {bundle.platform.instruction_set}"
         costs = COSTS_SCALED
     return f"Using timings of {there} ({bundle.path.name}). {costs}"
@@ -106,13 +113,13 @@ def advice(bundle: Bundle) -> str:
 def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = ()) -> int:
     """Return how many networks' runs correct quantities of whole networks; without any, layers."""
     ways: list[tuple[str | None, Setting]] = [
-        (each.name, replace(bundle.setting, mode=each.mode)) for each in quantities
+        (quantity.name, replace(bundle.setting, mode=quantity.mode)) for quantity in quantities
     ]
     counts = (
-        each.count
+        calibration.count
         for part in bundle.parts
         for name, setting in ways or [(None, bundle.setting)]
-        for each in part.runs_calibrations(name, setting, bundle.platform)
+        for calibration in part.runs_calibrations(name, setting, bundle.platform)
     )
     return max(counts, default=0)
 
@@ -126,22 +133,22 @@ def widths(
     one, that doubt is what all layers share, also where too few networks gave a width after the
     layers; `STATE_WIDTH` is joined.
     """
-    known = bundle.network_calibrations
-    own = known[-1].log_width if known else math.inf
+    calibrations = bundle.network_calibrations
+    own = calibrations[-1].log_width if calibrations else math.inf
     last = bundle.calibrated_by
     if last is None and bundle.layer_calibrations and math.isinf(own):
         last = bundle.layer_calibrations[-1]
     if last is None:
         apart = math.isinf(own) and bundle.platform.is_processor
         return own, STATE_WIDTH if apart else math.inf
-    names = {each.name: each.execution_ms for each in layers}
+    names = {layer.name: layer.execution_ms for layer in layers}
     placed = [
         (node.layer, names[node.name])
         for node in lowered.nodes
         if node.layer is not None and node.name in names
     ]
-    found, times_ms = zip(*placed, strict=True) if placed else ((), ())
-    doubt = last.doubt(found, times_ms)
+    timed_layers, times_ms = zip(*placed, strict=True) if placed else ((), ())
+    doubt = last.doubt(timed_layers, times_ms)
     if math.isinf(own):
         return own, math.hypot(STATE_WIDTH, doubt)
     return math.hypot(own, doubt), math.inf
@@ -160,7 +167,7 @@ def extra_weights_ms(
         return []
     sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
     largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
-    faster = math.prod(each.others for each in bundle.layer_calibrations)
+    faster = math.prod(calibration.others for calibration in bundle.layer_calibrations)
     times_ms = [0.0 if math.isnan(layer_ms) else layer_ms / faster for layer_ms in layers_ms]
     stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(
@@ -170,8 +177,8 @@ def extra_weights_ms(
         sizes,
         [layer.kind in PACKED_KINDS for _, layer in nodes],
         [
-            each.of_layer(time_ms, size) if each is not None and size else None
-            for each, time_ms, size in zip(stored, times_ms, sizes, strict=True)
+            copies.of_layer(time_ms, size) if copies is not None and size else None
+            for copies, time_ms, size in zip(stored, times_ms, sizes, strict=True)
         ],
     )
     return list(map(float, moved_ms))
@@ -179,4 +186,4 @@ def extra_weights_ms(
 
 def network_factor(bundle: Bundle, group: str) -> float:
     """Return the time of a group's layers inside a network over what is said of them alone."""
-    return math.prod(each.factor(group) for each in bundle.network_calibrations)
+    return math.prod(calibration.factor(group) for calibration in bundle.network_calibrations)

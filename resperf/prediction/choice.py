@@ -83,26 +83,28 @@ class Query:
             and (setting.is_compiled or not self.compiled)
         )
 
-    def fitting(self, found: Iterable[Offer]) -> list[Offer]:
+    def fitting(self, candidates: Iterable[Offer]) -> list[Offer]:
         """Return the offers that answer the question: of each part and device, one.
 
         Of several settings, one that is compiled only if that is asked for, of the framework's own
         layout, and of the latest version. Settings of training steps come last.
         """
         groups: dict[tuple[int, str], list[Offer]] = {}
-        for offer in found:
+        for offer in candidates:
             # What is estimated for one run is the same in training steps.
             asked = self if offer.part is not None else replace(self, training=False)
             if asked.fits(offer.setting) and self.framework in (None, offer.framework):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [min(group, key=self._unlikeness) for group in groups.values()]
 
-    def of_first_precision(self, found: Sequence[Offer]) -> list[Offer]:
+    def of_first_precision(self, candidates: Sequence[Offer]) -> list[Offer]:
         """Return the offer in the first precision that fits otherwise, if none is asked for."""
         if self.precision is not None:
             return []
-        precisions = dict.fromkeys(each.setting.precision for each in found)
-        fitting = (replace(self, precision=each).fitting(found) for each in precisions)
+        precisions = dict.fromkeys(offer.setting.precision for offer in candidates)
+        fitting = (
+            replace(self, precision=precision).fitting(candidates) for precision in precisions
+        )
         return next(filter(None, fitting), [])[:1]
 
     def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
@@ -172,10 +174,10 @@ def _chosen(query: Query, facts: DeviceFacts | None) -> Choice:
         return _by_method(query, query.method)
     if facts is not None and not _is_bundle(query.device):
         return _of_card(query, facts)
-    found = find_bundle(query.device, query.framework, query.bundle)
-    parts = sorted(found.parts, key=lambda part: part.part is not found.part)
-    fitting = _fitting(query, list(own_offers(parts, found.device)))
-    if (its_facts := accelerator(found.device)) is not None:
+    bundle = find_bundle(query.device, query.framework, query.bundle)
+    parts = sorted(bundle.parts, key=lambda part: part.part is not bundle.part)
+    fitting = _fitting(query, list(own_offers(parts, bundle.device)))
+    if (its_facts := accelerator(bundle.device)) is not None:
         _refuse_lacking(query, its_facts)
     return Choice(fitting[0].bundle)
 
@@ -190,16 +192,16 @@ def _by_method(query: Query, method: str) -> Choice:
     UnsupportedError
         If none has times under the setting.
     """
-    place, parts, _ = _searched(query)
-    device = query.device or (None if _is_bundle(place) else DEFAULT.device_class)
+    path, parts, _ = _searched(query)
+    device = query.device or (None if _is_bundle(path) else DEFAULT.device_class)
     mine = list(own_offers([part for part in parts if part.method == method], device))
     if not mine:
-        known = sorted({part.method for part in parts if platforms_of(part, device)})
+        methods = sorted({part.method for part in parts if platforms_of(part, device)})
         raise DeviceError(
-            f"no bundle of {device or place} was trained by {method}, only by {', '.join(known)}; "
+            f"no bundle of {device or path} was trained by {method}, only by {', '.join(methods)}; "
             f"train one: resperf train FILE.h5 --method {method}"
-            if known
-            else f"no bundle of {device or place}; see: resperf devices"
+            if methods
+            else f"no bundle of {device or path}; see: resperf devices"
         )
     return Choice(_checked(best(_fitting(query, mine))))
 
@@ -228,9 +230,9 @@ def best(fitting: Sequence[Offer]) -> Offer:
 
 def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
     """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
-    place = bundle_place(query.bundle, query.framework)
-    parts, damaged = find_bundles(place, alone=True)
-    return place, [each for each in parts if query.framework in (None, each.framework)], damaged
+    path = bundle_place(query.bundle, query.framework)
+    parts, damaged = find_bundles(path, alone=True)
+    return path, [part for part in parts if query.framework in (None, part.framework)], damaged
 
 
 def _no_times(query: Query, offer: Offer) -> UnsupportedError:
@@ -268,14 +270,14 @@ def with_own_card(query: Query) -> Query:
 
 def _as_calibrated(query: Query) -> Query:
     """Ask a bundle that was calibrated for one device for that, if no other is named."""
-    place, parts, _ = _searched(query)
+    path, parts, _ = _searched(query)
     calibrated = {
-        each.platform.device
+        calibration.platform.device
         for part in parts
-        for each in part.calibrations
-        if each.source is Source.RUNS
+        for calibration in part.calibrations
+        if calibration.source is Source.RUNS
     }
-    if not _is_bundle(place) or len(calibrated) != 1:
+    if not _is_bundle(path) or len(calibrated) != 1:
         return query
     return replace(query, device=calibrated.pop())
 
@@ -283,26 +285,26 @@ def _as_calibrated(query: Query) -> Query:
 def _under_calibrated(choice: Choice) -> Choice:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
     device = choice.bundle.device
-    found = [
+    bundles = [
         part.for_device(choice.bundle.platform, setting)
         for part in choice.bundle.parts
         for setting in part.settings
-        if any(each.is_of_runs(device, setting) for each in part.calibrations)
+        if any(calibration.is_of_runs(device, setting) for calibration in part.calibrations)
     ]
-    ways = {tuple(same_settings(each.setting).items()) for each in found}
-    return replace(choice, bundle=found[0]) if len(ways) == 1 else choice
+    ways = {tuple(same_settings(bundle.setting).items()) for bundle in bundles}
+    return replace(choice, bundle=bundles[0]) if len(ways) == 1 else choice
 
 
 def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     """Choose what answers for a known accelerator."""
     _refuse_lacking(query, facts)
-    place, parts, damaged = _searched(query)
+    path, parts, damaged = _searched(query)
     own = list(own_offers(parts, facts.device))
-    named = _is_bundle(place)
+    named = _is_bundle(path)
     chosen = first_fitting(query, offers(parts, facts.device), own_precision=named)
     if named and (chosen is None or chosen.part is None):
         # Raises the error that the bundle is of other devices.
-        find_bundle(facts.device, query.framework, place)
+        find_bundle(facts.device, query.framework, path)
         raise _no_times(query, own[0])
     if chosen is None:
         raise _nothing_answers(query, facts)
@@ -338,8 +340,8 @@ def first_fitting(
     return None
 
 
-def _is_bundle(place: str | Path | None) -> bool:
-    return place is not None and (Path(place) / MANIFEST).exists()
+def _is_bundle(path: str | Path | None) -> bool:
+    return path is not None and (Path(path) / MANIFEST).exists()
 
 
 def _checked(offer: Offer) -> Bundle:
@@ -379,16 +381,16 @@ def _measured_alike(query: Query, facts: DeviceFacts, chosen: Bundle) -> tuple[s
     """
     _, parts, _ = _searched(query)
     knows = chosen.knows_device()
-    found = [
+    cards = [
         f"{device} ({other.name}, {offer.framework})"
         for device, other in devices().items()
         if device != facts.device and _series(device) == _series(facts.device)
         for offer in query.fitting(own_offers(parts, device))
         if offer.rests_on is RestsOn.MEASURED and not (knows and offer.path == chosen.path)
     ]
-    if not found:
+    if not cards:
         return ()
-    named = ", ".join(dict.fromkeys(found))
+    named = ", ".join(dict.fromkeys(cards))
     return (f"{facts.device} is {facts.name}; measured are also {named}: choose by --device",)
 
 
@@ -404,10 +406,13 @@ def inference_notes(query: Query, offer: Offer) -> tuple[str, ...]:
 
 
 def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
-    known = [each for each in part.platforms if part.for_device(each).knows_device()]
+    platforms = [
+        platform for platform in part.platforms if part.for_device(platform).knows_device()
+    ]
     return (
         f"{_lacking(query, own)}: {part.path.name} infers them from those of "
-        f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"
+        f"{', '.join(dict.fromkeys(platform.device for platform in platforms))} "
+        "and the facts of all"
     )
 
 
@@ -415,19 +420,23 @@ def _lacking(query: Query, own: Sequence[Offer]) -> str:
     """Say that no bundle has times of a card under a setting, and in which precisions it has."""
     measured: dict[Bundle | None, dict[str, None]] = {}
     # Asking every setting of a precision would only take longer.
-    for offer in {(id(each.part), each.setting.precision): each for each in own}.values():
+    for offer in {
+        (id(candidate.part), candidate.setting.precision): candidate for candidate in own
+    }.values():
         if offer.rests_on is RestsOn.MEASURED:
             measured.setdefault(offer.part, {})[offer.setting.precision] = None
     there = dict.fromkeys(
-        f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(known))))})"
-        for part, known in measured.items()
+        f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(precisions))))})"
+        for part, precisions in measured.items()
         if part is not None
     )
     if not there:
         framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
     why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
-    others = dict.fromkeys(each for known in measured.values() for each in known if each)
+    others = dict.fromkeys(
+        precision for precisions in measured.values() for precision in precisions if precision
+    )
     if query.precision is None and others:
         why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
@@ -436,12 +445,12 @@ def _lacking(query: Query, own: Sequence[Offer]) -> str:
 def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
     wanted = f" with {query.framework}" if query.framework else ""
     wanted += f" in {query.precision}" if query.precision else ""
-    known = ", ".join(
+    targets = ", ".join(
         f"{row.framework} ({', '.join(estimated_precisions(row))})" for row in sheet_targets(facts)
     )
     return UnsupportedError(
         f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
-        f"estimated is {known or 'nothing of this class of devices'}"
+        f"estimated is {targets or 'nothing of this class of devices'}"
     )
 
 

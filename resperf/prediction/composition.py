@@ -8,12 +8,12 @@ from resperf.errors import UnsupportedError
 from resperf.quantities import Composition, quantity
 
 
-def composable(name: str, known: Collection[str]) -> bool:
+def composable(name: str, layer_quantities: Collection[str]) -> bool:
     """Return whether a network's quantity follows from the known quantities of its layers."""
     row = quantity(name)
     if row.over_layers is Composition.DERIVED:
-        return all(composable(part, known) for part in row.parts)
-    return row.over_layers is not Composition.NONE and name in known
+        return all(composable(part, layer_quantities) for part in row.parts)
+    return row.over_layers is not Composition.NONE and name in layer_quantities
 
 
 def composed(name: str, of_layers: Mapping[str, Sequence[float]]) -> float:

@@ -44,11 +44,11 @@ class CustomTimes:
             if not 0 < time_ms < math.inf:
                 raise UnsupportedError(f"{name}: {time_ms} ms is not a time above 0")
             if name not in there:
-                others = [each for each in there if "." in each] or list(there)
+                others = [op for op in there if "." in op] or list(there)
                 more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-                known = ", ".join(map(printable, others[:_NAMED])) + more
+                listed = ", ".join(map(printable, others[:_NAMED])) + more
                 raise UnsupportedError(
-                    f"{network.name} has no operator {name!r} to give a time; it has: {known}"
+                    f"{network.name} has no operator {name!r} to give a time; it has: {listed}"
                 )
 
     def layer(self, node: LoweredNode) -> LayerPrediction | None:
@@ -57,10 +57,10 @@ class CustomTimes:
         kernel = node.op.casefold()
         name = next(
             (
-                each
-                for each in dict.fromkeys(filter(None, map(self._names.get, node.sources)))
-                if each in self._times_ms
-                and kernel in (each.casefold(), each.rpartition(".")[2].casefold(), "unknown")
+                op
+                for op in dict.fromkeys(filter(None, map(self._names.get, node.sources)))
+                if op in self._times_ms
+                and kernel in (op.casefold(), op.rpartition(".")[2].casefold(), "unknown")
             ),
             "",
         )

@@ -66,7 +66,7 @@ def _of_processor(bundle: Bundle) -> DeviceFacts | None:
     """Read peak and bandwidth off a CPU's predictors; None if it lacks them."""
     if not bundle.platform.is_processor or bundle.layer_quantity != EXECUTION:
         return None
-    reading = next((each for each in _READING if each.kind in bundle.kinds), None)
+    reading = next((layer for layer in _READING if layer.kind in bundle.kinds), None)
     if reading is None or _PRODUCT.kind not in bundle.kinds:
         return None
     layers = lower_layers([_PRODUCT, reading], bundle.setting, bundle.platform)

@@ -51,10 +51,12 @@ def bound(
     ends_ms = []
     for sign in (-1, 1):
         if total.rule == WHOLE_NETWORK:
-            known = parts.quantity(EXECUTION)
+            execution = parts.quantity(EXECUTION)
             end_ms = math.nan
-            if known is not None and not math.isnan(device_ms):
-                end_ms = device_ms / known.value * (known.low if sign < 0 else known.high)
+            if execution is not None and not math.isnan(device_ms):
+                end_ms = (
+                    device_ms / execution.value * (execution.low if sign < 0 else execution.high)
+                )
         else:
             widths = log_width, common_width, calibrated_with > 0
             end_ms = _of_layers(sign, device_ms, parts.layers, *widths)
@@ -62,7 +64,9 @@ def bound(
         host_ms = costs.host_ms
         if not math.isnan(host_ms) and not math.isnan(end_ms):
             if costs.host_dispatch_source == DISPATCH_OF_LAYERS:
-                fast_ms, slow_ms = (each * costs.kernels / US_PER_MS for each in USUAL_DISPATCH_US)
+                fast_ms, slow_ms = (
+                    dispatch_us * costs.kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US
+                )
                 host_ms = min(host_ms / 2, fast_ms) if sign < 0 else max(2 * host_ms, slow_ms)
             end_ms = max(end_ms, total.total_ms - total.phases.execution_ms + host_ms)
         ends_ms.append(end_ms)
@@ -102,5 +106,5 @@ def _of_layers(
         # Runs of networks with estimated layers have told how far off such layers are.
         if not layer.in_range and not (calibrated and layer.estimated)
     ]
-    # `not each <= 0` includes NaN.
-    return total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
+    # `not extra_ms <= 0` includes NaN.
+    return total_ms * ratio + sign * sum(extra_ms for extra_ms in wider_ms if not extra_ms <= 0)

@@ -53,28 +53,28 @@ def list_devices(bundle: str | Path | None = None) -> list[KnownDevice]:
 
     Examples
     --------
-    >>> [each.name for each in resperf.list_devices() if each.bundles]  # doctest: +SKIP
+    >>> [device.name for device in resperf.list_devices() if device.bundles]  # doctest: +SKIP
     ['cpu', '1080ti', 'v100', ...]
     """
     parts, _ = find_bundles(bundle_place(bundle), alone=True)
     return [
         KnownDevice(
             device,
-            tuple(dict.fromkeys(offer.framework for offer in found)),
-            tuple(dict.fromkeys(o.part.path.name for o in found if o.part and not o.unseen)),
+            tuple(dict.fromkeys(offer.framework for offer in answers)),
+            tuple(dict.fromkeys(o.part.path.name for o in answers if o.part and not o.unseen)),
         )
-        for device, found in _answers(parts).items()
+        for device, answers in _answers(parts).items()
     ]
 
 
 def _answers(parts: Sequence[Bundle]) -> dict[str, list[Offer]]:
     """Return device -> offers of its own times, else of what answers if no more is asked for."""
-    found: dict[str, list[Offer]] = {}
+    answers: dict[str, list[Offer]] = {}
     for offer in own_offers(parts):
-        found.setdefault(offer.device, []).append(offer)
+        answers.setdefault(offer.device, []).append(offer)
     for device in dict.fromkeys(offer.device for offer in sheet_offers()):
-        found[device] = found.get(device) or _by_default(parts, device)
-    return found
+        answers[device] = answers.get(device) or _by_default(parts, device)
+    return answers
 
 
 def _by_default(parts: Sequence[Bundle], device: str) -> list[Offer]:
@@ -82,7 +82,7 @@ def _by_default(parts: Sequence[Bundle], device: str) -> list[Offer]:
     first = first_fitting(Query(), groups) or groups[0][0]
     group = next(group for group in groups if first in group)
     answers = (first.framework, first.part)
-    return [each for each in group if (each.framework, each.part) == answers]
+    return [offer for offer in group if (offer.framework, offer.part) == answers]
 
 
 def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
         but the device is asked for.
     """
     groups: dict[tuple[Any, ...], list[Offer]] = {}
-    for device, found in _answers(parts).items():
-        for offer in found:
+    for device, answers in _answers(parts).items():
+        for offer in answers:
             if not lacked_type(offer.setting.precision, accelerator(device)):
                 key = (device, id(offer.part), offer.rests_on)
                 groups.setdefault(key, []).append(offer)
@@ -136,7 +136,7 @@ def _row(group: Sequence[Offer]) -> dict[str, Any]:
         "network_quantities": list(part.network_quantities),
         "estimates": list(part.estimates),
         "size_bytes": part.size_bytes,
-        "settings": [each.to_json() for each in part.settings],
-        "platforms": [each.to_json() for each in part.platforms],
+        "settings": [setting.to_json() for setting in part.settings],
+        "platforms": [platform.to_json() for platform in part.platforms],
         "provenance": part.provenance,
     }

@@ -57,17 +57,19 @@ def layer_times(
     unique = dict(zip(keys, pairs, strict=True))
     chosen, given = zip(*unique.values(), strict=True) if unique else ((), ())
     times = bundle.predict(chosen, quantity, given)
-    columns = (each.tolist() for each in (times.ms, times.in_range, times.low_ms, times.high_ms))
+    columns = (
+        column.tolist() for column in (times.ms, times.in_range, times.low_ms, times.high_ms)
+    )
     rows = map(Time, *columns, times.reason)
     by_key = dict(zip(unique, rows, strict=True))
     return [by_key[key] for key in keys]
 
 
-Known = Mapping[str, tuple[Time, float]]
+TimesByKey = Mapping[str, tuple[Time, float]]
 """Key of a lowered layer -> its execution, and the share of it in which the device works."""
 
 
-def known_layers(bundle: Bundle, layers: Sequence[Layer]) -> Known:
+def times_by_key(bundle: Bundle, layers: Sequence[Layer]) -> TimesByKey:
     """Predict the execution of lowered layers of one or many networks, each distinct one once."""
     distinct = {layer.key: layer for layer in layers}
     chosen = [*distinct.values()]
@@ -154,21 +156,21 @@ def predict_layers(
     bundle = bundle.without_session()
     given = optimizers or [""] * len(layers)
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
-    found = layer_times(bundle, lowered, bundle.layer_quantity, given)
+    predicted = layer_times(bundle, lowered, bundle.layer_quantity, given)
     limits = limits_of(bundle)
     times = [
         # What a training step takes beside its passes is not known from a data sheet.
         time if optimizer else priced(time, layer, limits)
-        for time, layer, optimizer in zip(found, lowered, given, strict=True)
+        for time, layer, optimizer in zip(predicted, lowered, given, strict=True)
     ]
     return [
         layer_prediction(
             bundle,
             layer,
             time,
-            name=f"{written_kind(layer.kind, optimizer)}_{place}",
+            name=f"{written_kind(layer.kind, optimizer)}_{index}",
             phase=QUANTITIES[bundle.own_quantity(written_kind(layer.kind, optimizer))].stem,
             optimizer=optimizer,
         )
-        for place, (layer, time, optimizer) in enumerate(zip(lowered, times, given, strict=True))
+        for index, (layer, time, optimizer) in enumerate(zip(lowered, times, given, strict=True))
     ]

@@ -17,7 +17,7 @@ from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import METHOD, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.interval import bound
-from resperf.prediction.layers import Known, known_layers
+from resperf.prediction.layers import TimesByKey, times_by_key
 from resperf.prediction.overheads import overheads
 from resperf.prediction.result import (
     EXECUTING,
@@ -128,10 +128,10 @@ def predict_networks(
     UnsupportedError
         As `predict_network`.
     """
-    quantities = [whole_quantities(each, bundle) if whole else {} for each in networks]
+    quantities = [whole_quantities(network, bundle) if whole else {} for network in networks]
     # The bundle's own setting may name a session.
     bundle = bundle if in_session else bundle.without_session()
-    as_a_whole = [bool(found) and not bundle.kinds for found in quantities]
+    as_a_whole = [bool(own_quantities) and not bundle.kinds for own_quantities in quantities]
     if custom_ms and any(as_a_whole):
         raise UnsupportedError(
             f"{bundle.path} predicts networks as a whole, without single operators: leave out "
@@ -140,24 +140,24 @@ def predict_networks(
     if not all(as_a_whole):
         _refuse_unusable(bundle)
     lowered = [
-        None if is_whole and EXECUTION not in found
+        None if is_whole and EXECUTION not in own_quantities
         else lower(network, bundle.setting, bundle.platform)
-        for network, found, is_whole in zip(networks, quantities, as_a_whole, strict=True)
+        for network, own_quantities, is_whole in zip(networks, quantities, as_a_whole, strict=True)
     ]  # fmt: skip
     layers = [
         node.layer
-        for each, is_whole in zip(lowered, as_a_whole, strict=True)
-        for node in (each.nodes if each is not None and not is_whole else ())
+        for graph, is_whole in zip(lowered, as_a_whole, strict=True)
+        for node in (graph.nodes if graph is not None and not is_whole else ())
         if node.layer is not None
     ]
-    known = known_layers(bundle, layers) if layers else {}
+    times = times_by_key(bundle, layers) if layers else {}
     return [
         _prediction(
-            network, each, bundle, found, known, Remarks(notes=notes, advice=advice),
+            network, graph, bundle, own_quantities, times, Remarks(notes=notes, advice=advice),
             CustomTimes(network, custom_ms) if custom_ms else None, strict, threads,
             host_dispatch_us,
         )
-        for network, each, found in zip(networks, lowered, quantities, strict=True)
+        for network, graph, own_quantities in zip(networks, lowered, quantities, strict=True)
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _prediction(
     lowered: LoweredNetwork | None,
     bundle: Bundle,
     quantities: Mapping[str, QuantityPrediction],
-    known: Known,
+    times: TimesByKey,
     remarks: Remarks,
     custom: CustomTimes | None,
     strict: Strict,
@@ -181,7 +181,7 @@ def _prediction(
         parts = time_as_a_whole(network, lowered, bundle, quantities, host_dispatch_us)
     else:
         rule = RULE_OF_METHOD.get(bundle.method, THREE_PHASE)
-        parts = time(network, lowered, bundle, known, quantities, custom, estimate=estimate)
+        parts = time(network, lowered, bundle, times, quantities, custom, estimate=estimate)
         own_widths, corrected = widths(bundle, lowered, parts.layers), ()
         # A framework that was asked lowers as its version here does, and notes what differs.
         versions = lowered.method == "rules"
@@ -221,11 +221,11 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     lowered = lower(network, bundle.setting, bundle.platform)
     isolated = bundle.isolated()
     layers = [node.layer for node in lowered.nodes if node.layer is not None]
-    known = known_layers(isolated, layers)
-    alone = time(network, lowered, isolated, known, {}, None, alone=True)
+    times = times_by_key(isolated, layers)
+    alone = time(network, lowered, isolated, times, {}, None, alone=True)
     alone_ms, placed_ms = (
-        sum(layer.execution_ms for layer in each.layers if layer.phase == EXECUTING)
-        for each in (alone, prediction.parts)
+        sum(layer.execution_ms for layer in parts.layers if layer.phase == EXECUTING)
+        for parts in (alone, prediction.parts)
     )
     parts = replace(prediction.parts, layers=alone.layers)
     costs = prediction.overheads
@@ -272,7 +272,9 @@ def _refuse_incomplete(
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in costs.out_of_range]
     outside += [f"{name}: {parts.extrapolated}"] if parts.extrapolated else []
     if skipped:
-        named = _first([f"{each.name} ({each.op}): {each.reason}" for each in skipped])
+        named = _first(
+            [f"{operator.name} ({operator.op}): {operator.reason}" for operator in skipped]
+        )
         raise UnsupportedError(
             f"{name}: {len(skipped)} operators have no predictor for {target}: {named}; without "
             "strict the total leaves them out"
@@ -285,6 +287,6 @@ def _refuse_incomplete(
         )
 
 
-def _first(found: Sequence[str]) -> str:
-    rest = len(found) - SHOWN_IN_ERROR
-    return "; ".join(found[:SHOWN_IN_ERROR]) + (f"; and {rest} more" if rest > 0 else "")
+def _first(texts: Sequence[str]) -> str:
+    rest = len(texts) - SHOWN_IN_ERROR
+    return "; ".join(texts[:SHOWN_IN_ERROR]) + (f"; and {rest} more" if rest > 0 else "")

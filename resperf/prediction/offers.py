@@ -101,9 +101,9 @@ def offers(parts: Sequence[Bundle], device: str | None = None) -> Iterator[list[
         Of this device alone, or of the first one of a bundle with this name.
     """
     for of_bundles in (own_offers, _of_unseen):
-        found = list(of_bundles(parts, device))
-        yield found
-        yield list(_fallbacks(found))
+        group = list(of_bundles(parts, device))
+        yield group
+        yield list(_fallbacks(group))
     yield list(sheet_offers(device))
 
 
@@ -115,8 +115,8 @@ def own_offers(parts: Iterable[Bundle], device: str | None = None) -> Iterator[O
                 yield Offer(name, setting, platform, part)
 
 
-def _fallbacks(found: Iterable[Offer]) -> Iterator[Offer]:
-    for offer in found:
+def _fallbacks(group: Iterable[Offer]) -> Iterator[Offer]:
+    for offer in group:
         assert offer.part is not None
         for precision, taken in offer.part.fallbacks.items():
             if offer.setting.precision == taken:
@@ -163,7 +163,11 @@ def estimated_precisions(row: Target) -> tuple[str, ...]:
 
     They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
     """
-    return tuple(each for each in row.precisions if each in (PLAIN_PRECISIONS[1], *PEAK_NEEDED))
+    return tuple(
+        precision
+        for precision in row.precisions
+        if precision in (PLAIN_PRECISIONS[1], *PEAK_NEEDED)
+    )
 
 
 def accelerator(device: str | None) -> DeviceFacts | None:
@@ -174,5 +178,5 @@ def accelerator(device: str | None) -> DeviceFacts | None:
 
 def accelerators(device: str | None = None) -> list[DeviceFacts]:
     """Return the facts of all known accelerators, or of one."""
-    known = map(accelerator, devices() if device is None else (device,))
-    return [facts for facts in known if facts is not None]
+    all_facts = map(accelerator, devices() if device is None else (device,))
+    return [facts for facts in all_facts if facts is not None]

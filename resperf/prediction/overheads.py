@@ -66,7 +66,7 @@ def overheads(
     if lowered is None:
         return Overheads(outer_ms=dict.fromkeys(OUTER_PHASES, (math.nan,)), **host)
     added = estimated_copies(sheet_facts(bundle)) if estimate else {}
-    added = {name: each for name, each in added.items() if name not in bundle.transfers}
+    added = {name: copies for name, copies in added.items() if name not in bundle.transfers}
     transfers = {**bundle.transfers, **added}
     estimates = {*bundle.estimates, *(QUANTITIES[name].stem for name in added)}
     inside: dict[str, Any] = {}
@@ -146,16 +146,16 @@ def _copies(bundle: Bundle, lowered: LoweredNetwork, transfers: Mapping[str, Tra
     ):
         sizes = [tensor_bytes(tensor) for tensor in tensors]
         copies = transfers.get(f"{phase}_ms")
-        known = [math.nan] * len(sizes) if copies is None else copies.predict(sizes).tolist()
+        times_ms = [math.nan] * len(sizes) if copies is None else copies.predict(sizes).tolist()
         reasons = {
             tensor.name: "the size of its values is not known"
             if math.isnan(size)
             else f"the bundle has no predictor for {phase} transfers{why}"
-            for tensor, size, time_ms in zip(tensors, sizes, known, strict=True)
+            for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
             if math.isnan(time_ms)
         } | dict.fromkeys(unsized, "its shape is not known")
         skipped += [_no_operator(name, "transfer", reason) for name, reason in reasons.items()]
-        outer_ms[phase] = [*known, *(math.nan for _ in unsized)]
+        outer_ms[phase] = [*times_ms, *(math.nan for _ in unsized)]
     return outer_ms, skipped
 
 

@@ -66,8 +66,8 @@ def read(
         If a dimension is not known or does not fit.
     """
     given = [*batch] if isinstance(batch, Iterable) and is_several(batch) else [batch]
-    batches = [None if each is None else integer(each, "batch") for each in given]
-    known = {
+    batches = [None if size is None else integer(size, "batch") for size in given]
+    integer_shapes = {
         name: tuple(integer(dim, f"a dimension of {name!r},") for dim in shape)
         for name, shape in (shapes or {}).items()
     }
@@ -76,8 +76,8 @@ def read(
     else:
         content = bytes(network) if isinstance(network, bytearray | memoryview) else network
         read_at = partial(read_given_network, content)
-    found = [read_at(batch=each, shapes=known, assume=assume) for each in batches]
-    return found if block is None else [block_of(each, block) for each in found]
+    networks = [read_at(batch=size, shapes=integer_shapes, assume=assume) for size in batches]
+    return networks if block is None else [block_of(whole, block) for whole in networks]
 
 
 def _read_file(

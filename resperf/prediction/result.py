@@ -33,8 +33,8 @@ DISPATCH_GIVEN, DISPATCH_OF_LAYERS = "given", "layers"
 
 def known_sum(times_ms: Sequence[float]) -> float:
     """Add up the known times; NaN if there are only unknown ones."""
-    known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
-    return float(sum(known)) if known or not times_ms else math.nan
+    valid_ms = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
+    return float(sum(valid_ms)) if valid_ms or not times_ms else math.nan
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ class LayerPrediction(Record):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        found = {**super().to_json(), "below_bound": self.below_bound}
-        del found["from_limits"]
+        values = {**super().to_json(), "below_bound": self.below_bound}
+        del values["from_limits"]
         if self.phase == quantity(WHOLE_CALL).stem:
-            found |= {"execution_ms": None, WHOLE_CALL: found["execution_ms"]}
-        return found
+            values |= {"execution_ms": None, WHOLE_CALL: values["execution_ms"]}
+        return values
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class Parts:
 
     def quantity(self, name: str) -> QuantityPrediction | None:
         """Return a quantity that was predicted for the network as a whole; None if it was not."""
-        return next((each for each in self.quantities if each.name == name), None)
+        return next((prediction for prediction in self.quantities if prediction.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -474,13 +474,13 @@ class Prediction:
     def __str__(self) -> str:
         """One line: what was predicted, the total in ms, and its 90% interval if it is known."""
         if math.isnan(self.total_ms):
-            found = "total unknown"
+            total = "total unknown"
         else:
-            found = f"{format_ms(self.total_ms)} ms"
+            total = f"{format_ms(self.total_ms)} ms"
             if not math.isnan(self.low_ms):
-                found += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
+                total += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
         left_out = "" if self.complete else ", incomplete"
-        return f"{self.subject.title}: {found}{left_out}"
+        return f"{self.subject.title}: {total}{left_out}"
 
     def to_dataframe(self) -> DataFrame:
         """Return the layers as a table, in the order they run.
@@ -497,7 +497,7 @@ class Prediction:
             If pandas is not installed.
         """
         pandas = require("pandas", "pandas")
-        names = [each.name for each in dataclasses.fields(LayerPrediction)]
+        names = [column.name for column in dataclasses.fields(LayerPrediction)]
         names.remove("from_limits")
         rows = [[getattr(layer, name) for name in names] for layer in self.layers]
         table: DataFrame = pandas.DataFrame(rows, columns=names)
@@ -544,10 +544,10 @@ class Prediction:
         shares = {}
         for name in ("macs", "moved_bytes"):
             inside = sum(getattr(layer, name) for layer in self.layers)
-            left_out = [getattr(each, name) for each in self.skipped]
-            whole = inside + sum(each for each in left_out if not math.isnan(each))
+            left_out = [getattr(operator, name) for operator in self.skipped]
+            whole = inside + sum(work for work in left_out if not math.isnan(work))
             shares[name] = inside / whole if whole else math.nan
-        unsized = sum(math.isnan(each.macs + each.moved_bytes) for each in self.skipped)
+        unsized = sum(math.isnan(operator.macs + operator.moved_bytes) for operator in self.skipped)
         return Covered(**shares, unsized=unsized)
 
     @property
@@ -628,13 +628,13 @@ class Prediction:
             "origins": origins, "estimated_ms": origins["estimated_ms"], "complete": self.complete,
             "lower_bound_ms": self.lower_bound_ms, "coverage": self.coverage,
         }  # fmt: skip
-        for each in vars(self).values():
-            values |= vars(each)
+        for part in vars(self).values():
+            values |= vars(part)
         values |= {
             "skipped": self.skipped,
-            "quantities": {each.name: each for each in self.parts.quantities},
+            "quantities": {prediction.name: prediction for prediction in self.parts.quantities},
             "missing_costs": [
-                {"name": each.name, "reason": each.reason} for each in self.overheads.missing_costs
+                {"name": cost.name, "reason": cost.reason} for cost in self.overheads.missing_costs
             ],
             "calibrated_by": self.remarks.calibrated_by and self.remarks.calibrated_by.summary(),
         }

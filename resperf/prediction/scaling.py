@@ -120,7 +120,7 @@ class Scaling(Record):
                 {
                     "batch": batch,
                     "turning_point": self.turning_point(batch),
-                    "points": [each.to_json() for each in points],
+                    "points": [point.to_json() for point in points],
                 }
                 for batch, points in series.items()
             ],
@@ -199,12 +199,12 @@ def scaling(
         if connected is not None and count > 1:
             times = [_exchanging(time, size_bytes, connected, count) for time in times]
         for (batch, points), subject, time in zip(series.items(), own, times, strict=True):
-            each = shared[batch, count]
-            per_s = each * count / time.value * MS_PER_S
+            size = shared[batch, count]
+            per_s = size * count / time.value * MS_PER_S
             account = predictor.account(subject, bundle.setting, where)
             points.append(
                 Scaled(
-                    each, count, time.value, time.low, time.high, per_s,
+                    size, count, time.value, time.low, time.high, per_s,
                     math.nan if images is None else images / per_s,
                     account.extrapolated if account is not None else "",
                 )
@@ -266,5 +266,5 @@ def _exchanging(
 
 def _parts(connected: Topology, counts: Sequence[int]) -> tuple[str, ...]:
     """Name the parts of times on several devices."""
-    found = [connected.all_reduce(count, 0.0)[1] for count in counts if count > 1]
-    return ("a step on one device", *dict.fromkeys(found))
+    exchanges = [connected.all_reduce(count, 0.0)[1] for count in counts if count > 1]
+    return ("a step on one device", *dict.fromkeys(exchanges))

@@ -55,22 +55,25 @@ class SumOfLayers(Predictor):
         part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
         if part.many_settings:
             part = part.for_device(platform, setting)
-        found = [
+        predictions = [
             predict_network(network, part, whole=False, in_session=True)
             for network in cast("Sequence[Network]", subjects)
         ]
         self.notes_ = tuple(
-            f"{each.subject.network}: its total leaves out {len(each.skipped)} operators and "
-            f"{len(each.overheads.missing_costs)} costs that the bundle does not predict"
-            for each in found
-            if not each.complete
+            f"{prediction.subject.network}: its total leaves out {len(prediction.skipped)} "
+            f"operators and {len(prediction.overheads.missing_costs)} costs that the bundle does "
+            "not predict"
+            for prediction in predictions
+            if not prediction.complete
         )
         rows: dict[str, list[tuple[float, float, float]]] = {}
-        for each in found:
+        for prediction in predictions:
             unknown = (math.nan, math.nan)
-            values = {name: (getattr(each.phases, name), *unknown) for name in PHASES}
-            values["latency_ms"] = each.total_ms, each.low_ms, each.high_ms
-            values |= {one.name: (one.value, one.low, one.high) for one in each.parts.quantities}
+            values = {name: (getattr(prediction.phases, name), *unknown) for name in PHASES}
+            values["latency_ms"] = prediction.total_ms, prediction.low_ms, prediction.high_ms
+            values |= {
+                one.name: (one.value, one.low, one.high) for one in prediction.parts.quantities
+            }
             for name, value in values.items():
                 rows.setdefault(name, []).append(value)
         return {name: Estimate(*np.array(values, dtype=float).T) for name, values in rows.items()}

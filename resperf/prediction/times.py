@@ -16,8 +16,8 @@ from resperf.prediction.composition import composable, composed
 from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import Limits, limits_of
 from resperf.prediction.layers import (
-    Known,
     Time,
+    TimesByKey,
     layer_prediction,
     layer_times,
     priced,
@@ -42,7 +42,7 @@ def time(
     network: Network,
     lowered: LoweredNetwork,
     bundle: Bundle,
-    known: Known,
+    times: TimesByKey,
     quantities: Mapping[str, QuantityPrediction],
     custom: CustomTimes | None,
     *,
@@ -56,7 +56,7 @@ def time(
     network : Network
     lowered : LoweredNetwork
     bundle : Bundle
-    known : Known
+    times : TimesByKey
         Times of its layers by themselves.
     quantities : mapping of str to QuantityPrediction
         What predictors of whole networks say.
@@ -71,11 +71,11 @@ def time(
     alone = alone or bundle.method in RULE_OF_METHOD
     limits: Limits = limits_of(bundle) if estimate else lambda: None
     with_layer = [node.layer for node in lowered.nodes if node.layer is not None]
-    isolated = [known[layer.key][0] for layer in with_layer]
+    isolated = [times[layer.key][0] for layer in with_layer]
     shares, extra_ms = [1.0] * len(isolated), [0.0] * len(isolated)
     if not alone:
-        shares = [known[layer.key][1] for layer in with_layer]
-        extra_ms = extra_weights_ms(lowered, bundle, [each.ms for each in isolated])
+        shares = [times[layer.key][1] for layer in with_layer]
+        extra_ms = extra_weights_ms(lowered, bundle, [layer_time.ms for layer_time in isolated])
     predicted = iter(zip(isolated, extra_ms, shares, strict=True))
     layers: list[LayerPrediction] = []
     skipped: list[Skipped] = []
@@ -111,7 +111,7 @@ def time(
         tuple({**_other_quantities(with_layer, bundle), **quantities}.values()),
         warnings=(
             *lowered.notes,
-            *_layer_warnings([each for each in layers if each.kind in bundle.kinds]),
+            *_layer_warnings([layer for layer in layers if layer.kind in bundle.kinds]),
         ),
     )
 
@@ -130,8 +130,8 @@ def _in_network(
     if node.role == EXECUTING:
         factor *= network_factor(bundle, group_of(layer))
     ms, low_ms, high_ms = (
-        factor * (max(each + more_ms, LEAST_SHARE * each) if more_ms else each)
-        for each in (isolated.ms, isolated.low_ms, isolated.high_ms)
+        factor * (max(time_ms + more_ms, LEAST_SHARE * time_ms) if more_ms else time_ms)
+        for time_ms in (isolated.ms, isolated.low_ms, isolated.high_ms)
     )
     inside = isolated._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
     return layer_prediction(
@@ -146,7 +146,7 @@ def _without_layer(
 
     An operator with several kernels counts once: its name is added to those `counted`.
     """
-    work = work_of(network, [each for each in node.sources if each not in counted])
+    work = work_of(network, [source for source in node.sources if source not in counted])
     counted.update(node.sources)
     facts = None if math.isnan(work.macs + work.moved_bytes) else limits()
     if facts is None:
@@ -174,36 +174,36 @@ def _without_layer(
 
 def _other_quantities(layers: Sequence[Layer], bundle: Bundle) -> dict[str, QuantityPrediction]:
     """Compose quantities other than the three phases from predictors of layers."""
-    known = [name for name in bundle.layer_quantities if name not in PHASES]
-    found: dict[str, QuantityPrediction] = {}
-    if not known:
-        return found
-    times = {name: layer_times(bundle, layers, name) for name in known}
+    names = [name for name in bundle.layer_quantities if name not in PHASES]
+    quantities: dict[str, QuantityPrediction] = {}
+    if not names:
+        return quantities
+    times = {name: layer_times(bundle, layers, name) for name in names}
     for name, row in QUANTITIES.items():
-        if Level.NETWORK in row.levels and composable(name, known):
+        if Level.NETWORK in row.levels and composable(name, names):
             value, low, high = (
-                composed(name, {part: [getattr(t, end) for t in times[part]] for part in known})
+                composed(name, {part: [getattr(t, end) for t in times[part]] for part in names})
                 for end in ("ms", "low_ms", "high_ms")
             )
-            found[name] = QuantityPrediction(
+            quantities[name] = QuantityPrediction(
                 name, value, low, high, "sum_of_layers", bundle.setting.mode
             )
-    return found
+    return quantities
 
 
 def _layer_warnings(layers: Sequence[LayerPrediction]) -> Iterator[str]:
     """Count the layers outside the trained range and those below their bounds."""
-    found = {
+    groups = {
         "outside the trained range": [
-            f"{each.name} ({each.reason})" for each in layers if not each.in_range
+            f"{layer.name} ({layer.reason})" for layer in layers if not layer.in_range
         ],
         "predicted faster than the device's peak": [
-            f"{each.name} ({each.execution_ms:.3g} ms, at least {each.lower_bound_ms:.3g} ms)"
-            for each in layers
-            if each.below_bound
+            f"{layer.name} ({layer.execution_ms:.3g} ms, at least {layer.lower_bound_ms:.3g} ms)"
+            for layer in layers
+            if layer.below_bound
         ],
     }
-    for what, named in found.items():
+    for what, named in groups.items():
         if named:
             counted = f"{len(named)} of {len(layers)} layers are {what}"
             yield Message(f"{counted}, first {named[0]}", counted)

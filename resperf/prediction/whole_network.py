@@ -37,7 +37,7 @@ def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPred
     What only rows of training steps taught is of that mode, beside the quantities of a run. Where
     training steps are asked for, there are only their quantities.
     """
-    found: dict[str, QuantityPrediction] = {}
+    quantities: dict[str, QuantityPrediction] = {}
     names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
     for name in names:
         is_run = bundle.setting.mode is Mode.INFERENCE
@@ -46,7 +46,7 @@ def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPred
                 continue
             try:
                 part = bundle.answering(NETWORK, name, setting, bundle.platform)
-                (found[name],) = time_quantity([network], name, part, setting, bundle.platform)
+                (quantities[name],) = time_quantity([network], name, part, setting, bundle.platform)
             except BundleError:
                 # Its part has another framework or mode.
                 continue
@@ -55,15 +55,15 @@ def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPred
                     raise
                 continue
             break
-    return found
+    return quantities
 
 
 def time_quantity(
     subjects: Sequence[Any], name: str, part: Bundle, setting: Setting, platform: Platform
 ) -> list[QuantityPrediction]:
     """Predict a quantity of networks, or of what stands for them (`Bundle.at_batches`)."""
-    found = part.predict_networks(subjects, setting, platform, name)[name]
-    rows = zip(found.values.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+    estimate = part.predict_networks(subjects, setting, platform, name)[name]
+    rows = zip(estimate.values.tolist(), estimate.low.tolist(), estimate.high.tolist(), strict=True)
     method = part.method_of(NETWORK, name)
     return [QuantityPrediction(name, *row, method, setting.mode) for row in rows]
 
@@ -95,7 +95,7 @@ def time_as_a_whole(
     network: Network,
     lowered: LoweredNetwork | None,
     bundle: Bundle,
-    found: Mapping[str, QuantityPrediction],
+    predicted: Mapping[str, QuantityPrediction],
     host_dispatch_us: float = math.nan,
 ) -> Parts:
     """Return what is known of a network whose layers are not predicted.
@@ -106,16 +106,16 @@ def time_as_a_whole(
     lowered : LoweredNetwork or None
         None if its execution is not among the quantities.
     bundle : Bundle
-    found : mapping of str to QuantityPrediction
+    predicted : mapping of str to QuantityPrediction
         By quantity.
     host_dispatch_us : float
         NaN if not known.
     """
-    quantities = tuple(found.values())
+    quantities = tuple(predicted.values())
     if lowered is None:
         return Parts(times_ms={EXECUTING: (math.nan,)}, quantities=quantities)
     parts = Parts(
-        times_ms={EXECUTING: (found[EXECUTION].value,)},
+        times_ms={EXECUTING: (predicted[EXECUTION].value,)},
         nodes=lowered.nodes,
         lowering=lowered.method,
         quantities=quantities,
@@ -139,7 +139,7 @@ def time_as_a_whole(
     is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
     if is_host or not math.isnan(host_dispatch_us):
         return parts
-    return _with_unknown_dispatch(parts, found[EXECUTION].value)
+    return _with_unknown_dispatch(parts, predicted[EXECUTION].value)
 
 
 def _custom(network: Network) -> Iterator[Skipped]:
@@ -161,7 +161,7 @@ def _with_unknown_dispatch(parts: Parts, execution_ms: float) -> Parts:
     The data contains the dispatch of its hosts, so that this concerns shorter times only.
     """
     kernels = sum(node.role != "view" for node in parts.nodes)
-    low_ms, high_ms = (each * kernels / US_PER_MS for each in USUAL_DISPATCH_US)
+    low_ms, high_ms = (dispatch_us * kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US)
     if not parts.extrapolated and high_ms <= execution_ms:
         return parts
     warning = (
@@ -170,9 +170,9 @@ def _with_unknown_dispatch(parts: Parts, execution_ms: float) -> Parts:
         f"take {low_ms:.3g} to {high_ms:.3g} ms"
     )
     quantities = tuple(
-        replace(each, high=max(each.high, high_ms))
-        if each.name == EXECUTION and parts.extrapolated
-        else each
-        for each in parts.quantities
+        replace(quantity, high=max(quantity.high, high_ms))
+        if quantity.name == EXECUTION and parts.extrapolated
+        else quantity
+        for quantity in parts.quantities
     )
     return replace(parts, quantities=quantities, warnings=(*parts.warnings, warning))

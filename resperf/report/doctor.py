@@ -14,13 +14,16 @@ from resperf.workflows.doctor import Examination, Framework, Gpu, Host
 UNKNOWN = "unknown"
 
 
-def doctor_text(found: Examination) -> str:
+def doctor_text(examination: Examination) -> str:
     """Lay out an examination: devices, frameworks, targets, advice."""
-    parts = ["devices", _devices(found), "frameworks", _frameworks(found), "targets"]
+    parts = ["devices", _devices(examination), "frameworks", _frameworks(examination), "targets"]
     headings = ("target", "can be measured", "why", "what to install")
-    rows = [[each.target, each.measurable, each.why, each.install] for each in found.targets]
+    rows = [
+        [target.target, target.measurable, target.why, target.install]
+        for target in examination.targets
+    ]
     parts.append(table(headings, rows, text=headings))
-    parts += ["what you could improve", "\n".join(found.advice) or "nothing was found"]
+    parts += ["what you could improve", "\n".join(examination.advice) or "nothing was found"]
     titled = zip(parts[::2], parts[1::2], strict=True)
     return "\n\n".join(f"{title}\n{_indented(text)}" for title, text in titled)
 
@@ -29,12 +32,12 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 
 
-def _devices(found: Examination) -> str:
-    lines = [f"cpu: {_host(found.host)}"]
-    lines += [f"{gpu.word}: {_gpu(gpu)}" for gpu in found.gpus]
-    if found.no_gpu:
-        lines.append(f"cuda: {found.no_gpu}")
-    for folder in found.host.folders:
+def _devices(examination: Examination) -> str:
+    lines = [f"cpu: {_host(examination.host)}"]
+    lines += [f"{gpu.word}: {_gpu(gpu)}" for gpu in examination.gpus]
+    if examination.no_gpu:
+        lines.append(f"cuda: {examination.no_gpu}")
+    for folder in examination.host.folders:
         free = UNKNOWN if folder.free_bytes is None else format_bytes(folder.free_bytes)
         state = f"{free} free" if folder.writable else "cannot be written"
         lines.append(f"{folder.what}: {folder.path} ({state})")
@@ -68,19 +71,23 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-def _frameworks(found: Examination) -> str:
-    return "\n".join(f"{each.name}: {_framework(each)}" for each in found.frameworks)
+def _frameworks(examination: Examination) -> str:
+    return "\n".join(
+        f"{framework.name}: {_framework(framework)}" for framework in examination.frameworks
+    )
 
 
-def _framework(each: Framework) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in each.packages.items())
-    if each.facts is None:
+def _framework(framework: Framework) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in framework.packages.items())
+    if framework.facts is None:
         return (
-            (each.problem and f"{packages}: {each.problem}") or packages or "no package installed"
+            (framework.problem and f"{packages}: {framework.problem}")
+            or packages
+            or "no package installed"
         )
-    says = [f"devices {', '.join(each.facts.devices) or 'none'}"]
-    says += [f"built for CUDA {each.facts.cuda}"] * bool(each.facts.cuda)
-    return "; ".join((packages, *says, *each.facts.notes))
+    says = [f"devices {', '.join(framework.facts.devices) or 'none'}"]
+    says += [f"built for CUDA {framework.facts.cuda}"] * bool(framework.facts.cuda)
+    return "; ".join((packages, *says, *framework.facts.notes))
 
 
 def finding_line(finding: Finding) -> str:
@@ -92,18 +99,18 @@ def finding_line(finding: Finding) -> str:
     )
 
 
-def conformance_text(found: Conformance) -> str:
+def conformance_text(conformance: Conformance) -> str:
     """Count the verdicts of each rule, and list what failed or is doubtful."""
-    counts = Counter((each.rule, each.verdict) for each in found.findings)
+    counts = Counter((finding.rule, finding.verdict) for finding in conformance.findings)
     headings = ("rule", *Verdict, "what")
     rows = [
-        [rule, *(str(counts[rule, each] or "") for each in Verdict), what]
+        [rule, *(str(counts[rule, verdict] or "") for verdict in Verdict), what]
         for rule, what in RULES.items()
     ]
     text = table(headings, rows, text=("rule", "what"))
-    refused = [each for each in found.of(Verdict.REFUSED) if each.rule == "building"]
-    lines = [finding_line(each) for each in found.of(Verdict.FAILED, Verdict.DOUBTFUL)]
+    refused = [finding for finding in conformance.of(Verdict.REFUSED) if finding.rule == "building"]
+    lines = [finding_line(finding) for finding in conformance.of(Verdict.FAILED, Verdict.DOUBTFUL)]
     if refused:
-        lines.append(f"kinds that are refused: {', '.join(each.subject for each in refused)}")
-    ends = "keeps the contract" if found.conforms else "does not keep the contract"
-    return "\n\n".join(filter(None, (text, "\n".join(lines), f"{found.target} {ends}")))
+        lines.append(f"kinds that are refused: {', '.join(finding.subject for finding in refused)}")
+    ends = "keeps the contract" if conformance.conforms else "does not keep the contract"
+    return "\n\n".join(filter(None, (text, "\n".join(lines), f"{conformance.target} {ends}")))

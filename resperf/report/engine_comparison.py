@@ -67,8 +67,8 @@ class EngineComparison:
             )
             for name in PHASES
         ]  # fmt: skip
-        of_execution = [each for each in mine.layers if each.phase == "execution"]
-        layers_ms = sum(each.execution_ms for each in of_execution) if mine.layers else math.nan
+        of_execution = [layer for layer in mine.layers if layer.phase == "execution"]
+        layers_ms = sum(layer.execution_ms for layer in of_execution) if mine.layers else math.nan
         remark = "profiled layers do not overlap, and each carries its launch"
         return [*rows, ComparisonRow("    sum of layers", None, layers_ms, self.run.layers_ms,
                                      remark)]  # fmt: skip
@@ -77,20 +77,20 @@ class EngineComparison:
     def differences(self) -> list[str]:
         """What is not the same on both sides, one phrase each."""
         mine, setting, device = self.prediction.subject, self.run.setting, self.run.platform.device
-        found = []
+        phrases = []
         if mine.device != device:
-            found.append(f"predicted for {mine.device}, the engine ran on {device}")
+            phrases.append(f"predicted for {mine.device}, the engine ran on {device}")
         if mine.framework != setting.framework:
-            found.append(f"predicted for {mine.framework}, the engine is of {setting.framework}")
+            phrases.append(f"predicted for {mine.framework}, the engine is of {setting.framework}")
         if setting.precision not in ((mine.precision,) if mine.precision else PLAIN_PRECISIONS):
             own = mine.precision or "the network's own types"
-            found.append(f"predicted with {own}, the engine ran with {setting.precision}")
-        return found
+            phrases.append(f"predicted with {own}, the engine ran with {setting.precision}")
+        return phrases
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as plain JSON values, without the prediction."""
         setting = self.run.setting
-        found = {
+        values = {
             "engine": self.run.name,
             "device": self.run.platform.device,
             "framework": setting.framework,
@@ -101,12 +101,13 @@ class EngineComparison:
             "phases": {name: self.run.phases.get(name) for name in PHASES},
             "layers_ms": self.run.layers_ms,
             "layers": [asdict(row) | {"error": row.error} for row in self.layers],
-            "predicted_only": [each.name for each in self.predicted_only],
+            "predicted_only": [layer.name for layer in self.predicted_only],
             "engine_only": [
-                {"name": each.name, "type": each.type, "ms": each.ms} for each in self.engine_only
+                {"name": layer.name, "type": layer.type, "ms": layer.ms}
+                for layer in self.engine_only
             ],
         }
-        plain: dict[str, Any] = json_values(found)
+        plain: dict[str, Any] = json_values(values)
         return plain
 
 
@@ -126,20 +127,20 @@ def compare_with_engine(
             f"{prediction.subject.batch}; give --batch {run.batch}"
         )
     nodes, matched_by = nodes_of_layers(run.layers, network)
-    groups = _groups([frozenset(each.sources) for each in prediction.layers], nodes)
+    groups = _groups([frozenset(layer.sources) for layer in prediction.layers], nodes)
     rows = tuple(
         _row(
-            [prediction.layers[place] for place in sorted(group.mine)],
-            [run.layers[place] for place in sorted(group.theirs)],
+            [prediction.layers[index] for index in sorted(group.mine)],
+            [run.layers[index] for index in sorted(group.theirs)],
         )
         for group in groups
     )
-    mine = {place for group in groups for place in group.mine}
-    theirs = {place for group in groups for place in group.theirs}
+    mine = {index for group in groups for index in group.mine}
+    theirs = {index for group in groups for index in group.theirs}
     return EngineComparison(
         prediction, run, matched_by, rows,
-        tuple(each for place, each in enumerate(prediction.layers) if place not in mine),
-        tuple(each for place, each in enumerate(run.layers) if place not in theirs),
+        tuple(layer for index, layer in enumerate(prediction.layers) if index not in mine),
+        tuple(layer for index, layer in enumerate(run.layers) if index not in theirs),
     )  # fmt: skip
 
 
@@ -160,15 +161,15 @@ class _Group:
 def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> list[_Group]:
     """Join what shares nodes; return what both sides have, in the order of the second."""
     of_node: dict[str, _Group] = {}
-    alone = [_Group(set(nodes), mine=[place]) for place, nodes in enumerate(mine)]
-    alone += [_Group(set(nodes), theirs=[place]) for place, nodes in enumerate(theirs)]
+    alone = [_Group(set(nodes), mine=[index]) for index, nodes in enumerate(mine)]
+    alone += [_Group(set(nodes), theirs=[index]) for index, nodes in enumerate(theirs)]
     for group in alone:
         touched = {id(of_node[name]): of_node[name] for name in group.nodes if name in of_node}
         for other in touched.values():
             group.join(other)
         of_node |= dict.fromkeys(group.nodes, group)
-    found = {id(group): group for group in of_node.values() if group.mine and group.theirs}
-    return sorted(found.values(), key=lambda group: min(group.theirs))
+    matched = {id(group): group for group in of_node.values() if group.mine and group.theirs}
+    return sorted(matched.values(), key=lambda group: min(group.theirs))
 
 
 def _row(mine: Sequence[LayerPrediction], theirs: Sequence[EngineLayer]) -> ComparisonRow:
@@ -197,57 +198,57 @@ def _short(name: str) -> str:
     return f"{name[:half]}...{name[-half:]}"
 
 
-def engine_comparison_text(found: EngineComparison, *, every: bool = False) -> str:
+def engine_comparison_text(comparison: EngineComparison, *, every: bool = False) -> str:
     """Show a prediction beside an engine.
 
     Parameters
     ----------
-    found : EngineComparison
+    comparison : EngineComparison
     every : bool
         Show all layers, not only the slowest ones.
     """
-    setting, run = found.run.setting, found.run
+    setting, run = comparison.run.setting, comparison.run
     version = " ".join(filter(None, (setting.framework, setting.framework_version)))
     batch = "" if run.batch is None else f", batch {run.batch}"
     words = ", ".join(filter(None, (version, setting.precision)))
     title = (
-        f"{found.prediction.subject.title}: predicted\n"
+        f"{comparison.prediction.subject.title}: predicted\n"
         f"beside the engine {run.name}{batch}, on {run.platform.device} with {words}: measured"
     )
     parts = [
-        f"{title}\n{comparison_table(found.totals, title='')}",
-        notes_text(found.differences),
-        _layers_text(found, every),
-        order_agreement(found.layers),
+        f"{title}\n{comparison_table(comparison.totals, title='')}",
+        notes_text(comparison.differences),
+        _layers_text(comparison, every),
+        order_agreement(comparison.layers),
         _only_text("predicted, without a layer of the engine",
-                   [(each.execution_ms, f"{each.name} ({each.kind})")
-                    for each in found.predicted_only], every),
+                   [(layer.execution_ms, f"{layer.name} ({layer.kind})")
+                    for layer in comparison.predicted_only], every),
         _only_text("in the engine only",
-                   [(each.ms, f"{_short(each.name)} ({each.type or 'unknown'})")
-                    for each in found.engine_only], every),
-        warnings_text(found.prediction.remarks.warnings),
+                   [(layer.ms, f"{_short(layer.name)} ({layer.type or 'unknown'})")
+                    for layer in comparison.engine_only], every),
+        warnings_text(comparison.prediction.remarks.warnings),
     ]  # fmt: skip
     return "\n\n".join(filter(None, parts))
 
 
-def _layers_text(found: EngineComparison, every: bool) -> str:
-    slowest = sorted(found.layers, key=lambda row: -slower_ms(row))
+def _layers_text(comparison: EngineComparison, every: bool) -> str:
+    slowest = sorted(comparison.layers, key=lambda row: -slower_ms(row))
     shown = slowest if every else slowest[:SHOWN_LAYERS]
     more = (
         "" if len(shown) == len(slowest) else f": {len(shown)} of {len(slowest)}, --all shows all"
     )
-    if not found.prediction.layers:
+    if not comparison.prediction.layers:
         return "the network was predicted as a whole: no layers to compare"
     if not shown:
         return "no layer of the engine computes a node of this network: is it the engine's network?"
-    return f"layers matched by {found.matched_by}, slowest first{more}\n" + comparison_table(
+    return f"layers matched by {comparison.matched_by}, slowest first{more}\n" + comparison_table(
         shown, title="layer of the engine"
     )
 
 
 def _only_text(title: str, layers: Sequence[tuple[float, str]], every: bool) -> str:
     """List the layers of one side, the slowest first; those without time are counted."""
-    timed = sorted((each for each in layers if each[0] > 0), reverse=True)
+    timed = sorted((layer for layer in layers if layer[0] > 0), reverse=True)
     idle = len(layers) - len(timed)
     if not layers:
         return ""

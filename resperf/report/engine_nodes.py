@@ -32,7 +32,7 @@ def nodes_of_layers(
     Names of an engine are of the file that it was built from; of a file that another exporter wrote
     they say nothing. Layers of equal shapes are then matched in their order.
     """
-    order = {node.name: place for place, node in enumerate(network.nodes)}
+    order = {node.name: index for index, node in enumerate(network.nodes)}
     named = [{name for name in layer.nodes if name in order} for layer in layers]
     claimed = set().union(*named) if named else set()
     for layer, own in zip(layers, named, strict=True):
@@ -55,17 +55,17 @@ def _by_shapes(layers: Sequence[EngineLayer], network: Network) -> list[frozense
     for node in network.nodes:
         for name in node.inputs:
             readers[name].append(node)
-    found = []
+    matched = []
     for layer in layers:
         try:
             same = waiting.get(_shape_of_layer(layer))
         except MALFORMED:  # the export lacks parameters
             same = None
         if not same:
-            found.append(frozenset[str]())
+            matched.append(frozenset[str]())
         else:
-            found.append(frozenset(_with_fused(same.popleft(), layer, network, readers)))
-    return found
+            matched.append(frozenset(_with_fused(same.popleft(), layer, network, readers)))
+    return matched
 
 
 def _shape_of_layer(layer: EngineLayer) -> Hashable:
@@ -78,7 +78,7 @@ def _shape_of_layer(layer: EngineLayer) -> Hashable:
     if kind == "Pooling":
         return ("pool", written, tuple(values["WindowSize"]))
     if kind == _POOLED:
-        steps = zip(read[2:], *(values[f"Conv{each}"] for each in _CONV_WINDOW), strict=True)
+        steps = zip(read[2:], *(values[f"Conv{suffix}"] for suffix in _CONV_WINDOW), strict=True)
         sizes = (
             (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
             for size, kernel, stride, dilation, before, after in steps
@@ -90,10 +90,10 @@ def _shape_of_layer(layer: EngineLayer) -> Hashable:
 
 def _shape_of_node(node: Node, network: Network) -> Hashable:
     """Return what a layer of the same work has, None for other operators."""
-    known = [network.tensors.get(name) for name in (*node.inputs[:2], *node.outputs[:1])]
-    if any(tensor is None for tensor in known):
+    tensors = [network.tensors.get(name) for name in (*node.inputs[:2], *node.outputs[:1])]
+    if any(tensor is None for tensor in tensors):
         return None
-    *read, written = (tensor.shape for tensor in known if tensor is not None)
+    *read, written = (tensor.shape for tensor in tensors if tensor is not None)
     attributes = node.attributes
     if node.op == "Conv":
         groups = int(attributes.get("group", 1))

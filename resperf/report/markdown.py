@@ -56,14 +56,14 @@ def methods_markdown(rows: Sequence[Compared]) -> str:
 
 def _curve(rows: Sequence[Compared]) -> str:
     """Show the MAPE of methods that were trained on several numbers of rows side by side."""
-    found = {(row.method, row.rows_trained): row.errors.mape for row in rows}
-    names = [method for method, _ in found]
+    mapes = {(row.method, row.rows_trained): row.errors.mape for row in rows}
+    names = [method for method, _ in mapes]
     methods = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if not methods:
         return ""
-    counts = sorted({count for name, count in found if name in methods})
+    counts = sorted({count for name, count in mapes if name in methods})
     cells = [
-        [name, *(percent(found.get((name, count), math.nan)) for count in counts)]
+        [name, *(percent(mapes.get((name, count), math.nan)) for count in counts)]
         for name in methods
     ]  # fmt: skip
     return markdown_table(("method", *map(str, counts)), cells)

@@ -42,9 +42,9 @@ def left_out_text(rows: Sequence[LeftOut]) -> str:
 
     Errors in a quantity's own unit are in its JSON as well.
     """
-    place = ("quantity", "device", "setting", "method")
+    labels = ("quantity", "device", "setting", "method")
     headings = (
-        *place, "rows", "fits", "MAPE", "median", "R2", "NRMSE", "in 90% interval", "width",
+        *labels, "rows", "fits", "MAPE", "median", "R2", "NRMSE", "in 90% interval", "width",
         "fit s",
     )  # fmt: skip
     cells = [
@@ -62,15 +62,15 @@ def left_out_text(rows: Sequence[LeftOut]) -> str:
         for by, groups in ((row.by, row.groups), ("family", row.families))
         if groups
     ]
-    return "\n\n".join([table(headings, cells, text=place), *worst])
+    return "\n\n".join([table(headings, cells, text=labels), *worst])
 
 
 def _worst(row: LeftOut, by: str, errors: Sequence[LeftOutGroup]) -> str:
-    groups = sorted(errors, key=lambda each: -each.mape)
+    groups = sorted(errors, key=lambda group: -group.mape)
     cells = [
-        [each.name, str(each.rows), percent_cell(each.mape), f"{each.rmse:.4g}",
-         "" if math.isnan(each.nrmse) else f"{each.nrmse:.3f}"]
-        for each in groups[:_WORST]
+        [group.name, str(group.rows), percent_cell(group.mape), f"{group.rmse:.4g}",
+         "" if math.isnan(group.nrmse) else f"{group.nrmse:.3f}"]
+        for group in groups[:_WORST]
     ]  # fmt: skip
     rest = f", the worst {_WORST} of {len(groups)}" if len(groups) > _WORST else ""
     title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {by}{rest}"
@@ -83,8 +83,8 @@ def by_kind_and_quantity(
     rows: Sequence[Compared],
 ) -> Iterator[tuple[tuple[str, str], list[Compared]]]:
     """Group adjacent rows by kind and quantity."""
-    for place, group in itertools.groupby(rows, key=lambda row: (row.kind, row.phase)):
-        yield place, list(group)
+    for key, group in itertools.groupby(rows, key=lambda row: (row.kind, row.phase)):
+        yield key, list(group)
 
 
 def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
@@ -97,13 +97,13 @@ def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
     return list(most.values())
 
 
-def bin_title(each: TimeBin) -> str:
+def bin_title(time_bin: TimeBin) -> str:
     """Write the range of a bin: ``< 0.001 ms``, ``0.1-0.3 ms``, ``>= 1000 ms``."""
-    if not each.from_ms:
-        return f"< {each.to_ms:g} ms"
-    if math.isinf(each.to_ms):
-        return f">= {each.from_ms:g} ms"
-    return f"{each.from_ms:g}-{each.to_ms:g} ms"
+    if not time_bin.from_ms:
+        return f"< {time_bin.to_ms:g} ms"
+    if math.isinf(time_bin.to_ms):
+        return f">= {time_bin.from_ms:g} ms"
+    return f"{time_bin.from_ms:g}-{time_bin.to_ms:g} ms"
 
 
 def errors_table(rows: Sequence[Compared]) -> str:
@@ -136,6 +136,8 @@ def _by_time(rows: Sequence[Compared]) -> str:
     # All methods are evaluated on the same rows, so that they have the same bins.
     bins = chosen[0].bins
     headings = ["method", *map(bin_title, bins)]
-    counts = ["rows tested", *(str(each.rows) for each in bins)]
-    cells = [[row.method, *(percent_cell(each.mape) for each in row.bins)] for row in chosen]
+    counts = ["rows tested", *(str(time_bin.rows) for time_bin in bins)]
+    cells = [
+        [row.method, *(percent_cell(time_bin.mape) for time_bin in row.bins)] for row in chosen
+    ]
     return table(headings, [counts, *cells], text=PLACE)

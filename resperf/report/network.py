@@ -72,15 +72,20 @@ def notes_text(notes: Sequence[str]) -> str:
     return "\n".join(f"note: {note}" for note in dict.fromkeys(notes))
 
 
-def quantity_line(found: QuantityPrediction) -> str:
+def quantity_line(prediction: QuantityPrediction) -> str:
     """Write a quantity with its interval and unit: ``"peak_memory  1.5 MiB  (90% ...)"``."""
-    name = found.name.removesuffix(f"_{found.unit}")
+    name = prediction.name.removesuffix(f"_{prediction.unit}")
     bounds = ""
-    if not math.isnan(found.low):
-        low, high = (quantity_cell(each, found.unit) for each in (found.low, found.high))
+    if not math.isnan(prediction.low):
+        low, high = (
+            quantity_cell(value, prediction.unit) for value in (prediction.low, prediction.high)
+        )
         bounds = f"90% interval {low} to {high}, "
-    mode = "" if found.mode is Mode.INFERENCE else f"{found.mode}, "
-    return f"{name:13} {quantity_cell(found.value, found.unit)}  ({mode}{bounds}by {found.method})"
+    mode = "" if prediction.mode is Mode.INFERENCE else f"{prediction.mode}, "
+    return (
+        f"{name:13} {quantity_cell(prediction.value, prediction.unit)}  "
+        f"({mode}{bounds}by {prediction.method})"
+    )
 
 
 def quantity_cell(value: float, unit: str) -> str:
@@ -124,7 +129,11 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
         return "\n".join(lines)
-    lines += [quantity_line(each) for each in result.parts.quantities if each.name not in PHASES]
+    lines += [
+        quantity_line(prediction)
+        for prediction in result.parts.quantities
+        if prediction.name not in PHASES
+    ]
     if result.layers:
         lines.append(_coverage(result))
     lines += filter(None, [_origins(result)])
@@ -133,7 +142,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     lines += calibrated
     if result.remarks.calibrated_by is not None:
         lines.append(_scaled(result.remarks.calibrated_by))
-    lines += [f"assumed: {printable(each)}" for each in result.remarks.assumed]
+    lines += [f"assumed: {printable(assumption)}" for assumption in result.remarks.assumed]
     return "\n".join(lines)
 
 
@@ -159,7 +168,7 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
         skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
     if prediction.overheads.missing_costs:
-        names = " and ".join(f"no {each.name}" for each in prediction.overheads.missing_costs)
+        names = " and ".join(f"no {cost.name}" for cost in prediction.overheads.missing_costs)
         lines.append(
             "the total does not include overhead between layers: the bundle's dataset holds "
             f"{names}"
@@ -196,8 +205,8 @@ def _origins(prediction: Prediction) -> str:
         "given": "given by the user",
     }
     # Rounding may leave a share of almost nothing.
-    known = {what: f"{shares[name]:.0%}" for name, what in words.items()}
-    listed = ", ".join(f"{share} {what}" for what, share in known.items() if share != "0%")
+    percents = {what: f"{shares[name]:.0%}" for name, what in words.items()}
+    listed = ", ".join(f"{share} {what}" for what, share in percents.items() if share != "0%")
     return f"of the total's time: {listed}"
 
 
@@ -215,17 +224,17 @@ def _host(prediction: Prediction) -> str:
     )
 
 
-def _scaled(found: Calibration) -> str:
+def _scaled(calibration: Calibration) -> str:
     """Say by what the times were scaled to this machine, and how sure that is."""
     factors = ", ".join(
-        f"{group} {found.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
-        for group, doubt in found.factor_ci.items()
+        f"{group} {calibration.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
+        for group, doubt in calibration.factor_ci.items()
     )
-    disturbed = f"; {'; '.join(found.remarks)}" if found.remarks else ""
+    disturbed = f"; {'; '.join(calibration.remarks)}" if calibration.remarks else ""
     where = "this machine"
-    if found.from_bundle:
-        where = f"a machine more like this one than the bundle's ({found.platform.machine})"
-    by = f"{found.count} calibration layers on {found.at[:10]}"
+    if calibration.from_bundle:
+        where = f"a machine more like this one than the bundle's ({calibration.platform.machine})"
+    by = f"{calibration.count} calibration layers on {calibration.at[:10]}"
     return f"calibrated for {where} by {by}: {factors}{disturbed}"
 
 
@@ -266,12 +275,12 @@ def _parts(prediction: Prediction, every: bool) -> str:
         "groups of operators: attributed from the times of whole networks, not measured; bands of "
         "equally good fits"
     )
-    found = [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
+    levels = [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
     rows = [
-        [each.name, ms_cell(each.ms), f"{ms_cell(each.low)}-{ms_cell(each.high)}",
-         percent_cell(each.ms / prediction.total_ms)]
-        for parts in found
-        for each in sorted(parts, key=lambda part: -part.ms)
+        [group.name, ms_cell(group.ms), f"{ms_cell(group.low)}-{ms_cell(group.high)}",
+         percent_cell(group.ms / prediction.total_ms)]
+        for parts in levels
+        for group in sorted(parts, key=lambda part: -part.ms)
     ]  # fmt: skip
     headings = ("operators", "ms", "band", "of total")
     return f"{title}\n" + table(headings, rows, text=headings[:1])
@@ -358,9 +367,9 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     """List skipped operators, one line per operator type and reason."""
     where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
     groups: dict[tuple[str, str], list[str]] = {}
-    reasons = [Message.of(each.reason) for each in result.skipped]
-    for each, reason in zip(result.skipped, reasons, strict=True):
-        groups.setdefault((each.op, reason.general), []).append(each.name)
+    reasons = [Message.of(operator.reason) for operator in result.skipped]
+    for operator, reason in zip(result.skipped, reasons, strict=True):
+        groups.setdefault((operator.op, reason.general), []).append(operator.name)
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))
     lines = [
         f"{len(names)} x {op}: {reason} ({_named(names, len(names) if every else SHOWN_SOURCES)})"
@@ -380,31 +389,31 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
 def _distinct_names(predictions: Sequence[Subject]) -> list[str]:
     """Name each prediction by its device; if bundles of a device differ, by its bundle's name."""
     bundles: dict[tuple[str, str], set[str]] = {}
-    for each in predictions:
-        bundles.setdefault((each.device, each.framework), set()).add(each.bundle)
+    for subject in predictions:
+        bundles.setdefault((subject.device, subject.framework), set()).add(subject.bundle)
 
-    def name(each: Subject) -> str:
-        others = bundles[each.device, each.framework]
+    def name(subject: Subject) -> str:
+        others = bundles[subject.device, subject.framework]
         if len(others) == 1:
-            return each.device
-        folder = Path(each.bundle).name
+            return subject.device
+        folder = Path(subject.bundle).name
         if sum(Path(other).name == folder for other in others) > 1:
-            folder = each.bundle
-        return folder if folder.startswith(f"{each.device}-") else f"{each.device} ({folder})"
+            folder = subject.bundle
+        return folder if folder.startswith(f"{subject.device}-") else f"{subject.device} ({folder})"
 
-    return [name(each) for each in predictions]
+    return [name(subject) for subject in predictions]
 
 
 def _batch_cell(batch: int | None) -> str:
     return UNKNOWN_BATCH if batch is None else str(batch)
 
 
-def _said(lines: Iterable[tuple[str, str]]) -> list[str]:
+def _joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     """Join equal lines of several devices, (device, line) each, and name the first devices."""
     names: dict[str, dict[str, None]] = {}
     for name, line in lines:
         names.setdefault(line, {})[name] = None
-    return [f"{_named(list(found), SHOWN_DEVICES)}{line}" for line, found in names.items()]
+    return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
 
 
 def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
@@ -418,15 +427,17 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     failures : sequence of Failure
         Bundles that cannot predict the network.
     """
-    subjects = [each.subject for each in predictions]
+    subjects = [prediction.subject for prediction in predictions]
     names = _distinct_names(subjects)
     rows = [
-        [name, each.subject.framework, _batch_cell(each.subject.batch),
-         "" if each.complete else INCOMPLETE, ms_cell(each.total_ms), interval_cell(each),
-         ms_cell(each.phases.execution_ms), ms_cell(each.origins["estimated_ms"]),
-         str(len(each.skipped) or ""),
-         "network" if each.parts.extrapolated else str(sum(not x.in_range for x in each.layers))]
-        for name, each in zip(names, predictions, strict=True)
+        [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
+         "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
+         interval_cell(prediction),
+         ms_cell(prediction.phases.execution_ms), ms_cell(prediction.origins["estimated_ms"]),
+         str(len(prediction.skipped) or ""),
+         "network" if prediction.parts.extrapolated
+         else str(sum(not x.in_range for x in prediction.layers))]
+        for name, prediction in zip(names, predictions, strict=True)
     ]  # fmt: skip
     parts = [subjects[0].network if predictions else "no bundle can predict this network"]
     if rows:
@@ -435,26 +446,28 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
             "estimated", "skipped", "out of range",
         )  # fmt: skip
         parts[0] += "\n" + table(headings, rows, text=TEXT_HEADINGS)
-    pairs = {(name, each.framework) for name, each in zip(names, subjects, strict=True)}
+    pairs = {(name, subject.framework) for name, subject in zip(names, subjects, strict=True)}
     counts = Counter(name for name, _ in pairs)
     lacking, notes, warnings = [], [], []
-    for name, each in zip(names, predictions, strict=True):
-        place = f"{name} with {each.subject.framework}" if counts[name] > 1 else name
-        lacking += [(place, f": {line}") for line in incomplete_lines(each, listed=False)]
-        notes += [(place, f": {note}") for note in each.remarks.notes]
+    for name, prediction in zip(names, predictions, strict=True):
+        label = f"{name} with {prediction.subject.framework}" if counts[name] > 1 else name
+        lacking += [(label, f": {line}") for line in incomplete_lines(prediction, listed=False)]
+        notes += [(label, f": {note}") for note in prediction.remarks.notes]
         # Each device would name another layer and reason; the table has the number.
-        warnings += [(place, f": {Message.of(line).general}") for line in each.remarks.warnings]
+        warnings += [
+            (label, f": {Message.of(line).general}") for line in prediction.remarks.warnings
+        ]
     failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
     parts += [
-        "\n".join(f"not predicted for {line}" for line in _said(failed)),
-        "\n".join(f"damaged: {each.error}" for each in failures if not each.device),
-        "\n".join(_said(lacking)),
+        "\n".join(f"not predicted for {line}" for line in _joined(failed)),
+        "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
+        "\n".join(_joined(lacking)),
         "\n".join(
             f"assumed: {printable(x)}"
             for x in (predictions[0].remarks.assumed if predictions else ())
         ),
-        notes_text(_said(notes)),
-        warnings_text(_said(warnings)),
+        notes_text(_joined(notes)),
+        warnings_text(_joined(warnings)),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -468,14 +481,14 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
         An image is one entry of a batch, whatever the network reads.
     """
     rows = []
-    for each in results:
-        predicted = each if isinstance(each, Prediction) else None
-        batch = math.nan if each.subject.batch is None else each.subject.batch
+    for result in results:
+        predicted = result if isinstance(result, Prediction) else None
+        batch = math.nan if result.subject.batch is None else result.subject.batch
         rows.append(
-            [_batch_cell(each.subject.batch),
+            [_batch_cell(result.subject.batch),
              INCOMPLETE if predicted and not predicted.complete else "",
-             ms_cell(each.total_ms), interval_cell(predicted) if predicted else "",
-             ms_cell(each.total_ms / batch), rate_cell(batch / each.total_ms * MS_PER_S)]
+             ms_cell(result.total_ms), interval_cell(predicted) if predicted else "",
+             ms_cell(result.total_ms / batch), rate_cell(batch / result.total_ms * MS_PER_S)]
         )  # fmt: skip
     headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
     return "all batch sizes\n" + table(headings, rows, text=TEXT_HEADINGS)

@@ -15,14 +15,14 @@ def scaling_text(scaling: Scaling) -> str:
     """Show times and throughput, and from where on one more device adds little."""
     rows = [
         [
-            str(each.batch), str(each.devices), str(each.batch * each.devices),
-            ms_cell(each.time_ms), f"{ms_cell(each.low_ms)} to {ms_cell(each.high_ms)}",
-            rate_cell(each.images_per_s),
-            "" if math.isnan(each.epoch_s) else f"{each.epoch_s:.4g}",
-            "extrapolated" if each.extrapolated else "",
+            str(point.batch), str(point.devices), str(point.batch * point.devices),
+            ms_cell(point.time_ms), f"{ms_cell(point.low_ms)} to {ms_cell(point.high_ms)}",
+            rate_cell(point.images_per_s),
+            "" if math.isnan(point.epoch_s) else f"{point.epoch_s:.4g}",
+            "extrapolated" if point.extrapolated else "",
         ]
         for points in scaling.series.values()
-        for each in points
+        for point in points
     ]  # fmt: skip
     headings = (
         "batch per device", "devices", "batch", scaling.quantity.replace("_", " "), "90% interval",
@@ -40,6 +40,6 @@ def scaling_text(scaling: Scaling) -> str:
             )
     if scaling.composed_of:
         lines.append(f"composed, not measured together: {'; '.join(scaling.composed_of)}")
-    why = {each.extrapolated for points in scaling.series.values() for each in points}
-    lines += [f"extrapolated: {each}" for each in sorted(filter(None, why))]
+    why = {point.extrapolated for points in scaling.series.values() for point in points}
+    lines += [f"extrapolated: {reason}" for reason in sorted(filter(None, why))]
     return "\n".join([*lines, *(f"note: {note}" for note in scaling.notes)])

@@ -12,9 +12,9 @@ _FIELDS = ("framework_version", "mode", "precision", "layout", "compiled", "thre
 
 def setting_columns(settings: Sequence[Setting]) -> dict[str, list[str]]:
     """Return heading -> cells of what differs between settings, other options included."""
-    columns = {name: [getattr(each, name) for each in settings] for name in _FIELDS}
-    for name in sorted({name for each in settings for name in each.options}):
-        columns[name] = [each.options.get(name) for each in settings]
+    columns = {name: [getattr(setting, name) for setting in settings] for name in _FIELDS}
+    for name in sorted({name for setting in settings for name in setting.options}):
+        columns[name] = [setting.options.get(name) for setting in settings]
     return {
         name: [str(value or UNKNOWN) for value in values]
         for name, values in columns.items()

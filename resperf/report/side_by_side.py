@@ -57,22 +57,22 @@ def order_agreement(rows: Sequence[ComparisonRow]) -> str:
     Spearman's rank correlation (ties have their mean rank), and how many of the slowest measured
     layers are among the slowest predicted. Empty if fewer than `SLOWEST` layers have both times.
     """
-    known = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
-    if len(known) < SLOWEST:
+    timed = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
+    if len(timed) < SLOWEST:
         return ""
     predicted_ms, measured_ms = zip(
-        *((row.predicted_ms, row.measured_ms) for row in known), strict=True
+        *((row.predicted_ms, row.measured_ms) for row in timed), strict=True
     )
-    found = _slowest(measured_ms, SLOWEST) & _slowest(predicted_ms, SEARCHED)
+    agreeing = _slowest(measured_ms, SLOWEST) & _slowest(predicted_ms, SEARCHED)
     return (
-        f"order of {len(known)} layers: rank correlation "
+        f"order of {len(timed)} layers: rank correlation "
         f"{rank_correlation(predicted_ms, measured_ms):.3f}; "
-        f"{len(found)} of the {SLOWEST} slowest are among the first {SEARCHED} predicted"
+        f"{len(agreeing)} of the {SLOWEST} slowest are among the first {SEARCHED} predicted"
     )
 
 
 def _slowest(times_ms: Sequence[float], count: int) -> set[int]:
-    return set(sorted(range(len(times_ms)), key=lambda place: -times_ms[place])[:count])
+    return set(sorted(range(len(times_ms)), key=lambda index: -times_ms[index])[:count])
 
 
 def slower_ms(row: ComparisonRow) -> float:
@@ -106,8 +106,8 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
     The remainder is the time of the whole network beyond its layers measured in isolation:
     overhead between layers, which is predicted, and operators that were not measured in isolation.
     """
-    of_execution = [each for each in prediction.layers if each.phase == "execution"]
-    layers_ms = sum(each.execution_ms for each in of_execution) if prediction.layers else math.nan
+    of_execution = [layer for layer in prediction.layers if layer.phase == "execution"]
+    layers_ms = sum(layer.execution_ms for layer in of_execution) if prediction.layers else math.nan
     mine, theirs = prediction.phases, measured.phases
     remark = "; ".join(incomplete_lines(prediction, listed=False))
     alone = len(measured.skipped)

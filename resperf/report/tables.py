@@ -74,14 +74,14 @@ def table(
 
     ruled = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
     laid_out = Table(box=ruled, show_edge=False, pad_edge=False, header_style="")
-    filled = [place for place in range(len(headings)) if any(row[place] for row in rows)]
-    for heading in (headings[place] for place in filled):
+    filled = [column for column in range(len(headings)) if any(row[column] for row in rows)]
+    for heading in (headings[column] for column in filled):
         number = heading not in text
         laid_out.add_column(
             heading, justify="right" if number else "left", no_wrap=number, overflow="fold"
         )
     for row in rows:
-        laid_out.add_row(*(_shown(row[place]) for place in filled))
+        laid_out.add_row(*(_shown(row[column]) for column in filled))
     drawn = io.StringIO()
     console = Console(
         file=drawn, width=width or text_width(), color_system=None, force_terminal=False,

@@ -95,11 +95,15 @@ def quantities_of(dataset: Path, methods: Sequence[str]) -> list[str]:
     ResperfError
         If the dataset cannot be read, or has no such quantity.
     """
-    found = network_quantities(dataset)
-    inside = {part for name in found for part in QUANTITIES[name].parts if name == "latency_ms"}
+    names = network_quantities(dataset)
+    inside = {part for name in names for part in QUANTITIES[name].parts if name == "latency_ms"}
     learnt = [predictor_class(method).quantities for method in methods]
-    chosen = [name for name in found if name not in inside
-              and all(each is None or name in each for each in learnt)]  # fmt: skip
+    chosen = [
+        name
+        for name in names
+        if name not in inside
+        and all(quantities is None or name in quantities for quantities in learnt)
+    ]
     if not chosen:
         raise TrainingError(
             f"{dataset} has no quantity of networks that {', '.join(methods)} learn; measure some "
@@ -112,13 +116,13 @@ def report(
     rows: Examples, methods: Sequence[str], counts: Sequence[int], draws: Sequence[int]
 ) -> Iterator[str]:
     """Yield all tables of one quantity on one device."""
-    is_block = np.array([bool(block_of(each.name)) for each in rows.networks])
+    is_block = np.array([bool(block_of(network.name)) for network in rows.networks])
     sets = {"networks": ~is_block, "blocks": is_block, "networks and blocks": is_block | ~is_block}
     for on, chosen in sets.items() if is_block.any() else [("networks", ~is_block)]:
-        found = each_left_out(rows.select(np.flatnonzero(chosen)), methods)
+        left_out = each_left_out(rows.select(np.flatnonzero(chosen)), methods)
         yield f"{on}, each network left out:"
-        yield left_out_text(found)
-        yield names_table(found)
+        yield left_out_text(left_out)
+        yield names_table(left_out)
     whole = rows.select(np.flatnonzero(~is_block))
     if len({platform.devices for _, platform in whole.per_row()}) > 1:
         yield ("By the number of devices that share a run, each with a batch of its own; "
@@ -132,23 +136,25 @@ def report(
 
 def each_left_out(rows: Examples, methods: Sequence[str]) -> list[LeftOut]:
     """Judge each network, and each block, by fits without any row of its network."""
-    names = [f"{architecture_of(each.name)} {block_of(each.name)}".strip()
-             for each in rows.networks]  # fmt: skip
-    groups = [architecture_of(each.name) for each in rows.networks]
+    names = [f"{architecture_of(network.name)} {block_of(network.name)}".strip()
+             for network in rows.networks]  # fmt: skip
+    groups = [architecture_of(network.name) for network in rows.networks]
     named = replace(rows, groups=names)
     return [_judged(method, named, groups, "network", None, 0, "", "") for method in methods]
 
 
-def names_table(found: Sequence[LeftOut]) -> str:
+def names_table(results: Sequence[LeftOut]) -> str:
     """Show the error of each network or block beside the paper's."""
-    aims = PAPER.get(found[0].quantity, {})
-    errors = [{group.name: group.mape for group in each.families or each.groups} for each in found]
+    aims = PAPER.get(results[0].quantity, {})
+    errors = [
+        {group.name: group.mape for group in result.families or result.groups} for result in results
+    ]
     rows = [
-        [name, *(percent_cell(each[name]) for each in errors),
+        [name, *(percent_cell(mapes[name]) for mapes in errors),
          f"{aims[name]:.0%}" if name in aims else UNKNOWN]
         for name in errors[0]
     ]  # fmt: skip
-    return markdown_table(("network", *(each.method for each in found), "paper's"), rows)
+    return markdown_table(("network", *(result.method for result in results), "paper's"), rows)
 
 
 def predicted(method: str, rows: Examples, learnt: Array, judged: Array) -> Array:
@@ -159,8 +165,8 @@ def predicted(method: str, rows: Examples, learnt: Array, judged: Array) -> Arra
     TrainingError
         If those do not determine its coefficients.
     """
-    known = rows.select(np.flatnonzero(learnt))
-    fitted = predictor_class(method)("network").fit(known, validation=known, seed=0)
+    train_rows = rows.select(np.flatnonzero(learnt))
+    fitted = predictor_class(method)("network").fit(train_rows, validation=train_rows, seed=0)
     asked = rows.select(np.flatnonzero(judged))
     return np.array([
         fitted.predict([network], setting.without_batch(), platform)[rows.quantity].values[0]
@@ -170,27 +176,27 @@ def predicted(method: str, rows: Examples, learnt: Array, judged: Array) -> Arra
 
 def devices_table(rows: Examples, methods: Sequence[str]) -> str:
     """Show the errors of each method by number of devices, and those of the efficiency."""
-    groups = np.array([architecture_of(each.name) for each in rows.networks])
+    groups = np.array([architecture_of(network.name) for network in rows.networks])
     runs = [
         (network.name, setting.batch or 0, platform.devices)
         for network, (setting, platform) in zip(rows.networks, rows.per_row(), strict=True)
     ]
-    place = {run: row for row, run in enumerate(runs)}
+    row_of_run = {run: row for row, run in enumerate(runs)}
     table = []
     for method in methods:
-        found = np.zeros(len(groups))
+        estimates = np.zeros(len(groups))
         for name in np.unique(groups):
-            found[groups == name] = predicted(method, rows, groups != name, groups == name)
+            estimates[groups == name] = predicted(method, rows, groups != name, groups == name)
         for count in sorted({devices for *_, devices in runs}):
             own = [row for row, run in enumerate(runs) if run[2] == count]
-            pairs = [(place[*runs[row][:2], 1], row) for row in own
-                     if (*runs[row][:2], 1) in place]  # fmt: skip
+            pairs = [(row_of_run[*runs[row][:2], 1], row) for row in own
+                     if (*runs[row][:2], 1) in row_of_run]  # fmt: skip
             alone, several = np.array(pairs, dtype=int).reshape(-1, 2).T
-            real, ours = (times[alone] / times[several] for times in (rows.values, found))
+            real, ours = (times[alone] / times[several] for times in (rows.values, estimates))
             cells = [float(real.mean()), float(ours.mean()), mape(real, ours)] if pairs else []
             table.append([
                 method, str(count), str(len(own)),
-                percent_cell(mape(rows.values[own], found[own])),
+                percent_cell(mape(rows.values[own], estimates[own])),
                 *(map(percent_cell, cells) if cells else [UNKNOWN] * 3),
             ])  # fmt: skip
     headings = ("method", "devices", "rows", "MAPE", "mean efficiency measured", "predicted",
@@ -202,16 +208,16 @@ def curve_table(
     rows: Examples, methods: Sequence[str], counts: Sequence[int], draws: Sequence[int]
 ) -> str:
     """Show the errors of fits to all sizes of a few networks, drawn at random, on all others."""
-    groups = np.array([architecture_of(each.name) for each in rows.networks])
+    groups = np.array([architecture_of(network.name) for network in rows.networks])
     names = np.unique(groups)
     # What a method reads of each graph is counted once, for all of its fits.
     ready = [
-        replace(rows, subjects=predictor_class(each)("network").prepared(rows.networks),
+        replace(rows, subjects=predictor_class(method)("network").prepared(rows.networks),
                 groups=groups.tolist())
-        for each in methods
+        for method in methods
     ]  # fmt: skip
     table = []
-    for count in (each for each in counts if each < len(names)):
+    for count in (number for number in counts if number < len(names)):
         chosen = [
             np.isin(groups, np.random.default_rng(draw).permutation(names)[:count])
             for draw in draws
@@ -221,7 +227,7 @@ def curve_table(
             mapes = list(errors_of_draws(method, own, chosen))
             mean = percent_cell(float(np.mean(mapes))) if mapes else UNKNOWN
             cells.append(f"{mean} ({percent_cell(max(mapes, default=math.nan))})")
-        table.append([str(count), f"{np.mean([each.sum() for each in chosen]):.0f}", *cells])
+        table.append([str(count), f"{np.mean([mask.sum() for mask in chosen]):.0f}", *cells])
     return markdown_table(("networks", "measurements", *methods), table)
 
 

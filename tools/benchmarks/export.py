@@ -38,14 +38,16 @@ DATA: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_name("networks.toml").read_text(encoding="utf-8")
 )
 LISTS: Mapping[str, Mapping[str, Any]] = DATA["lists"]
-MODELS = {name: (sort, each) for sort, own in DATA["models"].items() for name, each in own.items()}
+MODELS = {
+    name: (sort, values) for sort, own in DATA["models"].items() for name, values in own.items()
+}
 SCRIPT_OPSET, KERAS_OPSET = 17, 15
 BATCH = 2
 """Of the example input: torch.export would read a batch of 1 as a fixed dimension."""
 PAST, PROMPT = 128, 64
 ABSENT = "absent.bin"
 
-Made = tuple[Any, tuple[Any, ...]]
+ModelAndInputs = tuple[Any, tuple[Any, ...]]
 """Module and example inputs."""
 Export = Callable[[Path], bytes]
 """Writes what it needs into a folder; returns an ONNX file."""
@@ -56,34 +58,36 @@ def exports(name: str) -> dict[str, Export]:
     listed = LISTS[name]
     batch = listed.get("batch", BATCH)
     more = LISTS[listed["same_as"]] if "same_as" in listed else listed
-    found: dict[str, Export] = {}
+    exporters: dict[str, Export] = {}
 
-    def add(name: str, write: Callable[..., None], make: Callable[..., Made], *given: Any) -> None:
-        found[name] = lambda folder: _stripped(make(*given), folder, write)
+    def add(
+        name: str, write: Callable[..., None], make: Callable[..., ModelAndInputs], *given: Any
+    ) -> None:
+        exporters[name] = lambda folder: _stripped(make(*given), folder, write)
 
     by_script = script if listed.get("folded", True) else partial(script, folded=False)
-    for each in listed.get("script", ()):
-        add(each, by_script, made, each, batch)
-    for each in more.get("sized", ()):
+    for model in listed.get("script", ()):
+        add(model, by_script, model_and_inputs, model, batch)
+    for model in more.get("sized", ()):
         for size in more["sizes"]:
-            add(f"{each}@{size}", by_script, torchvision_network, each, batch, size)
-    for each, kind, number in more.get("blocks", ()):
+            add(f"{model}@{size}", by_script, torchvision_network, model, batch, size)
+    for model, kind, number in more.get("blocks", ()):
         for size in more["block_sizes"]:
-            name = f"{each}@{size}-{kind.strip('_')}{number}"
-            add(name, by_script, block, each, size, kind, number)
-    for each in listed.get("dynamo", ()):
-        add(each, dynamo, made, each, batch)
-    for each, form in listed.get("converted", {}).items():
-        found[f"{each}-{form}"] = lambda folder, each=each, form=form: converted(
-            made(each, batch), form, folder
+            name = f"{model}@{size}-{kind.strip('_')}{number}"
+            add(name, by_script, block, model, size, kind, number)
+    for model in listed.get("dynamo", ()):
+        add(model, dynamo, model_and_inputs, model, batch)
+    for model, form in listed.get("converted", {}).items():
+        exporters[f"{model}-{form}"] = lambda folder, model=model, form=form: converted(
+            model_and_inputs(model, batch), form, folder
         )
-    for each in listed.get("keras", ()):
-        found[f"keras_{each.casefold()}"] = partial(keras, each)
-    for each in listed.get("paddle", ()):
-        found[f"paddle_{each}"] = partial(paddle, each)
-    for each in listed.get("traced", ()):
-        found[each] = lambda _, each=each: traced_model(each)
-    return found
+    for model in listed.get("keras", ()):
+        exporters[f"keras_{model.casefold()}"] = partial(keras, model)
+    for model in listed.get("paddle", ()):
+        exporters[f"paddle_{model}"] = partial(paddle, model)
+    for model in listed.get("traced", ()):
+        exporters[model] = lambda _, model=model: traced_model(model)
+    return exporters
 
 
 def main() -> int:
@@ -94,15 +98,17 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
     arguments = parser.parse_args()
-    found = exports(arguments.list)
-    chosen = arguments.only or found
+    exporters = exports(arguments.list)
+    chosen = arguments.only or exporters
     for word in chosen:
-        if word not in found:
-            near = " or ".join(get_close_matches(word, found)) or f"one of {len(found)} others"
+        if word not in exporters:
+            near = (
+                " or ".join(get_close_matches(word, exporters)) or f"one of {len(exporters)} others"
+            )
             parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
     warnings.simplefilter("ignore")
     _kept = declare_operators() if find_spec("torch") else None
-    return write_each(arguments.folder, ((name, found[name]) for name in chosen))
+    return write_each(arguments.folder, ((name, exporters[name]) for name in chosen))
 
 
 def write_each(folder: Path, exports: Iterable[tuple[str, Export]]) -> int:
@@ -148,7 +154,7 @@ def declare_operators() -> Any:
             if "torchvision::" not in text:
                 raise
             operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
-            for module in [each for each in sys.modules if each.startswith("torchvision")]:
+            for module in [name for name in sys.modules if name.startswith("torchvision")]:
                 del sys.modules[module]
             operators.define(f"{operator}(Tensor x) -> Tensor")
         else:
@@ -159,7 +165,7 @@ def declare_operators() -> Any:
 # What is exported: module and example inputs
 
 
-def made(name: str, batch: int) -> Made:
+def model_and_inputs(name: str, batch: int) -> ModelAndInputs:
     """Make a network of a list by its name."""
     import torch
 
@@ -183,7 +189,7 @@ def made(name: str, batch: int) -> Made:
     return module, (torch.randn(batch, *size),)
 
 
-def torchvision_network(name: str, batch: int, size: int) -> Made:
+def torchvision_network(name: str, batch: int, size: int) -> ModelAndInputs:
     """Make an architecture of torchvision; a segmentation answers its map alone."""
     import torch
     import torchvision
@@ -209,25 +215,25 @@ def torchvision_module(name: str) -> Any:
     module = torchvision.models.get_model(name, weights=None, **extra)
     with torch.no_grad():
         # The exporter writes equal tensors once, and untrained biases and statistics are equal.
-        for each in (*module.parameters(), *module.buffers()):
-            if each.is_floating_point():
-                each.uniform_(0.5, 1.5)
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 1.5)
     return module
 
 
-def block(name: str, size: int, kind: str, number: int) -> Made:
+def block(name: str, size: int, kind: str, number: int) -> ModelAndInputs:
     """Make a block of a network, with an input as the network gives it."""
     import torch
 
     model, images = torchvision_network(name, 1, size)
     model.eval()
-    found = [each for each in model.modules() if type(each).__name__ == kind][number - 1]
+    part = [module for module in model.modules() if type(module).__name__ == kind][number - 1]
     given: list[Any] = []
-    hook = found.register_forward_pre_hook(lambda _, inputs: given.extend(inputs))
+    hook = part.register_forward_pre_hook(lambda _, inputs: given.extend(inputs))
     with torch.no_grad():
         model(*images)
     hook.remove()
-    return found, tuple(torch.zeros_like(each) for each in given)
+    return part, tuple(torch.zeros_like(tensor) for tensor in given)
 
 
 def only_first(model: Any, answer: Callable[..., Any]) -> Any:
@@ -265,7 +271,7 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return model, sizes
 
 
-def library_model(name: str, batch: int) -> Made:
+def library_model(name: str, batch: int) -> ModelAndInputs:
     """Make a model that answers its first tensor."""
     import torch
 
@@ -291,7 +297,7 @@ def library_model(name: str, batch: int) -> Made:
     return only_first(model, answer), inputs
 
 
-def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Made:
+def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> ModelAndInputs:
     """Make a decoder for a number of tokens behind a cache of others, which it returns extended."""
     import torch
     from transformers import DynamicCache
@@ -311,12 +317,12 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ma
                 return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
             pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
             mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
-            found = self.model(
+            outputs = self.model(
                 input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs),
                 use_cache=True,
             )  # fmt: skip
-            extended = found.past_key_values.layers
-            return (found.logits, *(x for each in extended for x in (each.keys, each.values)))
+            extended = outputs.past_key_values.layers
+            return (outputs.logits, *(x for layer in extended for x in (layer.keys, layer.values)))
 
     ids = torch.ones(batch, tokens, dtype=torch.int64)
     cache = [torch.zeros(batch, heads, past, width) for _ in range(2 * layers)] if past else []
@@ -326,9 +332,9 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ma
 # How it is exported
 
 
-def _stripped(made: Made, folder: Path, write: Callable[..., None]) -> bytes:
+def _stripped(model: ModelAndInputs, folder: Path, write: Callable[..., None]) -> bytes:
     path = folder / "whole.onnx"
-    write(*made, path)
+    write(*model, path)
     return bytes(stripped_model(path).SerializeToString())
 
 
@@ -337,7 +343,7 @@ def script(module: Any, inputs: tuple[Any, ...], path: Path, *, folded: bool = T
     import torch
 
     modes = torch.onnx.TrainingMode
-    names = [f"x{place}" for place, _ in enumerate(inputs)] if len(inputs) > 1 else ["x"]
+    names = [f"x{index}" for index, _ in enumerate(inputs)] if len(inputs) > 1 else ["x"]
     with torch.no_grad():
         torch.onnx.export(
             module.eval(), inputs, str(path), opset_version=SCRIPT_OPSET, dynamo=False,
@@ -353,7 +359,7 @@ def dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
 
     auto: list[Any] = [{0: torch.export.Dim.AUTO} for _ in inputs]
     given = inspect.signature(module.forward).parameters.values()
-    if any(each.kind is each.VAR_POSITIONAL for each in given):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in given):
         named = len(given) - 1
         auto = [*auto[:named], *([tuple(auto[named:])] if auto[named:] else [])]
     with torch.no_grad():
@@ -382,8 +388,8 @@ def keras(name: str, folder: Path) -> bytes:
         )
     )
     signature = [
-        tf.TensorSpec((None, *shapes.get(key, each.shape[1:])), each.dtype, name=key)
-        for key, each in tensors.items()
+        tf.TensorSpec((None, *shapes.get(key, tensor.shape[1:])), tensor.dtype, name=key)
+        for key, tensor in tensors.items()
     ]
     path = folder / "whole.onnx"
     tf2onnx.convert.from_function(
@@ -407,11 +413,11 @@ def paddle(name: str, folder: Path) -> bytes:
     return bytes(stripped_model(path.with_suffix(".onnx")).SerializeToString())
 
 
-def converted(made: Made, form: str, folder: Path) -> bytes:
+def converted(model: ModelAndInputs, form: str, folder: Path) -> bytes:
     """Export by TorchScript and convert; weights stay, since their values decide the conversion."""
     whole, target = folder / "whole.onnx", folder / "converted.onnx"
-    script(*made, whole)
-    (to_float16 if form.startswith("fp16") else to_int8)(whole, target, form, made[1])
+    script(*model, whole)
+    (to_float16 if form.startswith("fp16") else to_int8)(whole, target, form, model[1])
     return target.read_bytes()
 
 

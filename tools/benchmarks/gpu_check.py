@@ -84,8 +84,8 @@ class Check:
                     f"{path} holds a check with other options ({earlier['options']}); use another "
                     "folder"
                 )
-            steps = [Step(**each) for each in earlier["steps"]]
-            self.steps = {each.name: each for each in steps if each.status == OK}
+            steps = [Step(**values) for values in earlier["steps"]]
+            self.steps = {step.name: step for step in steps if step.status == OK}
 
     @property
     def left_s(self) -> float:
@@ -171,17 +171,17 @@ def reason(status: int, log: Path, limit_s: float) -> str:
 
 def check(check: Check, options: argparse.Namespace) -> None:
     """Run all steps."""
-    found = check.run("doctor", "doctor", "--device", options.device, limit_s=300)
-    states = [] if found is None else found["targets"]
-    wanted = [each for each in states if not options.framework
-              or each["target"].partition("/")[0] in options.framework]  # fmt: skip
-    usable = [each["target"] for each in wanted if each["measurable"] != "no"]
-    for each in wanted:
-        if each["measurable"] == "no":
-            check.skip(each["target"], each["why"])
-    for place, target in enumerate(usable):
+    answer = check.run("doctor", "doctor", "--device", options.device, limit_s=300)
+    states = [] if answer is None else answer["targets"]
+    wanted = [state for state in states if not options.framework
+              or state["target"].partition("/")[0] in options.framework]  # fmt: skip
+    usable = [state["target"] for state in wanted if state["measurable"] != "no"]
+    for state in wanted:
+        if state["measurable"] == "no":
+            check.skip(state["target"], state["why"])
+    for index, target in enumerate(usable):
         try:
-            check_target(check, options, target, check.left_s / (len(usable) - place))
+            check_target(check, options, target, check.left_s / (len(usable) - index))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             # An answer that is not as expected costs its target, not the rest.
             check.skip(f"{target}/rest", f"{type(error).__name__}: {error}")
@@ -195,7 +195,7 @@ def check_target(check: Check, options: argparse.Namespace, target: str, share_s
     folder.mkdir(exist_ok=True)
     dataset, bundle = folder / "layers.h5", folder / "bundle"
     started = time.monotonic()
-    networks = [Path(each) for each in options.networks]
+    networks = [Path(network) for network in options.networks]
     half_s = share_s / 2 + PATIENCE_S
     conformance = ("doctor", "--device", options.device, "--conformance", target)
     check.run(f"{target}/conformance", *conformance, limit_s=half_s)
@@ -235,18 +235,18 @@ def comparisons(steps: Mapping[str, Step]) -> Iterator[list[str]]:
     for name, step in steps.items():
         target, _, word = name.rpartition("/")
         network = word.removeprefix("measure-").rpartition("-")[0]
-        for each in step.documents if word.startswith("measure-") else ():
+        for run in step.documents if word.startswith("measure-") else ():
             answers = steps.get(f"{target}/predict-{network}", step).documents
-            own = [other for other in answers if other["batch"] == each["batch"]
-                   and other is not each]  # fmt: skip
-            phases_ms, whole_ms = each["total_ms"], each["percentiles_ms"]["p50"]
+            own = [other for other in answers if other["batch"] == run["batch"]
+                   and other is not run]  # fmt: skip
+            phases_ms, whole_ms = run["total_ms"], run["percentiles_ms"]["p50"]
             predicted_ms = own[0]["total_ms"] if own else math.nan
             lacking = len(own[0]["skipped"]) if own else 0
             partly = f" (without {lacking} operators)" if lacking else ""
             yield [
-                target, network, str(each["batch"]), ms_cell(phases_ms), ms_cell(whole_ms),
+                target, network, str(run["batch"]), ms_cell(phases_ms), ms_cell(whole_ms),
                 percent_cell(phases_ms / whole_ms - 1, signed=True), ms_cell(predicted_ms) + partly,
-                percent_cell(predicted_ms / whole_ms - 1, signed=True), "; ".join(each["warnings"]),
+                percent_cell(predicted_ms / whole_ms - 1, signed=True), "; ".join(run["warnings"]),
             ]  # fmt: skip
 
 
@@ -265,13 +265,13 @@ def report(check: Check) -> str:
     if doctor is not None and doctor.answer:
         said = doctor.answer
         facts = [said["host"], *said["gpus"], *said["frameworks"]]
-        lines = [f"- {json.dumps(each)}" for each in facts]
-        parts += ["## Machine", "\n".join(lines + [f"- {each}" for each in said["advice"]])]
+        lines = [f"- {json.dumps(fact)}" for fact in facts]
+        parts += ["## Machine", "\n".join(lines + [f"- {hint}" for hint in said["advice"]])]
     conformance = [
-        [step.name, each["rule"], each["subject"], each["verdict"], each["detail"]]
+        [step.name, finding["rule"], finding["subject"], finding["verdict"], finding["detail"]]
         for step in steps if step.name.endswith("/conformance")
-        for found in step.documents for each in found["findings"]
-        if each["verdict"] in (FAILED, "doubtful")
+        for document in step.documents for finding in document["findings"]
+        if finding["verdict"] in (FAILED, "doubtful")
     ]  # fmt: skip
     parts += ["## Conformance, what failed or is doubtful",
               table(("step", "rule", "subject", "verdict", "detail"), conformance)]  # fmt: skip
@@ -304,8 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.campaign is None:
         options.campaign = "gpu-quick" if local_devices(options.device) is not None else "demo"
     options.networks = options.networks or shipped_networks(NETWORKS)
-    for each in (signal.SIGTERM, signal.SIGINT):  # which shells may ignore in the background
-        signal.signal(each, interrupted)
+    for number in (signal.SIGTERM, signal.SIGINT):  # which shells may ignore in the background
+        signal.signal(number, interrupted)
     started = Check(options)
     try:
         check(started, options)

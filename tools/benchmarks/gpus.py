@@ -25,7 +25,7 @@ from pages import (
     cell,
     commits,
     imported,
-    kept,
+    load_or_make,
     merged,
     parser_of,
     public_data,
@@ -92,15 +92,15 @@ class Rows:
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
     data = public_data()
-    found: dict[str, list[Path]] = defaultdict(list)
+    groups: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
         if path.name.startswith(("train_", "test_")):
-            found[f"neusight-{path.parent.name}"].append(path)
+            groups[f"neusight-{path.parent.name}"].append(path)
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
-        found[f"vidur-{path.name.split('__')[1]}"].append(path)
+        groups[f"vidur-{path.name.split('__')[1]}"].append(path)
     return [
         imported(work / f"{name}.h5", name.partition("-")[0], files)
-        for name, files in found.items()
+        for name, files in groups.items()
     ]
 
 
@@ -112,8 +112,8 @@ def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
         rows,
-        np.array([each.device for each in rows.platforms]),
-        np.array([each.options[SESSION] for each in rows.settings]),
+        np.array([platform.device for platform in rows.platforms]),
+        np.array([setting.options[SESSION] for setting in rows.settings]),
         held_out,
         ~held_out & (fold_of_keys(rows.keys, VALIDATION, SEED + 1) == 0),
     )
@@ -125,8 +125,8 @@ def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
     predictor = Roofline(kind) if trees is None else Roofline(kind, trees=trees)
     seen = mask & ~rows.held_out
     learnt, validation = (
-        rows.layers.select(seen & each).examples(QUANTITY)
-        for each in (~rows.validation, rows.validation)
+        rows.layers.select(seen & part).examples(QUANTITY)
+        for part in (~rows.validation, rows.validation)
     )
     return predictor.fit(learnt, validation=validation, seed=SEED)
 
@@ -221,16 +221,22 @@ def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
     Sessions of a card are combined by their rows; the P4, AMD's cards and those with few rows are
     in no mean.
     """
-    judged = [each for each in judged if each.get(name) is not None]
-    devices = sorted({each["device"] for each in judged},
+    judged = [result for result in judged if result.get(name) is not None]
+    devices = sorted({result["device"] for result in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
     cells = []
-    for label in dict.fromkeys(each["label"] for each in judged):
+    for label in dict.fromkeys(result["label"] for result in judged):
         counted, row = [], [label]
         for device in devices:
-            own = [each for each in judged if (each["label"], each["device"]) == (label, device)]
-            rows = [each["rows"] for each in own]
-            value = float(np.average([each[name] for each in own], weights=rows)) if own else np.nan
+            own = [
+                result
+                for result in judged
+                if (result["label"], result["device"]) == (label, device)
+            ]
+            rows = [result["rows"] for result in own]
+            value = (
+                float(np.average([result[name] for result in own], weights=rows)) if own else np.nan
+            )
             row.append(cell(value))
             if sum(rows) >= FEWEST_JUDGED and device not in (*AMD, *APART):
                 counted.append(value)
@@ -272,7 +278,9 @@ def main() -> None:
                 path = given.work / f"{part}-{kind}.json"
                 if given.only:
                     path.unlink(missing_ok=True)
-                kept(path, lambda part=part, kind=kind: list(PARTS[part][0](given.work, kind)))
+                load_or_make(
+                    path, lambda part=part, kind=kind: list(PARTS[part][0](given.work, kind))
+                )
     parts = [
         f"Seed {SEED}. Means are over NVIDIA's cards but the P4, which throttled, and those with "
         f"fewer than {FEWEST_JUDGED} rows; `mi100` and `mi210` are `torch/rocm` and have "
@@ -282,7 +290,7 @@ def main() -> None:
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
         stored = {kind: json.loads(path.read_text()) for kind, path in paths.items()
                   if path.exists()}  # fmt: skip
-        judged = [row for each in stored.values() for row in each["result"]]
+        judged = [row for record in stored.values() for row in record["result"]]
         parts += [f"## {title}", commits(stored), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]

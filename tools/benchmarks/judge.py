@@ -59,8 +59,10 @@ class Judged:
     @property
     def precision(self) -> str:
         """The network's precision by its name, as networks.toml gives them."""
-        found = [each for each in ("fp16", "int8") if f"-{each}" in self.path.stem]
-        return found[0] if found else "float32"
+        precisions = [
+            precision for precision in ("fp16", "int8") if f"-{precision}" in self.path.stem
+        ]
+        return precisions[0] if precisions else "float32"
 
     def row(self, name: str) -> ComparisonRow:
         lacking = len(self.prediction.skipped)
@@ -97,8 +99,8 @@ def main() -> None:
     runs = {key: run for key, run in runs.items() if turns.get(key)}
     print(noise([turns[key] for key in runs]))
     rows: dict[str, list[dict[str, Any]]] = {}
-    for word, found in ways.items():
-        for label, bundle in found.items():
+    for word, variants in ways.items():
+        for label, bundle in variants.items():
             judged = judge(bundle, runs, turns)
             table = [judged[key].row(key.rpartition("@")[0]) for key in judged]
             print(f"\n{word}, {label}:\n{comparison_table(table)}\n{report(judged, bundle)}")
@@ -118,42 +120,43 @@ def measure(
                 if len(turns.get(key, ())) > turn:
                     continue
                 try:
-                    found = measure_network(
+                    measured = measure_network(
                         path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
                     )
                 except (ResperfError, MemoryError) as error:
                     print(f"{key} is not measured: {error}", flush=True)
                     continue
-                values = {"total_ms": found.total_ms, "steady_rounds": found.steady_rounds}
+                values = {"total_ms": measured.total_ms, "steady_rounds": measured.steady_rounds}
                 turns.setdefault(key, []).append(values)
                 if store is not None:
                     write_whole(store, json.dumps(turns, indent=1).encode())
-                print(f"turn {turn + 1}: {key}: {found.total_ms:.4g} ms, {found.steady_rounds} of "
-                      f"{found.rounds} rounds steady, reference {found.reference_ratio:.2f}",
+                print(f"turn {turn + 1}: {key}: {measured.total_ms:.4g} ms, "
+                      f"{measured.steady_rounds} of {measured.rounds} rounds steady, "
+                      f"reference {measured.reference_ratio:.2f}",
                       flush=True)  # fmt: skip
 
 
 def versions(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Bundle]:
     """Return a bundle as it is, and calibrated for each of several times."""
-    found = {"nothing": bundle}
+    bundles = {"nothing": bundle}
     shipped = calibrated_here(bundle)
     if shipped.calibrated_by is not None and shipped.calibrated_by.from_bundle:
-        found["as on a similar machine that it knows"] = shipped
-    for each in seconds:
-        run = measure_layers(bundle, seconds=each)
+        bundles["as on a similar machine that it knows"] = shipped
+    for duration_s in seconds:
+        run = measure_layers(bundle, seconds=duration_s)
         here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
-        label = f"calibrated in {each:.0f} s"
+        label = f"calibrated in {duration_s:.0f} s"
         print(f"{label}: {here.summary()}", flush=True)
-        found[label] = bundle.for_machine(here)
+        bundles[label] = bundle.for_machine(here)
         if (unknown.factors, unknown.others) != (here.factors, here.others):
-            found[f"{label}, as on unknown hardware"] = bundle.for_machine(unknown)
-    return found
+            bundles[f"{label}, as on unknown hardware"] = bundle.for_machine(unknown)
+    return bundles
 
 
 def counted_ms(turns: Sequence[Mapping[str, float]]) -> list[float]:
     """Return times of the turns with a steady round; of all where none had one."""
-    steady = [each["total_ms"] for each in turns if each["steady_rounds"]]
-    return steady or [each["total_ms"] for each in turns]
+    steady = [turn["total_ms"] for turn in turns if turn["steady_rounds"]]
+    return steady or [turn["total_ms"] for turn in turns]
 
 
 def noise(turns: Sequence[Sequence[Mapping[str, float]]]) -> str:
@@ -169,24 +172,24 @@ def noise(turns: Sequence[Sequence[Mapping[str, float]]]) -> str:
 
 def judge(bundle: Bundle, runs: Runs, turns: Turns) -> dict[str, Judged]:
     """Predict every run; what cannot be predicted is named and left out."""
-    found = {}
+    judged = {}
     for key, (path, batch) in runs.items():
         try:
             prediction = predict_network(read_network(path, batch=batch), bundle)
         except ResperfError as error:
             print(f"{key} is not predicted: {error}", flush=True)
             continue
-        found[key] = Judged(path, prediction, median(counted_ms(turns[key])))
-    return found
+        judged[key] = Judged(path, prediction, median(counted_ms(turns[key])))
+    return judged
 
 
 def report(judged: Mapping[str, Judged], bundle: Bundle) -> str:
     """Summarise errors and intervals by precision, and what the bundle had learnt from."""
     every = list(judged.values())
-    groups = {name: [each for each in every if each.precision == name]
-              for name in sorted({each.precision for each in every})}  # fmt: skip
+    groups = {name: [run for run in every if run.precision == name]
+              for name in sorted({run.precision for run in every})}  # fmt: skip
     groups = {"all": every, **(groups if len(groups) > 1 else {})}
-    keys = sorted({layer.key for each in every for layer in each.prediction.layers})
+    keys = sorted({layer.key for run in every for layer in run.prediction.layers})
     lines = [f"  {name}: {summary(own)}" for name, own in groups.items() if own]
     if "training" in bundle.part:
         seen = was_packed(keys, bundle.part["training"]["seen"])
@@ -196,12 +199,14 @@ def report(judged: Mapping[str, Judged], bundle: Bundle) -> str:
 
 def summary(judged: Sequence[Judged]) -> str:
     """Say how far off runs are, and what their intervals hold."""
-    off = [abs(each.error) for each in judged]
-    shown = [each.prediction for each in judged]
-    inside = [each.prediction.low_ms <= each.measured_ms <= each.prediction.high_ms
-              for each in judged]  # fmt: skip
-    width = median((each.high_ms - each.low_ms) / each.total_ms for each in shown)
-    lacking = sum(not each.complete for each in shown)
+    off = [abs(run.error) for run in judged]
+    shown = [run.prediction for run in judged]
+    inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms
+              for run in judged]  # fmt: skip
+    width = median(
+        (prediction.high_ms - prediction.low_ms) / prediction.total_ms for prediction in shown
+    )
+    lacking = sum(not prediction.complete for prediction in shown)
     return (
         f"{len(off)} runs: mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
         f"{fmean(e <= 0.1 for e in off):.0%}, within 15% {fmean(e <= 0.15 for e in off):.0%}, "

@@ -33,10 +33,10 @@ def parser_of(doc: str | None, name: str) -> argparse.ArgumentParser:
 
 def public_data() -> Path:
     """Return the folder of published measurements: $RESPERF_PUBLIC_DATA or ../shared/data."""
-    found = Path(os.environ.get("RESPERF_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
-    if not found.is_dir():
-        raise SystemExit(f"no measurements in {found}; set RESPERF_PUBLIC_DATA to their folder")
-    return found
+    folder = Path(os.environ.get("RESPERF_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        raise SystemExit(f"no measurements in {folder}; set RESPERF_PUBLIC_DATA to their folder")
+    return folder
 
 
 def run(*words: object) -> None:
@@ -72,18 +72,18 @@ def stored(path: Path, made_with: Any = None) -> dict[str, Any] | None:
     """Return a result with the commit that it was computed at; None if it was made otherwise."""
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found if found["made_with"] == made_with else None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record if record["made_with"] == made_with else None
 
 
-def kept(path: Path, make: Callable[[], Any], made_with: Any = None) -> dict[str, Any]:
+def load_or_make(path: Path, make: Callable[[], Any], made_with: Any = None) -> dict[str, Any]:
     """Return a stored result; make it if there is none."""
-    if (found := stored(path, made_with)) is None:
-        found = {"commit": commit(), "made_with": made_with, "result": make()}
+    if (record := stored(path, made_with)) is None:
+        record = {"commit": commit(), "made_with": made_with, "result": make()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, f"{json.dumps(found)}\n".encode())
+        write_whole(path, f"{json.dumps(record)}\n".encode())
         print(path.stem, file=sys.stderr, flush=True)
-    return found
+    return record
 
 
 def write_page(output: Path, title: str, parts: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def by_words(said: Mapping[str, str]) -> str:
 
 def commits(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Say at which commit each result was computed."""
-    return by_words({name: f"commit `{each['commit']}`" for name, each in results.items()})
+    return by_words({name: f"commit `{record['commit']}`" for name, record in results.items()})
 
 
 def cell(value: float) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pages import ROOT, commits, kept, parser_of, stored, write_page
+from pages import ROOT, commits, load_or_make, parser_of, stored, write_page
 from published import Store, Unit, collect, compared, import_layers, platform_line
 
 from resperf.dataset import read_info
@@ -105,8 +105,8 @@ def trained(dataset: Path, method: str, seed: int) -> dict[str, Any]:
         curve.append(error)
 
     settings = ComparisonSettings((method,), kinds=("conv",), seed=seed)
-    (found,) = compare(dataset, settings, progress=progress).rows
-    return {**found.to_json(), "curve": curve}
+    (result,) = compare(dataset, settings, progress=progress).rows
+    return {**result.to_json(), "curve": curve}
 
 
 def figure_2(work: Path, dataset: str, seed: int, make: bool) -> str:
@@ -115,11 +115,11 @@ def figure_2(work: Path, dataset: str, seed: int, make: bool) -> str:
     for name, method in TRAINED.items():
         path = work / "figure-2" / f"{dataset}-{method}.json"
         if make:
-            kept(path, lambda m=method: trained(work / f"{dataset}.h5", m, seed), seed)
-        if found := stored(path, seed):
-            each = found["result"]
-            lowest = (percent(min(each["curve"][:epoch])) for epoch in EPOCHS_SHOWN)
-            rows.append([name, percent(each["mape"]), f"{each['rmse_ms']:.3f}", *lowest])
+            load_or_make(path, lambda m=method: trained(work / f"{dataset}.h5", m, seed), seed)
+        if record := stored(path, seed):
+            result = record["result"]
+            lowest = (percent(min(result["curve"][:epoch])) for epoch in EPOCHS_SHOWN)
+            rows.append([name, percent(result["mape"]), f"{result['rmse_ms']:.3f}", *lowest])
     return markdown_table(("method", "MAPE", "RMSE ms", *map(str, EPOCHS_SHOWN)), rows)
 
 
@@ -169,9 +169,9 @@ def phases_table(table: Mapping[str, Any], results: Mapping[Unit, Compared]) -> 
 
 
 def _errors(result: Compared) -> list[str]:
-    found = result.errors
+    errors = result.errors
     return [
-        result.method, percent(found.mape), f"{found.rmse_ms:.3g}", f"{found.mae_ms:.3g}",
+        result.method, percent(errors.mape), f"{errors.rmse_ms:.3g}", f"{errors.mae_ms:.3g}",
         f"{result.r2:.4f}",
     ]  # fmt: skip
 
@@ -181,29 +181,29 @@ def campaign_table(dataset: Path, seed: int) -> str:
     settings = ComparisonSettings(
         ("resperfnet", "perfnet", OURS), kinds=KINDS, phases=PHASES, seed=seed
     )
-    found = compare(dataset, settings)
-    notes = [f"Note: {note}." for note in found.notes]
-    return "\n\n".join([methods_markdown(found.rows), *notes])
+    comparison = compare(dataset, settings)
+    notes = [f"Note: {note}." for note in comparison.notes]
+    return "\n\n".join([methods_markdown(comparison.rows), *notes])
 
 
 def networks_table(path: Path) -> str:
     """Show whole networks, measured and predicted by each method's bundle."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(path.read_text())
-    methods = {Path(bundle).name: rows for bundle, rows in found.items()}
+    by_bundle: dict[str, list[dict[str, Any]]] = json.loads(path.read_text())
+    methods = {Path(bundle).name: rows for bundle, rows in by_bundle.items()}
     rows = [
         [
             f"{row['name']}, batch {row['batch']}",
             f"{row['measured_ms']:.4g}",
             *(
-                f"{each[place]['predicted_ms'] / row['measured_ms'] - 1:+.1%}"
-                for each in methods.values()
+                f"{results[index]['predicted_ms'] / row['measured_ms'] - 1:+.1%}"
+                for results in methods.values()
             ),
         ]
-        for place, row in enumerate(next(iter(methods.values())))
+        for index, row in enumerate(next(iter(methods.values())))
     ]
     means = [
-        f"{mean(abs(row['predicted_ms'] / row['measured_ms'] - 1) for row in each):.1%}"
-        for each in methods.values()
+        f"{mean(abs(row['predicted_ms'] / row['measured_ms'] - 1) for row in results):.1%}"
+        for results in methods.values()
     ]
     return markdown_table(
         ("network", "measured ms", *methods), [*rows, ["**mean absolute error**", "", *means]]
@@ -231,8 +231,8 @@ def main(words: Sequence[str] | None = None) -> None:
         for name in given.only or PAPER["public"]:
             import_layers(name, given.work)
         collect([u for u in units if not given.only or u.dataset in given.only], store)
-    loaded = {unit: found for unit in units if (found := store.load(unit))}
-    results = {unit: compared(found) for unit, found in loaded.items()}
+    loaded = {unit: record for unit in units if (record := store.load(unit))}
+    results = {unit: compared(record) for unit, record in loaded.items()}
     make = not given.write and not given.only
     parts = [
         f"ResPerfNet (Wang et al., 2020) beside resperf, row by row. {platform_line(given.seed)}",
@@ -257,7 +257,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for table in PAPER["tables"]:
         parts += [f"### {table['title']}", phases_table(table, results)]
     parts += ["### At which commits",
-              commits({str(unit): found for unit, found in loaded.items()}),
+              commits({str(unit): record for unit, record in loaded.items()}),
               "## The same on a machine of our own, phases apart"]  # fmt: skip
     for framework, file in map(pair, given.campaign):
         machine = read_info(file).platform.machine
@@ -271,7 +271,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for framework, file in map(pair, given.networks):
         parts += [f"### {framework}", networks_table(file)]
     parts += ["## What cannot be had",
-              markdown_table(("of the paper", "why"), [list(each) for each in ABSENT])]  # fmt: skip
+              markdown_table(("of the paper", "why"), [list(row) for row in ABSENT])]  # fmt: skip
     write_page(given.output, "The paper's tables, and ours", parts)
 
 

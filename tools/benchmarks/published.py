@@ -25,7 +25,7 @@ from pages import (
     by_words,
     commits,
     imported,
-    kept,
+    load_or_make,
     merged,
     parser_of,
     public_data,
@@ -83,11 +83,11 @@ class Unit:
 
 def sources(data: Path) -> dict[str, list[Path]]:
     """Find the published files: dataset such as ``perfnet-1080ti`` -> its files."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for name in FORMATS:
         for file in sorted((data / name).glob("*_*.csv.gz")):
-            found.setdefault(f"{name}-{file.name.partition('_')[0]}", []).append(file)
-    return found
+            files.setdefault(f"{name}-{file.name.partition('_')[0]}", []).append(file)
+    return files
 
 
 def import_layers(name: str, work: Path) -> Path:
@@ -116,7 +116,7 @@ def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Itera
                     if (method in SLOW) == slow and (not slow or name in SLOW_ON):
                         yield Unit(name, kind, method)
     if CURVE_KIND in datasets.get(CURVE_DATASET, ()):
-        for method in (each for each in CURVE_METHODS if each in methods):
+        for method in (name for name in CURVE_METHODS if name in methods):
             yield from (Unit(CURVE_DATASET, CURVE_KIND, method, rows) for rows in CURVE_ROWS)
 
 
@@ -143,7 +143,7 @@ class Store:
     def add(self, unit: Unit) -> Compared:
         """Fit, judge and store one method."""
         path, made_with = self._place(unit)
-        return compared(kept(path, lambda: self.fit(unit).to_json(), made_with))
+        return compared(load_or_make(path, lambda: self.fit(unit).to_json(), made_with))
 
     def fit(self, unit: Unit) -> Compared:
         """Fit and judge one method."""
@@ -152,9 +152,9 @@ class Store:
         return compare(self.work / f"{unit.dataset}.h5", settings).rows[0]
 
 
-def compared(found: Mapping[str, Any]) -> Compared:
+def compared(record: Mapping[str, Any]) -> Compared:
     """Read a stored result, which lacks the times of single rows."""
-    values, none = found["result"], np.empty(0)
+    values, none = record["result"], np.empty(0)
     own = {field.name: values[field.name] for field in fields(Compared) if field.name in values}
     own["noise_floor"] = math.nan if own["noise_floor"] is None else own["noise_floor"]
     return Compared(
@@ -168,7 +168,7 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
     print(f"{len(units)} fits, {len(units) - len(waiting)} of them done", flush=True)
     failed: dict[Unit, str] = {}
     start = time.monotonic()
-    for place, unit in enumerate(waiting, start=1):
+    for number, unit in enumerate(waiting, start=1):
         try:
             result = store.add(unit)
         except ResperfError as error:
@@ -176,7 +176,7 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
         else:
             minutes = (time.monotonic() - start) / 60
             told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s, {minutes:.0f} min in all"
-        print(f"{place}/{len(waiting)} {unit}: {told}", flush=True)
+        print(f"{number}/{len(waiting)} {unit}: {told}", flush=True)
     return failed
 
 
@@ -204,7 +204,7 @@ def main(words: Sequence[str] | None = None) -> None:
         asked = {name: datasets[name] for name in given.only or datasets}
         failed = collect(list(plan(asked, given.methods)), store)
     every = list(plan(datasets, list(METHODS)))
-    loaded = {unit: found for unit in every if (found := store.load(unit))}
+    loaded = {unit: record for unit in every if (record := store.load(unit))}
     parts = [platform_line(given.seed), INTRODUCTION]
     for name in datasets:
         own = sorted((unit for unit in loaded if unit.dataset == name), key=lambda unit: unit.kind)

@@ -62,8 +62,8 @@ def cold_starts(bundle: str, folder: Path) -> None:
     bare_s = median(seconds for seconds, _ in runs["bare imports"])
     print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
     for name, taken in runs.items():
-        seconds = median(each for each, _ in taken)
-        peak = max(each for _, each in taken)
+        seconds = median(time_s for time_s, _ in taken)
+        peak = max(peak_mb for _, peak_mb in taken)
         print(f"{name:<14} {first[name]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}")
 
 
@@ -84,9 +84,9 @@ def candidate(seed: int) -> ModelProto:
         (net.add(start) if stride == 1 else net).relu()
     net.average().flatten().dense(10 * draw.randint(1, 100))
     model = net.model(f"candidate_{seed}")
-    for each in model.graph.initializer:
-        if each.external_data:
-            each.CopyFrom(numpy_helper.from_array(np.ones(each.dims, np.float32), each.name))
+    for tensor in model.graph.initializer:
+        if tensor.external_data:
+            tensor.CopyFrom(numpy_helper.from_array(np.ones(tensor.dims, np.float32), tensor.name))
     return model
 
 
@@ -103,7 +103,7 @@ def rates(count: int, device: str) -> dict[str, float]:
         return predict_many(models, device=device)
 
     def one_by_one(models: list[ModelProto]) -> object:
-        return [predict(each, device=device) for each in models]
+        return [predict(model, device=device) for model in models]
 
     models = [candidate(seed) for seed in range(count)]
     warm = [candidate(count + seed) for seed in range(WARM)]

@@ -89,7 +89,7 @@ def of_engine(layer: EngineLayer) -> Group | None:
     kind = str(given.get("ParameterType", layer.type))
     is_pooled = kind == "ConvActPool"
     if is_pooled:
-        given |= {key.removeprefix("Conv"): each for key, each in given.items()}
+        given |= {key.removeprefix("Conv"): value for key, value in given.items()}
     if not layer.inputs or not layer.outputs:
         return None
     count, first = len(layer.inputs), layer.inputs[0].shape
@@ -169,20 +169,20 @@ def _branches(network: Network, node: LoweredNode, layer: Conv) -> list[int]:
     """Return the output channels of convolutions that were merged."""
     if "||" not in node.op:
         return [layer.channels_out]
-    convolutions = [each for each in _nodes_of(network, node.sources) if each.op == "Conv"]
-    return [network.tensors[each.outputs[0]].shape[1] for each in convolutions]
+    convolutions = [source for source in _nodes_of(network, node.sources) if source.op == "Conv"]
+    return [network.tensors[conv.outputs[0]].shape[1] for conv in convolutions]
 
 
 def _outside(network: Network, node: LoweredNode) -> tuple[list[str], list[str]]:
     """Return the computed tensors that a layer reads, and those that it writes for others."""
     own = _nodes_of(network, node.sources)
-    made = {name for each in own for name in each.outputs}
-    names = {each.name for each in own}
-    read_elsewhere = {n for each in network.nodes if each.name not in names for n in each.inputs}
-    read = [name for each in own for name in each.inputs
-            if name and name not in made and not network.tensors[name].is_weight]  # fmt: skip
+    computed = {name for node in own for name in node.outputs}
+    names = {node.name for node in own}
+    read_elsewhere = {n for node in network.nodes if node.name not in names for n in node.inputs}
+    read = [name for node in own for name in node.inputs
+            if name and name not in computed and not network.tensors[name].is_weight]  # fmt: skip
     written = [
-        name for each in own for name in each.outputs
+        name for node in own for name in node.outputs
         if name in read_elsewhere or name in network.outputs
     ]  # fmt: skip
     return list(dict.fromkeys(read)), written
@@ -201,7 +201,7 @@ class Agreement:
 
     @cached_property
     def _matcher(self) -> difflib.SequenceMatcher[tuple[Any, ...]]:
-        mine, theirs = ([group.same for group in each] for each in (self.engine, self.rules))
+        mine, theirs = ([group.same for group in groups] for groups in (self.engine, self.rules))
         return difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
 
     @property
@@ -210,17 +210,17 @@ class Agreement:
 
     @property
     def any_order(self) -> int:
-        mine, theirs = (Counter(g.same for g in each) for each in (self.engine, self.rules))
+        mine, theirs = (Counter(g.same for g in groups) for groups in (self.engine, self.rules))
         return (mine & theirs).total()
 
     def differences(self) -> list[str]:
         """Return what is in one sequence only, in order."""
-        found = []
+        lines = []
         for word, a, b, c, d in self._matcher.get_opcodes():
             if word != "equal":
-                found += [f"  engine {group}" for group in self.engine[a:b]]
-                found += [f"  rules  {group}" for group in self.rules[c:d]]
-        return found
+                lines += [f"  engine {group}" for group in self.engine[a:b]]
+                lines += [f"  rules  {group}" for group in self.rules[c:d]]
+        return lines
 
 
 def compare(engine: Engine, network: Network, lowered: LoweredNetwork) -> Agreement:
@@ -236,13 +236,13 @@ def compare(engine: Engine, network: Network, lowered: LoweredNetwork) -> Agreem
 
 def _compiled(engine: Engine, network: Network) -> set[str]:
     """Return the nodes of parts that were compiled as a whole: from the first to the last."""
-    places = {node.name: place for place, node in enumerate(network.nodes)}
-    found: set[str] = set()
+    places = {node.name: index for index, node in enumerate(network.nodes)}
+    compiled: set[str] = set()
     for layer in engine.layers:
         ends = [places[name] for name in layer.nodes if name in places]
         if layer.spans and ends:
-            found |= {node.name for node in network.nodes[min(ends) : max(ends) + 1]}
-    return found
+            compiled |= {node.name for node in network.nodes[min(ends) : max(ends) + 1]}
+    return compiled
 
 
 def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
@@ -256,19 +256,19 @@ def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
         As in `Known`. Products are quantised with ``Conv``; of a sum, the shortcut: the operand
         that no convolution computes, or the later one.
     """
-    made = ModelProto()
-    made.CopyFrom(model)
-    graph = made.graph
+    result = ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
     nodes = list(graph.node)
     weights = {tensor.name for tensor in graph.initializer}
-    maker = {name: place for place, node in enumerate(nodes) for name in node.output}
+    maker = {name: index for index, node in enumerate(nodes) for name in node.output}
     del graph.node[:]
     graph.initializer.append(numpy_helper.from_array(np.asarray(0.05, np.float32), "qdq/scale"))
     graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "qdq/zero"))
     for node in nodes:
-        for place in _quantized_inputs(node, ops, weights, maker, nodes):
-            name = f"{node.name or node.output[0]}/{place}"
-            given = [node.input[place], "qdq/scale", "qdq/zero"]
+        for index in _quantized_inputs(node, ops, weights, maker, nodes):
+            name = f"{node.name or node.output[0]}/{index}"
+            given = [node.input[index], "qdq/scale", "qdq/zero"]
             between, after = f"{name}/int8", f"{name}/dequantized"
             graph.node.append(
                 helper.make_node("QuantizeLinear", given, [between], name=f"{name}/Q")
@@ -277,9 +277,9 @@ def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
             graph.node.append(
                 helper.make_node("DequantizeLinear", back, [after], name=f"{name}/DQ")
             )
-            node.input[place] = after
+            node.input[index] = after
         graph.node.append(node)
-    return made
+    return result
 
 
 def _quantized_inputs(
@@ -294,34 +294,34 @@ def _quantized_inputs(
     if any(name in weights or name not in maker for name in node.input):
         return []
 
-    def of_convolution(place: int) -> tuple[bool, int]:
-        made = nodes[maker[node.input[place]]]
-        while made.op_type == "BatchNormalization":
-            made = nodes[maker[made.input[0]]]
-        return made.op_type != "Conv", maker[node.input[place]]
+    def of_convolution(index: int) -> tuple[bool, int]:
+        producer = nodes[maker[node.input[index]]]
+        while producer.op_type == "BatchNormalization":
+            producer = nodes[maker[producer.input[0]]]
+        return producer.op_type != "Conv", maker[node.input[index]]
 
     return [max((0, 1), key=of_convolution)]
 
 
-def lowered_network(known: Known, engine: Engine) -> tuple[Network, LoweredNetwork]:
+def lowered_network(case: Known, engine: Engine) -> tuple[Network, LoweredNetwork]:
     """Read and lower a network, quantised or not, at the engine's batch size."""
     batches = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
     batch = batches.pop() if len(batches) == 1 else None
-    if known.quantized:
-        model = quantized(stripped_model(known.network), known.quantized)
-        network = read_graph(model.SerializeToString(), known.network.stem, batch=batch)
+    if case.quantized:
+        model = quantized(stripped_model(case.network), case.quantized)
+        network = read_graph(model.SerializeToString(), case.network.stem, batch=batch)
     else:
-        network = read_network(known.network, batch=batch)
-    return network, lower(network, Setting("tensorrt", precision=known.precision), ANY_GPU)
+        network = read_network(case.network, batch=batch)
+    return network, lower(network, Setting("tensorrt", precision=case.precision), ANY_GPU)
 
 
 def _pairs(engine: Path, network: Path | None, precision: str) -> list[tuple[Path, Known]]:
     if network is not None:
         return [(engine, Known(network, precision))]
-    found = [(engine / f"{name}.graph.json.gz", known) for name, known in KNOWN.items()]
-    if missing := [path.name for path, _ in found if not path.is_file()]:
+    pairs = [(engine / f"{name}.graph.json.gz", case) for name, case in KNOWN.items()]
+    if missing := [path.name for path, _ in pairs if not path.is_file()]:
         sys.exit(f"{engine} lacks {', '.join(missing)}; give a GRAPH.json and its NETWORK.onnx")
-    return found
+    return pairs
 
 
 def main() -> None:
@@ -332,20 +332,20 @@ def main() -> None:
     parser.add_argument("--differences", action="store_true", help="print unmatched layers")
     arguments = parser.parse_args()
     rows = []
-    for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
+    for path, case in _pairs(arguments.engine, arguments.network, arguments.precision):
         try:
             engine = read_exports([path])
-            network, lowered = lowered_network(known, engine)
+            network, lowered = lowered_network(case, engine)
         except ResperfError as error:
             sys.exit(str(error))
-        found = compare(engine, network, lowered)
+        result = compare(engine, network, lowered)
         rows.append([
-            engine.name, known.precision, "yes" if known.quantized else "",
-            str(len(found.engine)), str(len(found.rules)), f"{found.in_order / found.larger:.1%}",
-            f"{found.any_order / found.larger:.1%}",
+            engine.name, case.precision, "yes" if case.quantized else "",
+            str(len(result.engine)), str(len(result.rules)),
+            f"{result.in_order / result.larger:.1%}", f"{result.any_order / result.larger:.1%}",
         ])  # fmt: skip
         if arguments.differences:
-            print("\n".join([engine.name, *found.differences()]))
+            print("\n".join([engine.name, *result.differences()]))
     headings = ("engine", "precision", "Q/DQ", "engine's", "rules'", "in order", "any order")
     print(table(headings, rows, text=headings[:3]))
 
