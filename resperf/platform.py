@@ -18,10 +18,10 @@ from resperf.targets import local_devices
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
 _GIBIBYTE = 1 << 30
-PROBE = "probe_"
-"""Prefix of speed probes among a dataset's machine costs."""
-PROBE_TOLERANCE = 0.1
-"""Machines whose probes differ by less than this share count as equally fast."""
+CHECK_PREFIX = "check_"
+"""Prefix of speed checks among a dataset's machine costs."""
+SPEED_TOLERANCE = 0.1
+"""Machines whose machine checks differ by less than this share count as equally fast."""
 
 OVERSUBSCRIBED = "oversubscribed"
 """What `Platform.interconnect` says of more processes and threads than cores."""
@@ -96,9 +96,9 @@ class Platform(Record):
         Number of machines or accelerators that share one run.
     interconnect : str
         Connection between them, with the number of hosts: ``"gloo on 1 host"``.
-    probes : mapping of str to float
-        Results of short probes of its speed; names end in a unit: ``probe_call_us``,
-        ``probe_copy_gb_per_s``.
+    machine_checks : mapping of str to float
+        Results of short checks of its speed; names end in a unit: ``check_call_us``,
+        ``check_copy_gb_per_s``.
     """
 
     device: str
@@ -115,7 +115,7 @@ class Platform(Record):
     accelerators: tuple[Accelerator, ...] = ()
     devices: int = 1
     interconnect: str = ""
-    probes: Mapping[str, float] = field(default_factory=dict)
+    machine_checks: Mapping[str, float] = field(default_factory=dict)
 
     __hash__ = hash_of_fields
 
@@ -125,10 +125,13 @@ class Platform(Record):
         cores = f"{self.cores} core{'s' * (self.cores > 1)}" if self.cores else ""
         return ", ".join(filter(None, (self.processor, cores)))
 
-    def with_probes(self, costs: Mapping[str, float]) -> Platform:
-        """Return this platform with the speed probes among a dataset's machine costs."""
+    def with_machine_checks(self, costs: Mapping[str, float]) -> Platform:
+        """Return this platform with the speed checks among a dataset's machine costs."""
         return dataclasses.replace(
-            self, probes={name: value for name, value in costs.items() if name.startswith(PROBE)}
+            self,
+            machine_checks={
+                name: value for name, value in costs.items() if name.startswith(CHECK_PREFIX)
+            },
         )
 
     def differences(self, other: Platform) -> list[str]:
@@ -166,13 +169,13 @@ class Platform(Record):
         return bool(other.processor) and not self.hardware_differences(other)
 
     def speed_differences(self, other: Platform) -> list[str]:
-        """Say which probes of speed differ by more than a tenth, among those that both know."""
+        """Say which checks of speed differ by more than a tenth, among those that both know."""
         phrases = []
-        for name in sorted(self.probes.keys() & other.probes.keys()):
-            mine, theirs = self.probes[name], other.probes[name]
+        for name in sorted(self.machine_checks.keys() & other.machine_checks.keys()):
+            mine, theirs = self.machine_checks[name], other.machine_checks[name]
             is_time = "_per_" not in name and name.endswith(("_ms", "_us", "_s"))
             faster = theirs / mine if is_time else mine / theirs
-            if not 1 / (1 + PROBE_TOLERANCE) <= faster <= 1 + PROBE_TOLERANCE:
+            if not 1 / (1 + SPEED_TOLERANCE) <= faster <= 1 + SPEED_TOLERANCE:
                 word, times = ("faster", faster) if faster > 1 else ("slower", 1 / faster)
                 phrases.append(
                     f"{name}: {mine:.3g} here, {theirs:.3g} there, this machine is "

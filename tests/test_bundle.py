@@ -90,15 +90,15 @@ def test_the_golden_bundle_answers_for_two_devices() -> None:
         np.testing.assert_allclose(times.ms, stored, rtol=1e-4)
         assert times.in_range.all()
     dense = ("dense", "execution_ms")
-    assert fast.answering(*dense, toy.setting, toy.platform) is toy
-    assert toy.answering(*dense, fast.setting, fast.platform) is fast
+    assert fast.part_for(*dense, toy.setting, toy.platform) is toy
+    assert toy.part_for(*dense, fast.setting, fast.platform) is fast
     # The nearest: four cores as in fast, a processor that neither has.
     near = dataclasses.replace(fast.platform, processor="R")
-    assert toy.answering(*dense, toy.setting, near) is fast
+    assert toy.part_for(*dense, toy.setting, near) is fast
     # A part that has the kind comes before a nearer one without it.
-    assert toy.answering("conv", "execution_ms", fast.setting, fast.platform) is toy
+    assert toy.part_for("conv", "execution_ms", fast.setting, fast.platform) is toy
     with pytest.raises(BundleError, match=r"no forward_ms of dense for synthetic, inference; it "):
-        toy.answering("dense", "forward_ms", toy.setting, toy.platform)
+        toy.part_for("dense", "forward_ms", toy.setting, toy.platform)
     assert find_bundle("FAST", path=GOLDEN).kinds == ("dense",)
     with pytest.raises(DeviceError, match="There is fast, toy; name one by --device"):
         find_bundle(None, path=GOLDEN)

@@ -21,7 +21,7 @@ from resperf.settings import Setting
 XEON = Platform(
     device="cpu", processor="Intel(R) Xeon(R) Processor", family=6, model=143, stepping=8,
     caches={"L2": 2 << 20}, instruction_set="avx512f", cores=2, memory_bytes=100, system="Linux",
-    probes={"core_ms": 1.0},
+    machine_checks={"core_ms": 1.0},
 )  # fmt: skip
 SETTING = Setting("f", "1", "p", threads=2, options={"spinning": "on"})
 
@@ -81,21 +81,21 @@ def test_the_number_of_processes_that_share_a_run_tells_platforms_apart() -> Non
 
 
 def test_facts_that_one_side_does_not_know_are_not_compared() -> None:
-    unknown = replace(XEON, family=None, model=None, stepping=None, caches={}, probes={})
+    unknown = replace(XEON, family=None, model=None, stepping=None, caches={}, machine_checks={})
     assert XEON.differences(unknown) == unknown.differences(XEON) == []
 
 
-def test_probes_show_which_machine_is_faster() -> None:
-    slower = replace(XEON, probes={"core_ms": 1.12, "other_ms": 9.0})
+def test_machine_checks_show_which_machine_is_faster() -> None:
+    slower = replace(XEON, machine_checks={"core_ms": 1.12, "other_ms": 9.0})
     assert XEON.differences(slower) == [
         "core_ms: 1 here, 1.12 there, this machine is 1.12 times faster"
     ]
-    more = [replace(XEON, probes={"copy_gb_per_s": rate}) for rate in (10.0, 20.0)]
+    more = [replace(XEON, machine_checks={"copy_gb_per_s": rate}) for rate in (10.0, 20.0)]
     assert more[1].differences(more[0]) == [
         "copy_gb_per_s: 20 here, 10 there, this machine is 2.00 times faster"
     ]
     assert slower.differences(XEON)[0].endswith("this machine is 1.12 times slower")
-    assert XEON.differences(replace(XEON, probes={"core_ms": 1.05})) == []
+    assert XEON.differences(replace(XEON, machine_checks={"core_ms": 1.05})) == []
 
 
 def test_a_device_with_a_custom_name_has_the_same_hardware() -> None:
@@ -148,10 +148,13 @@ def test_platforms_are_hashed_by_what_is_compared() -> None:
     assert len({XEON, replace(XEON), replace(XEON, caches={"L2": 1})}) == 2
 
 
-def test_probes_are_those_of_a_dataset_s_machine_costs() -> None:
-    costs = {"call_ms": 0.1, "probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
-    assert XEON.with_probes(costs).probes == {"probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
-    assert XEON.with_probes({}).probes == {}
+def test_machine_checks_are_those_of_a_dataset_s_machine_costs() -> None:
+    costs = {"call_ms": 0.1, "check_call_us": 20.0, "check_copy_gb_per_s": 9.0}
+    assert XEON.with_machine_checks(costs).machine_checks == {
+        "check_call_us": 20.0,
+        "check_copy_gb_per_s": 9.0,
+    }
+    assert XEON.with_machine_checks({}).machine_checks == {}
 
 
 def test_a_platform_of_which_only_the_name_is_known_differs_in_nothing_else() -> None:

@@ -153,11 +153,11 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
     for part, entry in ((own, each) for own in bundle.parts for each in golden_of(own)):
         layer, optimizer = layer_and_optimizer(entry["key"])
         for name, expected in entry["values"].items():
-            answering = part
+            chosen_part = part
             if part.many_settings:
                 places = entry.get("setting", 0), entry.get("platform", 0)
-                answering = part.for_device(part.platforms[places[1]], part.settings[places[0]])
-            [found_ms] = answering.predict([layer], name, [optimizer]).ms
+                chosen_part = part.for_device(part.platforms[places[1]], part.settings[places[0]])
+            [found_ms] = chosen_part.predict([layer], name, [optimizer]).ms
             assert found_ms == pytest.approx(expected, rel=1e-3, abs=1e-6)
     predictions = {
         name: predict_network(network_of(name), bundle) for name in TOTALS_MS[folder.name]

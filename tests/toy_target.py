@@ -126,7 +126,7 @@ class ToyBackend:
     def costs(self) -> Mapping[str, float]:
         return {"call_ms": CALL_MS, "reshape_ms": 0.0}
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         return {"overhead_ms_per_layer": 0.0, "overhead_ms_per_mb": 0.0}
 
     def without_layers(self) -> str:

@@ -9,7 +9,7 @@ checked out into a temporary folder, and its own copy of this script runs there.
 holds is asked again; every difference is printed, those that `--expected` explains under its
 reason. Exits with 1 if any other is left.
 
-Asked are
+The questions are
 - every known device in every framework, precision, eager and compiled, inference and training: on
   four networks at batch 1 if the first is answered, else the refusal is compared
 - every bundle, on its first device, all networks of models/networks and of --networks, batch 1, 8
@@ -282,7 +282,7 @@ def store_calibrations(home: Path) -> None:
     from resperf.workflows.calibrate_layers import CALIBRATION_LAYERS, fitted, times_there
 
     os.environ["RESPERF_HOME"] = str(home)
-    here = replace(this_platform("cpu"), probes={})
+    here = replace(this_platform("cpu"), machine_checks={})
     for path in sorted((ROOT / "models/bundles").glob("cpu*/bundle.json")):
         bundle = Bundle.load(path.parent)
         there_ms, _ = times_there(

@@ -131,11 +131,11 @@ class Backend(Protocol):
         """
         ...
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         """Measure what a layer costs behind another one beyond its marginal time, now.
 
         ``overhead_ms_per_layer`` each, and ``overhead_ms_per_mb`` for what it reads
-        (`inter_layer_bytes`). It changes with how far apart the cores happen to be: ask now and
+        (`bytes_between_layers`). It changes with how far apart the cores happen to be: ask now and
         then, and take the median. Also what weights cost by how far away they lie
         (`resperf.copies.weights_cost`), where a backend knows. Empty where it has no such costs.
         """

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from statistics import median
 
 from resperf.backends._base import Backend, Built, Phase, median_of
-from resperf.layers import OPERATOR_OF, Conv, Dense, Layer, Pool, inter_layer_bytes
+from resperf.layers import OPERATOR_OF, Conv, Dense, Layer, Pool, bytes_between_layers
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
@@ -59,7 +59,9 @@ def chained(layers: Sequence[Layer]) -> Network:
     )
 
 
-def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[str, float]:
+def overheads_between_layers(
+    backend: Backend, build: Callable[[Network], Built]
+) -> dict[str, float]:
     """Measure what a layer costs after another one, beyond its marginal time.
 
     Parameters
@@ -72,13 +74,14 @@ def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> di
     Returns
     -------
     dict
-        ``overhead_ms_per_layer`` and ``overhead_ms_per_mb`` (`Backend.handover`), at least 0.
+        ``overhead_ms_per_layer`` and ``overhead_ms_per_mb``, at least 0
+        (`Backend.overheads_between_layers`).
     """
     costs = backend.costs()
     chains = [chained(mixed_layers(batch)) for batch in CHAIN_BATCHES]
     lowered = [lower(chain, backend.setting(), backend.platform()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
-    passed_mb = [inter_layer_bytes(chain_layers) / 1e6 for chain_layers in layers]
+    passed_mb = [bytes_between_layers(chain_layers) / 1e6 for chain_layers in layers]
     excess_ms = [
         _excess_ms(backend, build, chain, chain_layers)
         - costs["call_ms"]

@@ -9,7 +9,7 @@ import numpy as np
 from resperf.copies import FOOTPRINTS_MB, weights_cost
 from resperf.layers import Conv, Dense, Layer
 
-PROBES: tuple[Layer, ...] = (
+CHAIN_LAYERS: tuple[Layer, ...] = (
     Dense(batch=1, features_in=512, features_out=512),
     Conv(batch=1, channels_in=512, channels_out=512, height=7, width=7, kernel_height=1,
          kernel_width=1),
@@ -32,11 +32,11 @@ def weights_costs(copies_ms: Callable[[Layer, int], float]) -> Mapping[str, floa
         smallest. Single readings are noisy: repeat them and take the median.
     """
     costs = np.zeros(len(FOOTPRINTS_MB))
-    for layer in PROBES:
+    for layer in CHAIN_LAYERS:
         megabytes = layer.weight_bytes / 1e6
         counts = [round(total / megabytes) for total in FOOTPRINTS_MB]
         per_mb = [copies_ms(layer, count) / (count * megabytes) for count in counts]
-        costs += (np.array(per_mb) - per_mb[0]) / len(PROBES)
+        costs += (np.array(per_mb) - per_mb[0]) / len(CHAIN_LAYERS)
     return {
         weights_cost(total): max(float(cost), 0.0)
         for total, cost in zip(FOOTPRINTS_MB, costs, strict=True)

@@ -28,7 +28,7 @@ from typing import Any
 import onnxruntime
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
-from resperf.backends._chain import inter_layer_costs
+from resperf.backends._chain import overheads_between_layers
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
@@ -100,24 +100,24 @@ class OnnxRuntimeBackend(Backend):
         )
 
     @cached_property
-    def _session_ms(self) -> float:
+    def _call_ms(self) -> float:
         """Cost of a bound run of a graph without layers: intercept over copies of a tiny node."""
         one, many = (self._tiny_ms(copies) for copies in (1, MAX_COPIES))
         return max(one - (many - one) / (MAX_COPIES - 1), 0.0)
 
     @cached_property
-    def _view_ms(self) -> float:
+    def _reshape_ms(self) -> float:
         view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
         many_ms = median_ms(self._copies(view, MAX_COPIES).run)
-        return max((many_ms - self._session_ms) / MAX_COPIES, 0.0)
+        return max((many_ms - self._call_ms) / MAX_COPIES, 0.0)
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a reshape cost; once, then kept."""
-        return {"call_ms": self._session_ms, "reshape_ms": self._view_ms}
+        return {"call_ms": self._call_ms, "reshape_ms": self._reshape_ms}
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         """Measure what layers cost behind each other, and by where their weights lie, now."""
-        return {**inter_layer_costs(self, self._built), **weights_costs(self._many_ms)}
+        return {**overheads_between_layers(self, self._built), **weights_costs(self._many_ms)}
 
     def _built(self, network: Network) -> Built:
         model = skeleton(network)
@@ -151,10 +151,10 @@ class OnnxRuntimeBackend(Backend):
         """
         kernel = self._kernel(layer)
         alone = self._copies(kernel, 1)
-        copies = copies_for(WallClock(alone.run), self._session_ms, layer.weight_bytes, budget_ms)
+        copies = copies_for(WallClock(alone.run), self._call_ms, layer.weight_bytes, budget_ms)
         marginal = alone if copies == 1 else self._copies(kernel, copies)
         execution = Phase(
-            WallClock(marginal.run), offset=self._session_ms, divisor=copies, copies=copies
+            WallClock(marginal.run), offset=self._call_ms, divisor=copies, copies=copies
         )
         return Built.of_phases(
             WallClock(partial(alone.preprocess, ("x",))),
@@ -185,7 +185,7 @@ class OnnxRuntimeBackend(Backend):
         (lowered,) = self.lower([layer])
         timed = WallClock(self._copies(self._kernel(lowered), copies).run)
         taken_ms = [timed() for _ in range(MANY_WARMUPS + MANY_RUNS)]
-        return max(median(taken_ms[MANY_WARMUPS:]) - self._session_ms, 0.0)
+        return max(median(taken_ms[MANY_WARMUPS:]) - self._call_ms, 0.0)
 
     def _kernel(self, layer: Layer) -> Kernel:
         return kernel_of(layer, self._block, half_precision=self.half_precision)

@@ -97,7 +97,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             options={"execution_mode": "sequential", "inter_op_threads": "1", **self._options},
         )
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         """Measure nothing: a GPU's layers contain what they cost behind each other."""
         return {}
 

@@ -28,7 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from resperf.backends._base import Backend, Built, Phase, usable_threads
-from resperf.backends._chain import inter_layer_costs
+from resperf.backends._chain import overheads_between_layers
 from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_kernels import operator_of
@@ -143,11 +143,11 @@ class TensorFlowBackend(Backend):
         """Measure what a call and a reshape cost; cached."""
         return {name: self._call_costs_ms[name] for name in ("call_ms", "reshape_ms")}
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         """Measure the overhead between layers, now; a GPU's layers contain it, steps have none."""
         if self._device.is_gpu or self._optimizer:
             return {}
-        return inter_layer_costs(self, lambda chain: self._built(chain, {}))
+        return overheads_between_layers(self, lambda chain: self._built(chain, {}))
 
     def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
         return built(network, weights, self._device, self._optimizer)

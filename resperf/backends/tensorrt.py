@@ -112,7 +112,7 @@ class TensorRTBackend(Backend):
         )
 
     @cached_property
-    def _session_ms(self) -> float:
+    def _call_ms(self) -> float:
         """Time between two events around an engine without layers: intercept over tiny copies."""
         one_ms, many_ms = (self._tiny_ms(copies) for copies in (1, MAX_ENGINE_COPIES))
         return max(one_ms - (many_ms - one_ms) / (MAX_ENGINE_COPIES - 1), 0.0)
@@ -127,7 +127,7 @@ class TensorRTBackend(Backend):
 
         A change of shape starts no kernel, so that it has no cost (``reshape_ms``).
         """
-        return {"call_ms": self._session_ms, "reshape_ms": 0.0}
+        return {"call_ms": self._call_ms, "reshape_ms": 0.0}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers that TensorRT's engines have for these."""
@@ -151,12 +151,12 @@ class TensorRTBackend(Backend):
             alone = self._engine(stack, kernel, 1, layer.kind, int8=int8, anew=anew)
             run = self._cuda.timed(alone.enqueue)
             copies = copies_for(
-                run, self._session_ms, layer.weight_bytes, budget_ms, MAX_ENGINE_COPIES
+                run, self._call_ms, layer.weight_bytes, budget_ms, MAX_ENGINE_COPIES
             )
             many = alone
             if copies > 1:
                 many = self._engine(stack, kernel, copies, layer.kind, int8=int8, anew=anew)
-            offset_ms = self._session_ms + _relayouts_ms(many)
+            offset_ms = self._call_ms + _relayouts_ms(many)
             timed = self._cuda.timed(many.enqueue)
             execution = Phase(timed, offset=offset_ms, divisor=copies, copies=copies)
             return self._phases(alone, execution, many, run, stack.pop_all())

@@ -30,7 +30,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 import torch
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_of, usable_threads
-from resperf.backends._chain import inter_layer_costs
+from resperf.backends._chain import overheads_between_layers
 from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
@@ -202,7 +202,7 @@ class TorchBackend(Backend):
         """Measure what a call and a view cost, and on CUDA the dispatch of a kernel; cached."""
         return self._costs_ms
 
-    def handover(self) -> Mapping[str, float]:
+    def overheads_between_layers(self) -> Mapping[str, float]:
         """Measure the overhead between layers and what weights cost by where they lie, now.
 
         Nothing on CUDA, where layers alone read and write the device's memory, as in a network,
@@ -211,7 +211,7 @@ class TorchBackend(Backend):
         if self._kind != "cpu" or self._optimizer or self._compiled != "eager":
             return {}
         return {
-            **inter_layer_costs(self, lambda chain: self._built(chain, {})),
+            **overheads_between_layers(self, lambda chain: self._built(chain, {})),
             **weights_costs(self._many_ms),
         }
 

@@ -245,7 +245,7 @@ class Bundle:
             part.__dict__["parts"] = parts
         return parts
 
-    def answering(
+    def part_for(
         self, kind: str | None, quantity: str | None, setting: Setting, platform: Platform
     ) -> Bundle:
         """Return the part that answers for a subject under a setting on a platform.

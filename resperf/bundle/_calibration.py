@@ -142,7 +142,7 @@ class Calibration(Record):
         Group -> logarithm of the half width of the 90% interval of a single layer around its
         factor; `log_width` where it is absent.
     predicted_reference : bool
-        Whether the bundle's own predictions stood in for times of the layers on its machine.
+        Whether the bundle's own predictions replaced times of the layers on its machine.
     remarks : tuple of str
         How the platform was disturbed meanwhile; empty if it was seen to be steady.
     drift : float
@@ -261,7 +261,7 @@ class Calibration(Record):
         widths = np.hypot(np.linalg.norm(shares * layer_ci, axis=1), self.host_ci)
         return factors, widths
 
-    def doubt(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
+    def sum_ci(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
         """Return the logarithm of the half width that `factor_ci` leaves of a sum of layers.
 
         Factors of different groups are taken to err independently: most calibration layers tell of

@@ -32,7 +32,7 @@ def calibration_file(bundle: Bundle, platform: Platform) -> Path:
     BundleError
         If this user has no home folder.
     """
-    facts = {name: value for name, value in platform.to_json().items() if name != "probes"}
+    facts = {name: value for name, value in platform.to_json().items() if name != "machine_checks"}
     text = json.dumps([_bundle_id(bundle), facts], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"

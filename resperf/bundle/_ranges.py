@@ -91,13 +91,13 @@ def in_known_blocks(columns: Columns, ranges: Mapping[str, list[Any]]) -> Column
 
     A processor with shorter vectors has smaller blocks, and the same kernels otherwise.
     """
-    adapted = dict(columns)
+    changed = dict(columns)
     for name in ("layout", "layout_out"):
         layouts = [layout for layout in ranges.get(name, ()) if layout in BLOCKED_LAYOUTS]
         if name in columns and len(layouts) == 1:
             blocked = is_among(columns[name], BLOCKED_LAYOUTS)
-            adapted[name] = np.where(blocked, layouts[0], columns[name])
-    return adapted
+            changed[name] = np.where(blocked, layouts[0], columns[name])
+    return changed
 
 
 def _number(value: Any) -> str:

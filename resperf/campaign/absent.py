@@ -72,7 +72,7 @@ class AbsentDevice:
         """Return the lowered layers of networks (see `campaign.harvest`)."""
         return harvest(paths, self.setting, self.platform, batches)
 
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         """Refuse nothing: what the framework refuses is known where it runs."""
         return [""] * len(layers)
 

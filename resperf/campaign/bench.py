@@ -113,7 +113,7 @@ def plan_campaign(
 
 @contextmanager
 def _planner(campaign: Campaign, bench: Bench, absent: bool) -> Iterator[tuple[Lowerer, str]]:
-    """Start the measuring process, or what stands in for it; with a note that says so."""
+    """Start the measuring process, or what replaces it; with a note that says so."""
     try:
         process = WorkerProcess(bench.worker_settings(campaign))
     except ResperfError as error:

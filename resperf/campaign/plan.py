@@ -27,7 +27,7 @@ from resperf.units import MS_PER_S
 
 CHUNK = 2000
 # A kind is left out if the framework refuses each of so many: one may be refused for its shape.
-PROBES = 3
+TRIED_LAYERS = 3
 FRUITLESS = 10_000
 """Consecutive draws without a new layer after which the ranges count as exhausted."""
 BYTES_PER_ROW = 900
@@ -343,9 +343,9 @@ def _unsupported_kinds(campaign: Campaign, lowerer: Lowerer) -> tuple[frozenset[
     for kind in campaign.kinds:
         others = frozenset(campaign.kinds) - {kind}
         sampler = Sampler(campaign, seed=campaign.seed, skip_kinds=others)
-        drawn = lowerer.lower(sampler.draw(8 * PROBES))
-        cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:PROBES]
-        reasons = lowerer.probe(cheap)
+        drawn = lowerer.lower(sampler.draw(8 * TRIED_LAYERS))
+        cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:TRIED_LAYERS]
+        reasons = lowerer.build_errors(cheap)
         if all(reasons):
             skip.add(kind)
             notes.append(f"no layers of kind {kind}: {reasons[0]}")

@@ -183,10 +183,10 @@ class WorkerProcess:
             raise CampaignError(f"reading the networks {names} failed: {death.detail}") from death
         return layers
 
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         """Return why each layer cannot be built; '' if it can."""
         try:
-            reasons: list[str] = self._ask("probe", layers)
+            reasons: list[str] = self._ask("build_errors", layers)
         except WorkerDied:
             # Not refused as such; if all its layers do that, the campaign will say so.
             self.close()

@@ -77,7 +77,7 @@ def run_campaign(
         Measure networks again that an earlier, finished start measured, as repeats. The journal
         stays: as long as it is there, this call goes on or has nothing to do.
     usual_ms : mapping of str to float, optional
-        Usual times of the monitor's probes (`Monitor.usual_costs`), where the dataset has none.
+        Usual times of the monitor's checks (`Monitor.usual_costs`), where the dataset has none.
 
     Raises
     ------

@@ -47,7 +47,11 @@ class Worker:
         A process that measures whole networks tells only the latter: what networks pay is part of
         their own times, and differs from what they pay for layers measured with other settings.
         """
-        besides = {} if self.networks else {**self.backend.costs(), **self.backend.handover()}
+        besides = (
+            {}
+            if self.networks
+            else {**self.backend.costs(), **self.backend.overheads_between_layers()}
+        )
         return {**besides, **self.monitor.costs()}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
@@ -58,7 +62,7 @@ class Worker:
         """Return the layers of networks."""
         return harvest(paths, self.backend.setting(), self.backend.platform(), batches)
 
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         """Say for each layer whether the framework can build it: its reason if not, else ''."""
         if why := self.backend.without_layers():
             return [why] * len(layers)

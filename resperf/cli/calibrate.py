@@ -357,8 +357,8 @@ def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
     from resperf.report.tables import table
 
     rows = [
-        [group, f"{calibration.factor(group):.2f}", f"{math.exp(doubt):.2f}"]
-        for group, doubt in calibration.factor_ci.items()
+        [group, f"{calibration.factor(group):.2f}", f"{math.exp(ci):.2f}"]
+        for group, ci in calibration.factor_ci.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
     there = (

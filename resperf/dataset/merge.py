@@ -168,7 +168,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             for part, weight in zip(parts, weights, strict=True)
             if name in part.info.machine_costs
         ]
-        if name.endswith("_probe_ms") or (name == "call_ms" and imported):
+        if name.endswith("_check_ms") or (name == "call_ms" and imported):
             # Larger values are from slow states of the machine, or kinds with longer calls.
             costs[name] = min(cost for cost, _ in pairs)
         else:

@@ -58,8 +58,8 @@ __all__ = [
     "Resize",
     "Softmax",
     "Transpose",
+    "bytes_between_layers",
     "function_of",
-    "inter_layer_bytes",
     "key_at_any_batch",
     "kind_of",
     "kind_of_key",
@@ -179,7 +179,7 @@ def kind_of(kind: str) -> type[Layer]:
         ) from error
 
 
-def inter_layer_bytes(layers: Sequence[Layer]) -> int:
+def bytes_between_layers(layers: Sequence[Layer]) -> int:
     """Bytes that layers of one network read from others: the inputs of all but the first."""
     return sum(layer.input_bytes for layer in layers[1:])
 

@@ -75,7 +75,7 @@ def block_size() -> int:
     """Channels per block of ONNX Runtime's own layout on this machine; 0 where it has none."""
     shapes = {"x": (1, 4, 8, 8), "w": (1, 4, 1, 1), "y": (1, 1, 8, 8)}
     network = Network(
-        name="probe",
+        name="block_size",
         nodes=(Node("conv", "Conv", "", ("x", "w"), ("y",), {}),),
         tensors={name: Tensor(name, shapes[name], "float32", None, name == "w") for name in shapes},
         inputs=("x",),

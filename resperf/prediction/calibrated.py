@@ -84,7 +84,7 @@ def _here(bundle: Bundle) -> Platform | None:
     if (calibration is not None and not calibration.from_bundle) or why_not_by_layers(bundle):
         return None
     try:
-        return replace(this_platform(bundle.platform.device), probes={})
+        return replace(this_platform(bundle.platform.device), machine_checks={})
     except ResperfError:
         return None
 
@@ -148,10 +148,10 @@ def widths(
         if node.layer is not None and node.name in names
     ]
     timed_layers, times_ms = zip(*placed, strict=True) if placed else ((), ())
-    doubt = last.doubt(timed_layers, times_ms)
+    ci = last.sum_ci(timed_layers, times_ms)
     if math.isinf(own):
-        return own, math.hypot(STATE_WIDTH, doubt)
-    return math.hypot(own, doubt), math.inf
+        return own, math.hypot(STATE_WIDTH, ci)
+    return math.hypot(own, ci), math.inf
 
 
 def extra_weights_ms(

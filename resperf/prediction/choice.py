@@ -162,7 +162,7 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
     if query.threads is not None and of_threads and bundle in bundle.parts:
         wanted = replace(bundle.setting, threads=query.threads)
-        bundle = bundle.answering(None, None, wanted, bundle.platform)
+        bundle = bundle.part_for(None, None, wanted, bundle.platform)
     if facts is not None and not compared and not _is_bundle(query.device):
         notes += _measured_alike(query, facts, bundle)
     return Choice(bundle, notes)

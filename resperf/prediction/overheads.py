@@ -9,7 +9,7 @@ from typing import Any
 from resperf.bundle import Bundle
 from resperf.devices import device_class, target_of
 from resperf.errors import ResperfError
-from resperf.layers import inter_layer_bytes
+from resperf.layers import bytes_between_layers
 from resperf.lowering import LoweredNetwork, tensor_bytes
 from resperf.prediction.data_sheet import estimated_copies, sheet_facts
 from resperf.prediction.result import (
@@ -103,7 +103,7 @@ def _inside(bundle: Bundle, lowered: LoweredNetwork) -> tuple[dict[str, Any], li
     layers = layers_behind_each_other(lowered.nodes)
     between = {
         "overhead_ms_per_layer": len(layers),
-        "overhead_ms_per_mb": inter_layer_bytes(layers) / 1e6,
+        "overhead_ms_per_mb": bytes_between_layers(layers) / 1e6,
     }
     per_unit = {label: costs.get(label, math.nan) for label in between}
     if learnt := bundle.network_calibrations:

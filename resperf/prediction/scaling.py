@@ -175,7 +175,7 @@ def scaling(
             "networks; train one on runs of networks: resperf train RUNS.h5 --method convmeter"
         )
     name, counts = names[0], sorted(set(devices))
-    part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
+    part = bundle.part_for(NETWORK, name, bundle.setting, bundle.platform)
     predictor = part.network_predictor(name)
     most = predictor.most_devices(bundle.setting, bundle.platform)
     connected = _connected(bundle, name, most, counts[-1], topology)

@@ -52,7 +52,7 @@ class SumOfLayers(Predictor):
     ) -> Predicted:
         """Predict the three phases, their sum, and other quantities that follow from layers."""
         kinds = [part for part in self.bundle.parts if part.kinds]
-        part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
+        part = kinds[0].part_for(None, None, setting, platform) if kinds else self.bundle
         if part.many_settings:
             part = part.for_device(platform, setting)
         predictions = [

@@ -45,7 +45,7 @@ def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPred
             if setting.mode is not _MODE_OF.get(name, setting.mode):
                 continue
             try:
-                part = bundle.answering(NETWORK, name, setting, bundle.platform)
+                part = bundle.part_for(NETWORK, name, setting, bundle.platform)
                 (quantities[name],) = time_quantity([network], name, part, setting, bundle.platform)
             except BundleError:
                 # Its part has another framework or mode.
@@ -122,7 +122,7 @@ def time_as_a_whole(
         warnings=lowered.notes,
     )
     setting, platform = bundle.setting, bundle.platform
-    part = bundle.answering(NETWORK, EXECUTION, setting, platform)
+    part = bundle.part_for(NETWORK, EXECUTION, setting, platform)
     account = part.network_predictor(EXECUTION).account(network, setting, platform)
     if account is None:
         return parts

@@ -160,7 +160,7 @@ class Roofline(Boosted):
     def _calibrated(
         self, validation: Examples
     ) -> tuple[dict[Session, Intervals], dict[tuple[str, str], Intervals]]:
-        """Return intervals of each session, and of those that others stand in for."""
+        """Return intervals of each session, and of those that others replace."""
         judged: dict[Session, tuple[Array, Array]] = {}
         ratios: dict[tuple[str, str], dict[str, list[Array]]] = {}
         places_of = _sessions(validation.columns, validation.settings, validation.platforms)
@@ -284,7 +284,7 @@ class Roofline(Boosted):
     ) -> Predicted:
         """Predict layers on a device, in the session that the setting names.
 
-        Another session of the device stands in for one that is not known: of layers with aligned
+        Another session of the device replaces one that is not known: of layers with aligned
         sizes the one with most such rows, of others the one with most others. NaN for
         normalisations of a function that no row had: their kernels are unlike.
         """

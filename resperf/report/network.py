@@ -227,8 +227,8 @@ def _host(prediction: Prediction) -> str:
 def _scaled(calibration: Calibration) -> str:
     """Say by what the times were scaled to this machine, and how sure that is."""
     factors = ", ".join(
-        f"{group} {calibration.factor(group):.2f} (within a factor of {math.exp(doubt):.2f})"
-        for group, doubt in calibration.factor_ci.items()
+        f"{group} {calibration.factor(group):.2f} (within a factor of {math.exp(ci):.2f})"
+        for group, ci in calibration.factor_ci.items()
     )
     disturbed = f"; {'; '.join(calibration.remarks)}" if calibration.remarks else ""
     where = "this machine"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.timing.probe import KNOWN_READINGS, SLOW, Probe
+from resperf.timing.machine_check import KNOWN_READINGS, SLOW, MachineCheck
 from resperf.timing.protocol import (
     TIME_UNIT,
     Clock,
@@ -16,7 +16,7 @@ from resperf.timing.reference import ReferenceHistory
 from resperf.timing.statistics import rank_correlation
 
 __all__ = [
-    "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "Probe", "ReferenceHistory",
+    "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "MachineCheck", "ReferenceHistory",
     "Sampler", "SamplingProtocol", "WallClock",
     "pooled", "rank_correlation", "sample",
 ]  # fmt: skip

@@ -48,7 +48,7 @@ MACHINES_WIDTH = 0.7
 """Prior standard deviation of the logarithm of a factor common to all layers of another machine:
 processors of one generation differ by up to a factor of two."""
 COST_PRIOR_WIDTH = 1.0
-"""Prior standard deviation of inter-layer costs around those of chains, relative."""
+"""Prior standard deviation of overheads between layers around those of chains, relative."""
 FACTOR_BOUNDS = (0.5, 2.0)
 LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
 """Smallest costs of a layer and of a MB passed between layers that scale the prior's width."""
@@ -78,7 +78,7 @@ class TimedNetwork:
         Predicted execution of the layers of each group (`resperf.bundle.group_of`), in isolation.
     layers : int
         Number of layers.
-    inter_layer_mb : float
+    mb_between_layers : float
         MB passed between layers.
     rest_ms : float
         Predicted time of everything else: outer phases, per-run overhead, reshapes.
@@ -91,7 +91,7 @@ class TimedNetwork:
     measured_ms: float
     kinds_ms: Mapping[str, float]
     layers: int = 0
-    inter_layer_mb: float = 0.0
+    mb_between_layers: float = 0.0
     rest_ms: float = 0.0
     noise: float = 0.0
 
@@ -300,7 +300,7 @@ def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
 
 def _row(run: TimedNetwork, kinds: Sequence[str]) -> list[float]:
     times = [run.kinds_ms.get(kind, 0.0) for kind in kinds]
-    return [*times, float(run.layers), run.inter_layer_mb]
+    return [*times, float(run.layers), run.mb_between_layers]
 
 
 def _total_ms(run: TimedNetwork, kinds: Sequence[str], solution: Any) -> float:

@@ -224,7 +224,7 @@ def _runs(
             if not _is_of(bundle, setting, platform):
                 notes.append(f"layers on {platform.device} with {setting.framework} are left out")
                 continue
-            part = bundle.answering(None, None, setting, platform)
+            part = bundle.part_for(None, None, setting, platform)
         notes.extend(_differences(setting, platform, part))
         some = rows.select(places)
         unseen = some.select(np.flatnonzero(_unseen_keys(some.keys, part, split)))
@@ -319,7 +319,7 @@ def _networks(
             notes.append(f"networks on {platform.device} with {setting.framework} are left out")
             continue
         kind, quantity = (NETWORK, examples.quantity) if totals is None else (None, None)
-        part = bundle.answering(kind, quantity, setting, platform)
+        part = bundle.part_for(kind, quantity, setting, platform)
         if totals is None and not _unseen_keys([network.name], part, split).all():
             continue
         # Parts that are of one device and setting answer as these.

@@ -125,7 +125,7 @@ def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> Places:
     learning.how = [*settings, *(settings[0].with_optimizer(name) for name in sorted(optimizers))]
     learning.where = platforms
     if len(platforms) == 1:
-        learning.where = [info.platform.with_probes(info.machine_costs)]
+        learning.where = [info.platform.with_machine_checks(info.machine_costs)]
     return Places(tuple(settings), tuple(platforms))
 
 

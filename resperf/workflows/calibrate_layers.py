@@ -153,7 +153,7 @@ def calibrate_by_layers(
             "nothing saved. Stop them and run again"
         )
     if output is None:
-        stored = load_calibration(bundle, replace(measured.platform, probes={}))
+        stored = load_calibration(bundle, replace(measured.platform, machine_checks={}))
         calibration = fitted(bundle, measured, _earlier([stored] if stored else [], measured))
     else:
         # What takes the place of the known factors does not begin with them.
@@ -469,7 +469,7 @@ def _earlier(calibrations: Sequence[Calibration], measured: Calibration) -> tupl
 
     Of more than are kept, the unsteady ones go first, then the oldest.
     """
-    here = replace(measured.platform, probes={})
+    here = replace(measured.platform, machine_checks={})
     alike = (
         calibration.times
         for calibration in calibrations
@@ -568,7 +568,7 @@ def fitted(
     priors = Priors(
         of_kinds=GROUP_WIDTH, common=MACHINES_WIDTH, noise=LAYER_NOISE, bounds=GROUP_BOUNDS
     )
-    here = replace(measured.platform, probes={})
+    here = replace(measured.platform, machine_checks={})
     blank = replace(
         measured,
         platform=here,
@@ -585,7 +585,7 @@ def fitted(
     if here.same_hardware(bundle.platform):
         alike = [blank]
     if alike:
-        drifting = {group: math.hypot(doubt, run.drift) for group, doubt in factor_ci.items()}
+        drifting = {group: math.hypot(ci, run.drift) for group, ci in factor_ci.items()}
         calibration = _where_sure(calibration, drifting, alike[0])
     return replace(calibration, costs=run.costs, factor_ci=factor_ci, layer_ci=layer_ci)
 
@@ -593,14 +593,14 @@ def fitted(
 def _where_sure(
     learnt: Calibration, factor_ci: Mapping[str, float], usual: Calibration
 ) -> Calibration:
-    """Keep of each factor what its doubt leaves: hardware of the same description is as fast.
+    """Keep of each factor what its interval leaves: hardware of the same description is as fast.
 
-    As the positive-part rule of James and Stein: within its doubt a factor is the usual one.
+    As the positive-part rule of James and Stein: within its interval a factor is the usual one.
     """
 
-    def shrunk(factor: float, expected: float, doubt: float) -> float:
+    def shrunk(factor: float, expected: float, ci: float) -> float:
         off = math.log(factor / expected)
-        return expected * math.exp(off * (1 - (doubt / off) ** 2)) if abs(off) > doubt else expected
+        return expected * math.exp(off * (1 - (ci / off) ** 2)) if abs(off) > ci else expected
 
     return replace(
         learnt,
@@ -630,8 +630,8 @@ def _doubts(
     """Return `Calibration.factor_ci` and `Calibration.layer_ci`.
 
     From how far off the group's layers are that were left out of the fit, joined with the median
-    of all, by Student's distribution. The factor's doubt is that over the root of how many layers
-    weigh in the group, and no more than is expected without any.
+    of all, by Student's distribution. The factor's interval is that over the root of how many
+    layers weigh in the group, and no more than is expected without any.
     """
     special = require("scipy.special", "train")
     runs = learnt.evidence["networks"]

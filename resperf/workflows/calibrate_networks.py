@@ -23,7 +23,7 @@ from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
-from resperf.layers import inter_layer_bytes, layer_from_key
+from resperf.layers import bytes_between_layers, layer_from_key
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
@@ -201,9 +201,13 @@ def _scaled_to(
     calibration, remarks = _by_layers(alone)
     if calibration is None:
         costs = _measured_costs(target, here.threads)
-        calibration = Calibration(Source.LAYERS, here, platform.with_probes(costs), costs=costs)
+        calibration = Calibration(
+            Source.LAYERS, here, platform.with_machine_checks(costs), costs=costs
+        )
     else:
-        calibration = replace(calibration, setting=here, platform=replace(platform, probes={}))
+        calibration = replace(
+            calibration, setting=here, platform=replace(platform, machine_checks={})
+        )
     return alone.for_machine(calibration), remarks
 
 
@@ -372,6 +376,6 @@ def timed_prediction(
         measured_ms=measured_ms,
         kinds_ms=kinds_ms,
         layers=len(layers),
-        inter_layer_mb=inter_layer_bytes(layers) / 1e6,
+        mb_between_layers=bytes_between_layers(layers) / 1e6,
         rest_ms=total_ms - prediction.total.waiting_ms - alone_ms,
     )

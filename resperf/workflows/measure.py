@@ -244,13 +244,13 @@ def measure_network(
 def with_speed_warning(
     measured: MeasuredNetwork, backend: Backend, monitor: Monitor, bundle: Bundle
 ) -> MeasuredNetwork:
-    """Warn where probes say that this machine has another speed than that of a bundle.
+    """Warn where machine checks say that this machine has another speed than that of a bundle.
 
     Machines of one marketing name may differ by more than predictions do.
     """
-    if not (is_at_hand(bundle.device) and bundle.platform.probes):
+    if not (is_at_hand(bundle.device) and bundle.platform.machine_checks):
         return measured
-    here = backend.platform().with_probes(monitor.costs())
+    here = backend.platform().with_machine_checks(monitor.costs())
     differences = here.speed_differences(bundle.platform)
     if not differences:
         return measured
@@ -343,7 +343,7 @@ def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
         warnings.append(
             f"the machine did not keep its speed: {timed.rounds - timed.steady_rounds} of "
             f"{timed.rounds} rounds ran while the reference layer was off by more than "
-            f"{TOLERANCE:.0%} or a probe was slow; close other programs and measure again"
+            f"{TOLERANCE:.0%} or a machine check was slow; close other programs and measure again"
         )
     if len(timed.totals_ms) < FEW_RUNS:
         warnings.append(

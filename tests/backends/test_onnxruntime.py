@@ -362,11 +362,11 @@ def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
     costs = ort.costs()
     assert set(costs) == {"call_ms", "reshape_ms"}
     assert costs["call_ms"] == ort.costs()["call_ms"] >= 0
-    handover = ort.handover()
+    overheads = ort.overheads_between_layers()
     weights = [weights_cost(footprint_mb) for footprint_mb in FOOTPRINTS_MB]
-    assert set(handover) == {"overhead_ms_per_layer", "overhead_ms_per_mb", *weights}
-    assert min(*costs.values(), *handover.values()) >= 0
-    assert handover[weights[0]] == 0
+    assert set(overheads) == {"overhead_ms_per_layer", "overhead_ms_per_mb", *weights}
+    assert min(*costs.values(), *overheads.values()) >= 0
+    assert overheads[weights[0]] == 0
 
 
 def test_an_own_process_shares_one_pool_among_all_sessions() -> None:

@@ -121,7 +121,7 @@ def test_settings_that_do_not_exist_are_refused(
 
 def test_a_layer_has_three_phases_on_the_device(gpu: Gpu) -> None:
     backend = OnnxRuntimeCudaBackend(threads=1, device="cuda:1")
-    backend.__dict__["_session_ms"] = 0.0
+    backend.__dict__["_call_ms"] = 0.0
     with backend.layer(DENSE, budget_ms=1.0) as built:
         assert tuple(built.phases) == PHASES
         assert set(gpu.values) == {("cpu", 0), ("cuda", 1)}  # weights, and what is bound
@@ -206,9 +206,9 @@ def test_half_precision_is_the_type_of_layers(gpu: Gpu) -> None:
     )  # fmt: skip
     (lowered,) = OnnxRuntimeCudaBackend(threads=1).lower([conv])
     assert lowered == conv.replace(residual=False, activation="none", layout="nchw")
-    backend.__dict__["_session_ms"] = 0.0
+    backend.__dict__["_call_ms"] = 0.0
     half = Activation(batch=1, values=8, activation="relu", dtype="float16")
     with backend.layer(half, budget_ms=1.0) as built:
         (host,) = built.phases["postprocess_ms"].sampler.run()
         assert host.dtype == np.float16
-    assert backend.handover() == {}
+    assert backend.overheads_between_layers() == {}

@@ -312,9 +312,9 @@ def test_costs_are_measured_once(tensorflow: TensorFlowBackend) -> None:
     assert set(costs) == {"call_ms", "reshape_ms"}
     assert min(costs.values()) >= 0
     assert tensorflow.costs() == costs
-    handover = tensorflow.handover()
-    assert set(handover) == {"overhead_ms_per_layer", "overhead_ms_per_mb"}
-    assert min(handover.values()) >= 0
+    overheads = tensorflow.overheads_between_layers()
+    assert set(overheads) == {"overhead_ms_per_layer", "overhead_ms_per_mb"}
+    assert min(overheads.values()) >= 0
 
 
 def test_closing_a_layer_frees_its_weights(

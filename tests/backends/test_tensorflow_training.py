@@ -176,7 +176,7 @@ def test_every_optimizer_updates(optimizer: str, network_file: NetworkFile) -> N
 
 def test_a_network_s_training_step_is_offered_in_its_parts(trained: Backend) -> None:
     assert trained.setting().optimizer == "momentum"
-    assert not trained.handover()
+    assert not trained.overheads_between_layers()
     with trained.network(NETWORKS / "lenet5.onnx", batch=64) as built:
         values = {name: phase.sampler() for name, phase in built.phases.items()}
         assert built.isolated() > 0

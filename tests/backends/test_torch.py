@@ -389,11 +389,11 @@ def test_an_operator_that_pytorch_lacks_is_named(eager: Backend, tmp_path: Path)
         eager.network(path, batch=None)
 
 
-def test_inter_layer_costs_are_measured_on_a_cpu(eager: Backend, monkeypatch) -> None:
+def test_overheads_between_layers_are_measured_on_a_cpu(eager: Backend, monkeypatch) -> None:
     monkeypatch.setattr(_chain, "CHAIN_ROUNDS", 1)
     monkeypatch.setattr(_chain, "CHAIN_SECONDS", 0.001)
     monkeypatch.setattr(module, "weights_costs", lambda copies_ms: {"w": copies_ms(DENSE, 3)})
-    costs = eager.handover()
+    costs = eager.overheads_between_layers()
     assert costs.keys() == {"overhead_ms_per_layer", "overhead_ms_per_mb", "w"}
     assert min(costs.values()) >= 0
     assert costs["w"] > 0
@@ -508,7 +508,7 @@ def test_a_cuda_device_is_timed_by_events_and_its_allocator(stream: Stream) -> N
         resident = built.phases["peak_memory_bytes"].sampler() - 700
         assert resident == 4 * (61_706 + 28 * 28)
     assert cuda.costs()["dispatch_ms"] > 0
-    assert cuda.handover() == {}
+    assert cuda.overheads_between_layers() == {}
     backend("torch", "cuda", threads=1)
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32

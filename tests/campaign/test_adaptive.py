@@ -48,7 +48,7 @@ class Plain:
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         return list(layers)
 
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         return [""] * len(layers)
 
 

@@ -33,8 +33,10 @@ class Machine:
         self.monitor.clock, self.monitor.now = self.clock, count().__next__
         self.watch()
 
-    def watch(self, **probes):
-        self.monitor.watch(self.timer(self.reference), interval_s=3.0, probes=probes)
+    def watch(self, **machine_checks):
+        self.monitor.watch(
+            self.timer(self.reference), interval_s=3.0, machine_checks=machine_checks
+        )
 
     def timer(self, run):
         return WallClock(run, self.clock)
@@ -103,7 +105,7 @@ def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
     assert (timed.rounds, timed.steady_rounds) == (6, 3)
 
 
-class FakeProbe:
+class FakeCheck:
     """Is slow at its first checks."""
 
     def __init__(self, slow_checks):
@@ -114,20 +116,20 @@ class FakeProbe:
         return self.checks <= self.slow_checks
 
 
-def watched_by(probe, slow_checks):
+def watched_by(flag, slow_checks):
     machine = Machine()
-    machine.watch(**{probe: FakeProbe(slow_checks)})
+    machine.watch(**{flag: FakeCheck(slow_checks)})
     return machine
 
 
-def test_rounds_beside_a_slow_probe_are_measured_again():
+def test_rounds_beside_a_slow_machine_check_are_measured_again():
     machine = watched_by("memory", 2)
     timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     # Checks 0 and 1 are slow, so rounds 0 and 1 stand beside a slow one.
     assert (timed.rounds, timed.steady_rounds) == (5, 3)
 
 
-def test_rounds_that_took_longer_than_others_are_measured_again_whatever_the_probes_say():
+def test_rounds_that_took_longer_than_others_are_measured_again_whatever_the_machine_checks_say():
     machine, rounds = Machine(), []
 
     def unseen_by_the_reference():
@@ -168,7 +170,7 @@ def test_a_measurement_does_not_wait_for_ever(monkeypatch):
 
 def test_a_machine_disturbed_throughout_has_no_steady_round():
     machine = Machine()
-    machine.watch(memory=FakeProbe(100))
+    machine.watch(memory=FakeCheck(100))
     timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert (timed.rounds, timed.steady_rounds) == (8, 0)
     assert set(timed.totals_ms) == {11.0}

@@ -174,7 +174,7 @@ def test_a_state_of_most_rows_is_the_usual_one() -> None:
     steady = ReferenceHistory([(0.0, 1.0), (1000.0, 1.0)])
     rows = [row(n, float(n), flags=("caches",) if n % 3 else ("drift",)) for n in range(1, 121)]
     kept = best_rows(rows, steady, usual_states(rows, STATES))
-    # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
+    # Two of three rows are flagged by the check: nothing is wrong with them. Drift always counts.
     assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
     assert not is_noisy(rows[0], steady, usual_states(rows, STATES))
     both = [row(n, float(n), flags=("caches", "drift")) for n in range(1, 121)]

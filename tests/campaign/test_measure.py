@@ -18,7 +18,7 @@ LARGE = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, k
 
 
 class OwnClock(CpuMonitor):
-    """Watches a simulated device as if it were a CPU: its clock, a CPU's rules, no probes."""
+    """Watches a simulated device as if it were a CPU: its clock, a CPU's rules, no checks."""
 
     def __init__(self, device: SyntheticBackend) -> None:
         super().__init__()

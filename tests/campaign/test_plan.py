@@ -26,7 +26,7 @@ class FakeLowerer:
             for v in layers
         ]
 
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         return [f"no {v.kind} here" if v.kind in self.refuses else "" for v in layers]
 
 

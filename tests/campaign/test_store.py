@@ -26,17 +26,17 @@ def opened(folder: Path) -> Store:
     return Store(folder / "d.h5", CAMPAIGN, monitor=CpuMonitor(), **WHERE)
 
 
-def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Path) -> None:
+def test_a_machine_check_keeps_the_least_usual_time_that_any_process_found(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.usual["caches_probe_ms"] = (0.1, 7)
-    assert store.costs == {"caches_probe_ms": 0.1}
+    store.usual["caches_check_ms"] = (0.1, 7)
+    assert store.costs == {"caches_check_ms": 0.1}
     crashed = Dense(batch=1, features_in=8, features_out=8)
     store.add_row(Measurement(crashed, Status.CRASHED, **WHERE))
     store.compact()
     store.close(complete=False)
     again = opened(tmp_path)
-    assert again.usual == {"caches_probe_ms": (0.1, KNOWN_READINGS)}
-    assert again.costs["caches_probe_ms"] == 0.1
+    assert again.usual == {"caches_check_ms": (0.1, KNOWN_READINGS)}
+    assert again.costs["caches_check_ms"] == 0.1
     again.close(complete=True)
 
 

@@ -60,17 +60,17 @@ def test_a_layer_that_fails_has_no_flags_of_the_machine() -> None:
 def test_the_machines_costs_are_those_of_backend_and_monitor() -> None:
     class Fast(Monitor):
         def costs(self) -> dict[str, float]:
-            return {"probe_call_us": 7.0}
+            return {"check_call_us": 7.0}
 
     worker = Worker(backend=SyntheticBackend(), protocol=SamplingProtocol(), monitor=Fast())
-    assert worker.costs() == {"call_ms": 0.02, "reshape_ms": 0.0, "probe_call_us": 7.0}
-    assert dataclasses.replace(worker, networks=True).costs() == {"probe_call_us": 7.0}
+    assert worker.costs() == {"call_ms": 0.02, "reshape_ms": 0.0, "check_call_us": 7.0}
+    assert dataclasses.replace(worker, networks=True).costs() == {"check_call_us": 7.0}
 
 
-def test_a_simulated_device_has_no_probes() -> None:
+def test_a_simulated_device_has_no_machine_checks() -> None:
     worker = start(WorkerSettings(target("synthetic")))
     assert not worker.monitor.unwatched
-    assert not worker.monitor.probes
+    assert not worker.monitor.machine_checks
     assert not worker.monitor.active_flags()
     assert worker.measure(SHORT, 0).row.flags == ()
 
@@ -94,7 +94,7 @@ assert worker.reading().reference_ms > 0
 # A first reading has nothing to be compared with.
 print(monitor.active_flags())
 taken = worker.measure(Dense(batch=1, features_in=8, features_out=8), 0)
-print(taken.row.status, *sorted(monitor.probes))
+print(taken.row.status, *sorted(monitor.machine_checks))
 speed = monitor.costs()
 assert min(speed.values()) > 0, speed
 print(*sorted(speed))
@@ -104,5 +104,5 @@ print(*sorted(speed))
     )
     assert done.stdout.split() == [
         "set()", "ok", "caches", "memory",
-        "probe_call_us", "probe_copy_gb_per_s", "probe_product_gflops",
+        "check_call_us", "check_copy_gb_per_s", "check_product_gflops",
     ]  # fmt: skip

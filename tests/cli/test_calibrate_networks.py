@@ -210,7 +210,7 @@ def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
     """Let so many calibration layers take so long here."""
     loaded = Bundle.load(bundle)
     times_ms = dict.fromkeys((each.key for each in CALIBRATION_LAYERS[:count]), ms)
-    costs = {"call_ms": 0.0201, "reshape_ms": 0.001, "probe_call_us": 3.0}
+    costs = {"call_ms": 0.0201, "reshape_ms": 0.001, "check_call_us": 3.0}
     times = LayerTimes("2026-01-01", times_ms, costs)
     run = Calibration(Source.LAYERS, loaded.setting, loaded.platform, times=(times,))
     monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
@@ -239,7 +239,7 @@ def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
     assert learnt.factors["dense"] == pytest.approx(1.0, rel=0.05)
     # What was measured here replaces the costs of the other machine.
     assert made.costs["call_ms"] == 0.0201
-    assert "probe_call_us" not in made.costs
+    assert "check_call_us" not in made.costs
     prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
     assert any(
         "measured on another machine (another" in each for each in prediction.remarks.warnings

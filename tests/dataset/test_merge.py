@@ -148,12 +148,12 @@ def test_one_part_is_too_few_and_bad_outputs_are_named(
         merge_datasets([path, write("b.h5", measured(OTHER))], tmp_path / "absent" / "c.h5")
 
 
-def test_probes_and_calls_of_imports_keep_the_least_of_all_parts(
+def test_machine_checks_and_calls_of_imports_keep_the_least_of_all_parts(
     tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
 ) -> None:
-    def part(name: str, probe_ms: float, calls_ms: dict[str, float], second: float) -> Path:
+    def part(name: str, check_ms: float, calls_ms: dict[str, float], second: float) -> Path:
         source = {"files": [name], "left_out": {}, "call_ms": calls_ms}
-        costs = {"caches_probe_ms": probe_ms, "call_ms": min(calls_ms.values())}
+        costs = {"caches_check_ms": check_ms, "call_ms": min(calls_ms.values())}
         own = dataclasses.replace(info, machine_costs=costs, source=source)
         return write(name, measured(started_at=second), info=own)
 
@@ -162,5 +162,5 @@ def test_probes_and_calls_of_imports_keep_the_least_of_all_parts(
         part("b.h5", 0.17, {"dense": 0.297, "conv": 0.2}, 2.0),
     ]
     merged = merge_datasets(parts, tmp_path / "c.h5").info
-    assert merged.machine_costs == {"caches_probe_ms": 0.09, "call_ms": 0.162}
+    assert merged.machine_costs == {"caches_check_ms": 0.09, "call_ms": 0.162}
     assert merged.source["call_ms"] == {"conv": 0.162, "dense": 0.297}

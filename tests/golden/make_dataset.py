@@ -50,7 +50,7 @@ INFO = DatasetInfo(
     platform=Platform(
         device="cpu", processor="Example Processor 3000", family=6, model=143, stepping=8,
         caches={"L2": 2 << 20}, hypervisor="KVM", instruction_set="avx2", cores=4,
-        memory_bytes=16 << 30, system="Linux", probes={"core_ms": 0.25},
+        memory_bytes=16 << 30, system="Linux", machine_checks={"core_ms": 0.25},
     ),
     campaign={"name": "golden", "kinds": {"conv": {"batch": [1, 8]}}},
     seed=7,

@@ -563,8 +563,8 @@ def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nod
     assert by_name["pool1"].execution_ms == pytest.approx(0.5)
     # A re-layout at the network's edge does not run inside it.
     assert by_name["in"].execution_ms == pytest.approx(0.3)
-    inter_layer_mb = (POOL.input_bytes + DENSE.input_bytes) / 1e6
-    assert prediction.overheads.overhead_ms == pytest.approx(3 * 0.01 + 100.0 * inter_layer_mb)
+    mb_between_layers = (POOL.input_bytes + DENSE.input_bytes) / 1e6
+    assert prediction.overheads.overhead_ms == pytest.approx(3 * 0.01 + 100.0 * mb_between_layers)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.1)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.1)
 

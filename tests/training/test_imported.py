@@ -62,7 +62,7 @@ def test_training_steps_are_predicted_under_their_own_setting(
     assert of_steps.setting.mode is Mode.INFERENCE
     training = of_steps.setting.with_optimizer("adam")
     asked = ("conv_step", "step_ms", training, of_steps.platform)
-    assert of_steps.answering(*asked) is of_steps
+    assert of_steps.part_for(*asked) is of_steps
     assert of_steps.costs.keys() == {"call_ms"}
     assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms", "step_ms"]
     assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"

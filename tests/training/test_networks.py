@@ -202,12 +202,12 @@ def test_layers_and_networks_in_one_bundle_answer_together(
     both = Bundle.load(tmp_path / "both")
     assert [set(each.kinds) for each in both.parts] == [{"conv", "pool", "dense"}, set()]
     asked = ("peak_memory_bytes", SETTING, both.parts[1].platform)
-    assert both.answering("network", *asked) is both.parts[1]
+    assert both.part_for("network", *asked) is both.parts[1]
     with pytest.raises(BundleError, match=r"no peak_memory_bytes of conv for synthetic, infer"):
-        both.answering("conv", *asked)
+        both.part_for("conv", *asked)
     training = Setting("synthetic", mode=Mode.TRAINING)
     with pytest.raises(BundleError, match=r"for synthetic, training; it has conv\.execution_ms"):
-        both.answering("network", "peak_memory_bytes", training, asked[2])
+        both.part_for("network", "peak_memory_bytes", training, asked[2])
     # Predictions are those of the merged bundles.
     file = tmp_path / "n.onnx"
     file.write_bytes(graph(300))

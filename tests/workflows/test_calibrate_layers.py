@@ -201,8 +201,8 @@ def test_a_machine_that_changes_its_speed_is_said_to(bundle, slow, said):
     assert found.drift == times.drift > 0.1
     # What is common to all layers is in doubt, however many groups they are of.
     some = drawn()[:4]
-    steady = replace(found, drift=0.0).doubt(some, [1.0] * len(some))
-    assert found.doubt(some, [1.0] * len(some)) == pytest.approx(
+    steady = replace(found, drift=0.0).sum_ci(some, [1.0] * len(some))
+    assert found.sum_ci(some, [1.0] * len(some)) == pytest.approx(
         math.hypot(steady, times.drift / 2)
     )
 
@@ -390,7 +390,7 @@ def test_a_bundle_is_calibrated_for_a_processor_with_shorter_vectors():
     assert bundle.setting.options[NCHWC_BLOCK] == "16"
     options = {**bundle.setting.options, NCHWC_BLOCK: "8"}
     setting = replace(bundle.setting, options=options)
-    platform = replace(bundle.platform, instruction_set="avx2", probes={})
+    platform = replace(bundle.platform, instruction_set="avx2", machine_checks={})
     assert other_kernels(setting, bundle.setting) == []
     assert other_kernels(replace(setting, options={}), bundle.setting) != []
     lowered = zip(
@@ -558,15 +558,15 @@ def test_the_doubt_of_a_sum_is_that_of_its_groups(by_hand):
     # All of a tiny layer is the node's; 0.005 of 1 ms of a product in the caches.
     tiny = Activation(batch=1, values=16, activation="relu")
     assert made.scaled([tiny], [NODE_MS])[0] == pytest.approx([2.0])
-    assert made.doubt([tiny], [NODE_MS]) == pytest.approx(0.3)
-    assert made.doubt([tiny], [math.nan]) == 0.3
+    assert made.sum_ci([tiny], [NODE_MS]) == pytest.approx(0.3)
+    assert made.sum_ci([tiny], [math.nan]) == 0.3
     share = made.speeds.shares([SMALL], [1.0])[0]
     factors, factor_ci = np.ones(len(GROUPS)), np.zeros(len(GROUPS))
     known = [GROUPS.index("convolutions"), GROUPS.index("node")]
     factors[known], factor_ci[known] = [3.0, 2.0], [0.1, 0.3]
     assert made.scaled([SMALL], [1.0])[0] == pytest.approx([share @ factors])
     # Doubts of different groups err independently.
-    assert made.doubt([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * factor_ci)))
+    assert made.sum_ci([SMALL], [1.0]) == pytest.approx(math.hypot(*(share * factor_ci)))
 
 
 def test_a_single_layer_is_as_uncertain_as_layers_of_its_groups(by_hand):
@@ -606,7 +606,7 @@ def test_what_is_kept_by_the_identity_of_a_machine_is_found_again(bundle, by_han
 COSTS = {
     "call_ms": 0.01, "overhead_ms_per_layer": 0.002, "overhead_ms_per_mb": 0.1,
     "weights_64mb_ms_per_mb": 0.02,
-    "caches_probe_ms": 0.2,
+    "caches_check_ms": 0.2,
 }  # fmt: skip
 
 
@@ -625,7 +625,7 @@ def test_costs_take_the_factor_of_their_group_or_are_not_known(by_hand):
 def test_costs_that_were_measured_here_replace_scaled_ones(by_hand):
     measured = {
         "call_ms": 0.05, "overhead_ms_per_layer": 0.006, "overhead_ms_per_mb": 0.06,
-        "probe_call_us": 3.0,
+        "check_call_us": 3.0,
     }  # fmt: skip
     made = replace(by_hand({"caches": 3.0}, {"node": 0.1}), costs=measured)
     expected = {

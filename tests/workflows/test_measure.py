@@ -119,29 +119,31 @@ def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_littl
 
 
 def test_a_machine_of_another_speed_is_named() -> None:
-    """Of two hosts with one marketing name, probes tell which is faster."""
+    """Of two hosts with one marketing name, machine checks tell which is faster."""
     device = SyntheticBackend()
     measured = MeasuredNetwork(
         Subject("n", "synthetic", "synthetic", 1), PhaseTimes(1, 1, 1), {}, 3
     )
-    there = replace(device.platform(), probes={"probe_call_us": 22.0, "probe_product_gflops": 50})
+    there = replace(
+        device.platform(), machine_checks={"check_call_us": 22.0, "check_product_gflops": 50}
+    )
 
     class Timed(Monitor):
         def costs(self):
-            return {"probe_call_us": 20.0, "probe_product_gflops": 52.0}
+            return {"check_call_us": 20.0, "check_product_gflops": 52.0}
 
     def warnings(platform: Platform) -> tuple[str, ...]:
         bundle = SimpleNamespace(device="synthetic", platform=platform)
         return with_speed_warning(measured, device, Timed(), bundle).warnings
 
     assert warnings(there) == ()
-    slower = replace(there, probes={"probe_call_us": 30.0, "probe_product_gflops": 50})
+    slower = replace(there, machine_checks={"check_call_us": 30.0, "check_product_gflops": 50})
     assert warnings(slower) == (
-        "the bundle's machine has another speed (probe_call_us: 20 here, 30 there, this machine "
+        "the bundle's machine has another speed (check_call_us: 20 here, 30 there, this machine "
         "is 1.50 times faster)",
     )
     # A bundle made before says nothing of its machine's speed.
-    assert warnings(replace(there, probes={})) == ()
+    assert warnings(replace(there, machine_checks={})) == ()
 
 
 def test_percentiles_are_interpolated():
@@ -152,7 +154,7 @@ def test_percentiles_are_interpolated():
     assert math.isnan(percentile([], 0.5))
 
 
-def test_usual_times_of_probes_count_on_their_own_machine_only():
+def test_usual_times_of_machine_checks_count_on_their_own_machine_only():
     device = backend("synthetic")
     asked = []
 
@@ -163,7 +165,7 @@ def test_usual_times_of_probes_count_on_their_own_machine_only():
             return self
 
     setting, platform = device.setting(), device.platform()
-    costs = {"caches_probe_ms": 0.1}
+    costs = {"caches_check_ms": 0.1}
     for settings, machine in (
         (setting, replace(platform, device="named")),
         (replace(setting, threads=setting.threads + 1), platform),
@@ -176,7 +178,7 @@ def test_usual_times_of_probes_count_on_their_own_machine_only():
             pass
     with reference_monitor(device, monitor=Asked()):
         pass
-    assert asked == [{"caches_probe_ms": (0.1, KNOWN_READINGS)}, {}, {}]
+    assert asked == [{"caches_check_ms": (0.1, KNOWN_READINGS)}, {}, {}]
 
 
 def test_a_framework_that_cannot_run_the_reference_is_refused():

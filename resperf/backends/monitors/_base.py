@@ -26,7 +26,7 @@ from resperf.backends._base import Backend, Built
 from resperf.errors import UnsupportedError, require
 from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
-from resperf.timing import Clock, Probe, ReferenceHistory, Sampler
+from resperf.timing import Clock, MachineCheck, ReferenceHistory, Sampler
 
 # Of about a millisecond each: half a percent of the 3 s between readings; 7 may be disturbed.
 RUNS_PER_READING = 15
@@ -85,8 +85,8 @@ class Monitor:
         Monotonic nanoseconds; seconds since 1970. A device may provide its own.
     history : ReferenceHistory
         Readings of the reference.
-    probes : mapping of str to Probe
-        Flag -> probe, in the order of checking.
+    machine_checks : mapping of str to MachineCheck
+        Flag -> machine check, in the order of checking.
     unwatched : str
         Why the framework cannot run the reference.
     """
@@ -105,7 +105,7 @@ class Monitor:
         self.clock: Clock = time.perf_counter_ns
         self.now: Callable[[], float] = time.time
         self.history = ReferenceHistory()
-        self.probes: Mapping[str, Probe] = {}
+        self.machine_checks: Mapping[str, MachineCheck] = {}
         self.unwatched = ""
         self._reference: Sampler | None = None
         self._interval_s = 0.0
@@ -184,15 +184,23 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        probes = self._probes(backend, self._usual_before)
-        self.watch(reference.isolated, interval_s=interval_s, probes=probes)
+        machine_checks = self._machine_checks(backend, self._usual_before)
+        self.watch(reference.isolated, interval_s=interval_s, machine_checks=machine_checks)
         return self
 
     def watch(
-        self, reference: Sampler, *, interval_s: float, probes: Mapping[str, Probe] | None = None
+        self,
+        reference: Sampler,
+        *,
+        interval_s: float,
+        machine_checks: Mapping[str, MachineCheck] | None = None,
     ) -> None:
-        """Time this reference, fixed work of about a millisecond, and check these probes."""
-        self._reference, self._interval_s, self.probes = reference, interval_s, probes or {}
+        """Time this reference, fixed work of about a millisecond, and run these checks."""
+        self._reference, self._interval_s, self.machine_checks = (
+            reference,
+            interval_s,
+            machine_checks or {},
+        )
 
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
@@ -202,17 +210,17 @@ class Monitor:
         lowered = backend.lower([layer])[0]
         return self._built.enter_context(backend.layer(lowered, budget_ms=1.0))
 
-    def _probes(
+    def _machine_checks(
         self, _backend: Backend, _usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, Probe]:
-        """Build further probes of disturbances, by the flag that they set."""
+    ) -> Mapping[str, MachineCheck]:
+        """Build further machine checks of disturbances, by the flag that they set."""
         return {}
 
     def _settle(self) -> None:
-        """Wait until threads of other work are idle; called before the reference and each probe."""
+        """Wait until threads of other work are idle; called before the reference and each check."""
 
     def close(self) -> None:
-        """Free the reference and the probes."""
+        """Free the reference and the machine checks."""
         self._built.close()
 
     def __enter__(self) -> Self:
@@ -239,18 +247,18 @@ class Monitor:
         return reading
 
     def active_flags(self, *, record: bool = True) -> set[str]:
-        """Return the `device_states` that hold now: the flag of the first probe that is slow.
+        """Return the `device_states` that hold now: the flag of the first check that is slow.
 
-        The cause of a slow probe also changes the times of later ones, which are then skipped.
+        The cause of a slow check also changes the times of later ones, which are then skipped.
 
         Parameters
         ----------
         record : bool
             Whether the check counts towards the usual times; checks while waiting do not.
         """
-        for name, probe in self.probes.items():
+        for name, check in self.machine_checks.items():
             self._settle()
-            if probe.is_slow(record=record):
+            if check.is_slow(record=record):
                 return {name}
         return set()
 

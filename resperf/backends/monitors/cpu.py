@@ -1,6 +1,6 @@
 """CPUs: load of other programs, cores without a shared cache, contention for caches and memory.
 
-Two probes show disturbances that do not affect the reference, a large convolution. Three further
+Two checks show disturbances that do not affect the reference, a large convolution. Three further
 figures, measured at intervals, describe the machine's speed (`CpuMonitor.costs`).
 """
 
@@ -18,7 +18,7 @@ from resperf.backends.monitors._base import Monitor, Reading
 from resperf.backends.monitors._load import LoadMeter
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Dense, Layer, Pool
-from resperf.timing import SLOW, Probe, WallClock
+from resperf.timing import SLOW, MachineCheck, WallClock
 from resperf.units import MS_PER_S
 
 _POOLING = Pool(
@@ -27,7 +27,7 @@ _POOLING = Pool(
 )  # fmt: skip
 MEMORY = (_POOLING, Activation(batch=1, values=_POOLING.moved_bytes // 8, activation="relu"))
 """Layers that read and write 20 MB: the first that the framework runs at the speed of memory is the
-probe. PyTorch's max pooling takes a hundred times as long as reading its input."""
+machine check. PyTorch's max pooling takes a hundred times as long as reading its input."""
 SHORT_LAYER_MS = 0.2
 """Longer layers spend their time computing, not waiting for other cores."""
 MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
@@ -37,8 +37,8 @@ SLOWEST_BYTES_PER_MS = 1e6
 SHORT_NETWORK_MS = 5.0
 """Longer networks depend on the speed of memory; shorter ones run in the caches."""
 SLOW_FOR_NETWORKS: Mapping[str, float] = {"caches": 1.1, "memory": 2.0}
-"""Threshold of a probe for networks. On a virtual machine of two EPYC cores, networks take 1.5 to
-2.3 times as long for some ten seconds at a time while the probe of caches takes 1.14 times as long.
+"""Threshold of a check for networks. On a virtual machine of two EPYC cores, networks take 1.5 to
+2.3 times as long for some ten seconds at a time while the check of caches takes 1.14 times as long.
 Networks spend little time waiting for memory: a pooling of 20 MB that takes 1.5 times as long costs
 ResNet-18 a few percent."""
 SETTLE_S = 0.06
@@ -78,7 +78,9 @@ def _built_memory(backend: Backend) -> Built:
         if min(built.isolated() for _ in range(_TRIES)) < layer.moved_bytes / SLOWEST_BYTES_PER_MS:
             return built
         built.close()
-    raise UnsupportedError("no layer runs at the speed of memory: a probe of memory means nothing")
+    raise UnsupportedError(
+        "no layer runs at the speed of memory: a machine check of memory means nothing"
+    )
 
 
 def _built_caches(backend: Backend) -> Built:
@@ -110,24 +112,24 @@ def _built_caches(backend: Backend) -> Built:
         return backend.network(path, batch=None)
 
 
-PROBES: Mapping[str, Callable[[Backend], Built]] = {
+MACHINE_CHECKS: Mapping[str, Callable[[Backend], Built]] = {
     "caches": _built_caches,
     "memory": _built_memory,
 }
-"""Flag -> probe, in the order of timing. Cores under different caches have more bandwidth to
-memory, so that the second probe means nothing while the first is slow."""
+"""Flag -> check, in the order of timing. Cores under different caches have more bandwidth to
+memory, so that the second machine check means nothing while the first is slow."""
 
 
-def probe_cost(name: str) -> str:
-    """Return the name of a probe's usual time in a dataset's machine costs."""
-    return f"{name}_probe_ms"
+def check_cost(name: str) -> str:
+    """Return the name of a machine check's usual time in a dataset's machine costs."""
+    return f"{name}_check_ms"
 
 
 class CpuMonitor(Monitor):
     """Watches the cores that this process may use."""
 
-    device_states = tuple(PROBES)
-    usual_costs = tuple(map(probe_cost, PROBES))
+    device_states = tuple(MACHINE_CHECKS)
+    usual_costs = tuple(map(check_cost, MACHINE_CHECKS))
     waits_for = frozenset({"caches"})
 
     def __init__(self) -> None:
@@ -144,18 +146,18 @@ class CpuMonitor(Monitor):
         if not self._networks:
             self.load = LoadMeter()
 
-    def _probes(
+    def _machine_checks(
         self, backend: Backend, usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, Probe]:
-        probes = {}
+    ) -> Mapping[str, MachineCheck]:
+        machine_checks = {}
         slow = SLOW_FOR_NETWORKS if self._networks else {}
-        for name, build in PROBES.items():
+        for name, build in MACHINE_CHECKS.items():
             try:
                 built = build(backend)
             except UnsupportedError:
                 continue
-            usual_ms, readings = usual.get(probe_cost(name), (None, 0))
-            probes[name] = Probe(
+            usual_ms, readings = usual.get(check_cost(name), (None, 0))
+            machine_checks[name] = MachineCheck(
                 # A single run: the number of copies in the execution phase may change.
                 self._built.enter_context(built).isolated,
                 clock=self.clock,
@@ -163,40 +165,40 @@ class CpuMonitor(Monitor):
                 usual_ms=usual_ms,
                 readings=readings,
             )
-        return probes
+        return machine_checks
 
     def _settle(self) -> None:
         if self._networks:
             time.sleep(SETTLE_S)
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
-        """Return the probes' usual times."""
+        """Return the machine checks' usual times."""
         return {
-            probe_cost(name): (probe.usual_ms, probe.readings)
-            for name, probe in self.probes.items()
-            if math.isfinite(probe.usual_ms)
+            check_cost(name): (check.usual_ms, check.readings)
+            for name, check in self.machine_checks.items()
+            if math.isfinite(check.usual_ms)
         }
 
     def before(self) -> Reading | None:
-        """Read reference and probes, then watch the load."""
+        """Read reference and machine checks, then watch the load."""
         reading = super().before()
         if self.load is not None:
             self.load.start()
         return reading
 
     def after(self, layer: Layer, time_ms: float) -> tuple[str, ...]:
-        """Flag the row ``busy`` under load of others, and with each slow probe that affects it."""
+        """Flag the row ``busy`` under load of others, and with each slow check that affects it."""
         busy = self.load is not None and self.load.stop().is_busy
         return (*(("busy",) if busy else ()), *super().after(layer, time_ms))
 
     def felt_by_layer(self, layer: Layer, time_ms: float) -> frozenset[str]:
-        """Return the probes whose slowness can affect a layer of this time."""
+        """Return the machine checks whose slowness can affect a layer of this time."""
         if is_memory_bound(layer, time_ms):
             return frozenset({"caches", "memory"})
         return frozenset({"caches"}) if time_ms < SHORT_LAYER_MS else frozenset()
 
     def felt_by_network(self, time_ms: float) -> frozenset[str]:
-        """Return the probes whose slowness affects a network of this time."""
+        """Return the machine checks whose slowness affects a network of this time."""
         return frozenset({"caches"} if time_ms < SHORT_NETWORK_MS else {"caches", "memory"})
 
     def depends_on_place(self, layer: Layer, time_ms: float) -> bool:
@@ -212,8 +214,8 @@ class CpuMonitor(Monitor):
         Returns
         -------
         dict
-            ``probe_product_gflops``: a float32 matrix product. ``probe_copy_gb_per_s``: bytes read
-            and written by one core that copies 64 MB. ``probe_call_us``: a call of one small layer.
+            ``check_product_gflops``: a float32 matrix product. ``check_copy_gb_per_s``: bytes read
+            and written by one core that copies 64 MB. ``check_call_us``: a call of one small layer.
             Figures that the framework cannot run are absent.
         """
         import numpy as np
@@ -222,11 +224,11 @@ class CpuMonitor(Monitor):
         source = np.ones(COPIED_BYTES // 8)
         target = np.empty_like(source)
         copy_ms = median_of(WallClock(lambda: np.copyto(target, source)), SPEED_SECONDS, warmups=1)
-        figures["probe_copy_gb_per_s"] = 2 * COPIED_BYTES / 1e6 / copy_ms
+        figures["check_copy_gb_per_s"] = 2 * COPIED_BYTES / 1e6 / copy_ms
         if (product_ms := self._alone_ms(PRODUCT)) is not None:
-            figures["probe_product_gflops"] = 2 * PRODUCT.macs / 1e6 / product_ms
+            figures["check_product_gflops"] = 2 * PRODUCT.macs / 1e6 / product_ms
         if (call_ms := self._alone_ms(CALL)) is not None:
-            figures["probe_call_us"] = call_ms * MS_PER_S
+            figures["check_call_us"] = call_ms * MS_PER_S
         return figures
 
     def _alone_ms(self, layer: Layer) -> float | None:

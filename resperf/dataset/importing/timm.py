@@ -299,5 +299,5 @@ def _operator(values: Sequence[Any]) -> ListedOperator:
 
 @cache
 def _type_name(code: str) -> str:
-    # Asked half a million times for four types, NumPy takes a quarter of the import.
+    # Called half a million times for four types, NumPy takes a quarter of the import.
     return np.dtype(code).name

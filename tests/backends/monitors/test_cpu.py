@@ -12,7 +12,7 @@ from resperf.backends import backend
 from resperf.backends.monitors._load import Load
 from resperf.backends.monitors.cpu import (
     CALL,
-    PROBES,
+    MACHINE_CHECKS,
     PRODUCT,
     CpuMonitor,
     limit_private_memory,
@@ -27,8 +27,8 @@ CONV = Conv(batch=4, channels_in=64, height=64, width=64, kernel_height=7, kerne
             channels_out=512)  # fmt: skip
 
 
-class Probed(CpuMonitor):
-    """Returns given sets of slow probes, one after the other."""
+class Checked(CpuMonitor):
+    """Returns given sets of slow machine checks, one after the other."""
 
     def __init__(self, answers: Sequence[set[str]]) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Probed(CpuMonitor):
 
 
 def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
-    """Flag a layer while these probes are slow before and after it, at 20 GB/s and 50 GFLOP/s."""
-    monitor = Probed([before, after])
+    """Flag a layer while these checks are slow before and after it, at 20 GB/s and 50 GFLOP/s."""
+    monitor = Checked([before, after])
     assert monitor.before() is None
     time_ms = 0.005 + 2 * layer.macs / 50e6 + layer.moved_bytes / 20e6
     return list(monitor.after(layer, time_ms))
@@ -98,16 +98,16 @@ class TimesByKind:
         )
 
 
-def test_the_probe_of_memory_is_a_layer_that_runs_at_the_speed_of_memory() -> None:
+def test_the_machine_check_of_memory_is_a_layer_that_runs_at_the_speed_of_memory() -> None:
     # 21 MB in 3 ms and in 0.6 ms; PyTorch's pooling takes 70 ms, which says nothing of memory.
     usual: Any = TimesByKind(pool=3.0, activation=0.6)
-    assert PROBES["memory"](usual).isolated() == 3.0
+    assert MACHINE_CHECKS["memory"](usual).isolated() == 3.0
     slow_pooling: Any = TimesByKind(pool=70.0, activation=0.6)
-    assert PROBES["memory"](slow_pooling).isolated() == 0.6
+    assert MACHINE_CHECKS["memory"](slow_pooling).isolated() == 0.6
     assert slow_pooling.closed == ["pool"]
     neither: Any = TimesByKind(pool=70.0, activation=70.0)
     with pytest.raises(UnsupportedError, match="speed of memory"):
-        PROBES["memory"](neither)
+        MACHINE_CHECKS["memory"](neither)
     assert neither.closed == ["pool", "activation"]
 
 
@@ -126,7 +126,7 @@ class FakeLoad:
 
 @pytest.mark.parametrize(("other_cores", "flags"), [(0.9, ("busy", "caches")), (0.1, ("caches",))])
 def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) -> None:
-    monitor = Probed([set(), {"caches"}])
+    monitor = Checked([set(), {"caches"}])
     load: Any = FakeLoad(other_cores)
     monitor.load = load
     monitor.before()
@@ -134,12 +134,12 @@ def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) ->
 
 
 def test_the_threshold_for_memory_is_higher_for_networks_than_for_layers() -> None:
-    usual = {"caches_probe_ms": (1e9, 400)}
+    usual = {"caches_check_ms": (1e9, 400)}
 
     def slow_at(times: float, *, networks: bool) -> set[str]:
         device = SyntheticBackend()
         with CpuMonitor().start(
-            device, usual={**usual, "memory_probe_ms": (pool_ms(device) / times, 400)},
+            device, usual={**usual, "memory_check_ms": (pool_ms(device) / times, 400)},
             networks=networks,
         ) as monitor:  # fmt: skip
             return monitor.active_flags()
@@ -157,10 +157,10 @@ def test_the_threshold_for_memory_is_higher_for_networks_than_for_layers() -> No
 
 
 def test_usual_times_have_the_names_of_a_datasets_costs() -> None:
-    usual = {"caches_probe_ms": (0.5, 9), "memory_probe_ms": (3.0, 7)}
+    usual = {"caches_check_ms": (0.5, 9), "memory_check_ms": (3.0, 7)}
     with CpuMonitor().start(backend("synthetic"), usual=usual) as monitor:
         assert set(monitor.usual_times()) == set(CpuMonitor.usual_costs) == set(usual)
-        assert monitor.usual_times()["memory_probe_ms"] == (3.0, 7)
+        assert monitor.usual_times()["memory_check_ms"] == (3.0, 7)
 
 
 def test_three_figures_describe_the_speed_of_a_processor() -> None:
@@ -169,18 +169,18 @@ def test_three_figures_describe_the_speed_of_a_processor() -> None:
         costs = monitor.costs()
     # As in testing/synthetic.py: a call of 0.02 ms, and a node of 0.005 ms.
     product_ms = 0.025 + 2 * PRODUCT.macs / 100e6 + PRODUCT.moved_bytes / 10e6
-    assert costs["probe_product_gflops"] == pytest.approx(
+    assert costs["check_product_gflops"] == pytest.approx(
         2 * 512 * 1024 * 1024 / 1e6 / product_ms, rel=1e-3
     )
     call_ms = 0.025 + 2 * CALL.macs / 100e6 + CALL.moved_bytes / 10e6
-    assert costs["probe_call_us"] == pytest.approx(1000 * call_ms, rel=0.01)
-    assert 0.1 < costs["probe_copy_gb_per_s"] < 1000
+    assert costs["check_call_us"] == pytest.approx(1000 * call_ms, rel=0.01)
+    assert 0.1 < costs["check_copy_gb_per_s"] < 1000
 
 
 def test_figures_that_a_framework_cannot_run_are_absent() -> None:
     refusing = SyntheticBackend(fail={"unsupported": "features_in=1024"})
     with CpuMonitor().start(refusing) as monitor:
-        assert set(monitor.costs()) == {"probe_copy_gb_per_s", "probe_call_us"}
+        assert set(monitor.costs()) == {"check_copy_gb_per_s", "check_call_us"}
 
 
 def test_no_limit_changes_nothing() -> None:

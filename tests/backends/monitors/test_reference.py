@@ -62,8 +62,8 @@ def test_before_the_first_reading_nothing_is_known() -> None:
     assert not monitor_of(FakeMachine()).is_steady()
 
 
-class FakeProbe:
-    """A probe with a given result that counts its checks."""
+class FakeCheck:
+    """A machine check with a given result that counts its checks."""
 
     def __init__(self, slow: bool) -> None:
         self.slow, self.checks = slow, 0
@@ -73,12 +73,12 @@ class FakeProbe:
         return self.slow
 
 
-def test_probes_after_a_slow_one_are_skipped() -> None:
+def test_machine_checks_after_a_slow_one_are_skipped() -> None:
     # Cores under different caches have more bandwidth: memory's usual time would become too short.
-    first: Any = FakeProbe(slow=True)
-    second: Any = FakeProbe(slow=True)
+    first: Any = FakeCheck(slow=True)
+    second: Any = FakeCheck(slow=True)
     monitor = Monitor()
-    monitor.watch(lambda: 1.0, interval_s=3.0, probes={"caches": first, "memory": second})
+    monitor.watch(lambda: 1.0, interval_s=3.0, machine_checks={"caches": first, "memory": second})
     assert monitor.active_flags() == {"caches"}
     assert second.checks == 0
     first.slow = False

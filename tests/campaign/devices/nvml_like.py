@@ -30,7 +30,7 @@ class FakeNvml:
 
 
 class NvmlLikeMonitor(Monitor):
-    """Reads clocks and throttle reasons; has no reference layer and no probes."""
+    """Reads clocks and throttle reasons; has no reference layer and no machine checks."""
 
     reference = None
     device_states = ("thermal", "power_cap")

@@ -1,4 +1,4 @@
-from resperf.timing import Probe, WallClock
+from resperf.timing import MachineCheck, WallClock
 
 
 class FakeWork:
@@ -17,102 +17,106 @@ class FakeWork:
         return self.now_ns
 
 
-def probe_of(work: FakeWork) -> Probe:
-    return Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock)
+def check_of(work: FakeWork) -> MachineCheck:
+    return MachineCheck(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock)
 
 
-def test_a_probe_is_slow_against_its_usual_time() -> None:
+def test_a_machine_check_is_slow_against_its_usual_time() -> None:
     work = FakeWork()
-    probe = probe_of(work)
-    assert [probe.is_slow() for _ in range(6)] == [False] * 6
+    check = check_of(work)
+    assert [check.is_slow() for _ in range(6)] == [False] * 6
     work.takes_ms = 0.13
-    assert not probe.is_slow()
+    assert not check.is_slow()
     work.takes_ms = 0.2
-    assert probe.is_slow()
+    assert check.is_slow()
     work.takes_ms = 0.1
-    assert not probe.is_slow()
+    assert not check.is_slow()
 
 
 def test_a_slow_quarter_of_an_hour_does_not_become_usual() -> None:
     work = FakeWork()
-    probe = probe_of(work)
+    check = check_of(work)
     for _ in range(10):
-        probe.is_slow()
+        check.is_slow()
     work.takes_ms = 0.2
     # Up to three quarters of all checks may be slow: the lower quartile still is the usual time.
-    assert all(probe.is_slow() for _ in range(25))
+    assert all(check.is_slow() for _ in range(25))
 
 
 def test_too_few_readings_give_no_usual_time() -> None:
     work = FakeWork()
-    probe = probe_of(work)
-    probe.is_slow()
+    check = check_of(work)
+    check.is_slow()
     work.takes_ms = 5.0
-    assert not probe.is_slow()
+    assert not check.is_slow()
 
 
 def test_a_check_repeats_the_work_for_its_time() -> None:
     work = FakeWork()
-    probe = probe_of(work)
-    probe.is_slow()
+    check = check_of(work)
+    check.is_slow()
     assert work.runs == 1 + 10
     work.takes_ms = 50.0
-    probe.is_slow()
+    check.is_slow()
     assert work.runs == 11 + 1 + 6
 
 
 def test_a_known_usual_time_shows_a_state_that_was_there_from_the_start() -> None:
     work = FakeWork()
     work.takes_ms = 0.2
-    probe = Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, usual_ms=0.1)
-    assert probe.is_slow()
-    assert probe.usual_ms == 0.1
-    unknown = probe_of(work)
+    check = MachineCheck(
+        WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, usual_ms=0.1
+    )
+    assert check.is_slow()
+    assert check.usual_ms == 0.1
+    unknown = check_of(work)
     assert not unknown.is_slow()
     assert unknown.usual_ms == float("inf")
 
 
 def test_a_usual_time_that_was_too_long_is_corrected() -> None:
     work = FakeWork()
-    probe = Probe(
+    check = MachineCheck(
         WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, usual_ms=1.0, readings=10
     )
     for _ in range(4):
-        probe.is_slow()
-    assert probe.usual_ms == 0.1
-    assert probe.readings == 14
+        check.is_slow()
+    assert check.usual_ms == 0.1
+    assert check.readings == 14
     work.takes_ms = 0.2
-    assert probe.is_slow()
+    assert check.is_slow()
 
 
 def test_a_state_that_is_rare_is_not_usual() -> None:
     work = FakeWork()
     work.takes_ms = 0.2
-    probe = probe_of(work)
-    for check in range(100):
+    check = check_of(work)
+    for reading in range(100):
         # For one second in ten, the cores share a cache.
-        work.takes_ms = 0.1 if check % 10 == 5 else 0.2
-        assert not probe.is_slow() or check < 20
-    assert probe.usual_ms == 0.2
+        work.takes_ms = 0.1 if reading % 10 == 5 else 0.2
+        assert not check.is_slow() or reading < 20
+    assert check.usual_ms == 0.2
 
 
 def test_waiting_does_not_make_a_slow_state_usual() -> None:
     work = FakeWork()
-    probe = probe_of(work)
+    check = check_of(work)
     for _ in range(10):
-        probe.is_slow()
+        check.is_slow()
     work.takes_ms = 0.2
-    assert all(probe.is_slow(record=False) for _ in range(100))
-    assert probe.readings == 10
+    assert all(check.is_slow(record=False) for _ in range(100))
+    assert check.readings == 10
 
 
 def test_work_that_seems_slow_gets_more_runs() -> None:
     work = FakeWork()
-    probe = Probe(WallClock(work.run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1)
-    assert not probe.is_slow()
+    check = MachineCheck(
+        WallClock(work.run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1
+    )
+    assert not check.is_slow()
     assert work.runs == 1 + 6
     work.takes_ms = 0.3
-    assert probe.is_slow()
+    assert check.is_slow()
     assert work.runs == 7 + 1 + 36
 
 
@@ -124,16 +128,16 @@ def test_the_fastest_of_several_runs_counts() -> None:
         work.takes_ms = next(times)
         work.run()
 
-    probe = Probe(WallClock(run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1)
-    assert not any(probe.is_slow() for _ in range(20))
+    check = MachineCheck(WallClock(run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1)
+    assert not any(check.is_slow() for _ in range(20))
 
 
 def test_the_threshold_for_slow_can_be_chosen() -> None:
     work = FakeWork()
-    probe = Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, slow=2.0)
+    check = MachineCheck(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, slow=2.0)
     for _ in range(4):
-        probe.is_slow()
+        check.is_slow()
     work.takes_ms = 0.18
-    assert not probe.is_slow()
+    assert not check.is_slow()
     work.takes_ms = 0.22
-    assert probe.is_slow()
+    assert check.is_slow()

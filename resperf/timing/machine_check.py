@@ -1,4 +1,4 @@
-"""Probes: fixed work that is timed around every row, to detect disturbances of a few seconds."""
+"""Machine checks: fixed work timed around every row, to detect disturbances of a few seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resperf.timing.protocol import Clock, Sampler
 from resperf.units import NS_PER_S
 
 SLOW = 1.4
-"""A probe that takes this many times its usual time shows that the machine is disturbed."""
+"""A machine check that takes this many times its usual time shows that the machine is disturbed."""
 KNOWN_READINGS = 400
 """Assumed number of checks of a usual time from elsewhere, if unknown."""
 _MAX_READINGS = 5000
@@ -22,7 +22,7 @@ _MAX_RUNS = 36
 _MIN_READINGS = 4
 
 
-class Probe:
+class MachineCheck:
     """Detects whether fixed work is slower now than usual.
 
     Work of microseconds on several cores takes twice as long while the host has placed the cores
