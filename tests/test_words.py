@@ -33,7 +33,7 @@ REPLACED = {
     r"session of a published row": "measurement_run",
     r"stands? in for|stood in for|stand_ins?\b": "fallback",
     r"\bdoubts\b|\.doubt\(": "factor_ci, layer_ci, host_ci, sum_ci",
-    r"\bPlaced\b|\bmark_of\b|\bsame_way\b|\bis_like\b": "TimedNetwork, bundle_id, same_settings, ...",
+    r"\bPlaced\b|\bmark_of\b|\bsame_way\b|\bis_like\b": "TimedNetwork, bundle_id, same_hardware",
     r"\badapted\b|\badaptations?\b|\bAdaptation\b|resperf adapt": "calibrated, calibration",
     r"transferred_calibration|TransferredCalibration": "Calibration",
     r"device_shares|show-lowering|\.kernel\(\)": "gpu_busy_fraction, show-graph, as_onnx_node()",
