@@ -72,17 +72,14 @@ def checked(network: Path, settings: Sequence[str], batch: int) -> Iterator[tupl
                 where = f"{network.stem} {word} {failure.device} {failure.framework}"
                 yield "fault", where, failure.error
         for prediction in predictions:
-            target = f"{prediction.subject.device} {prediction.subject.framework}"
+            framework = prediction.subject.framework
+            target = f"{prediction.subject.device} {framework}"
             where = f"{network.stem} {word} {target}"
             yield "prediction", where, target
             for text in faults(prediction):
                 yield "fault", where, text
             for skipped in prediction.skipped:
-                yield (
-                    "left out",
-                    where,
-                    f"{prediction.subject.framework}: {skipped.op}: {skipped.reason}",
-                )
+                yield "left out", where, f"{framework}: {skipped.op}: {skipped.reason}"
 
 
 def main() -> int:

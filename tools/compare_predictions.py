@@ -201,9 +201,7 @@ def answers(
                 if "error" not in by_label.get(label(query), {"error": ""}))  # fmt: skip
             ask((*networks_of_bundles(), *OPTIONS))
             texts = pool.map(_text, [(folder, command) for command in COMMANDS])
-            by_label |= {
-                f"resperf {text}": answer for text, answer in zip(COMMANDS, texts, strict=True)
-            }
+            by_label |= {f"resperf {text}": own for text, own in zip(COMMANDS, texts, strict=True)}
     return by_label
 
 

@@ -47,7 +47,7 @@ BATCH = 2
 PAST, PROMPT = 128, 64
 ABSENT = "absent.bin"
 
-ModelAndInputs = tuple[Any, tuple[Any, ...]]
+Example = tuple[Any, tuple[Any, ...]]
 """Module and example inputs."""
 Export = Callable[[Path], bytes]
 """Writes what it needs into a folder; returns an ONNX file."""
@@ -58,16 +58,16 @@ def exports(name: str) -> dict[str, Export]:
     listed = LISTS[name]
     batch = listed.get("batch", BATCH)
     more = LISTS[listed["same_as"]] if "same_as" in listed else listed
-    exporters: dict[str, Export] = {}
+    writers: dict[str, Export] = {}
 
     def add(
-        name: str, write: Callable[..., None], make: Callable[..., ModelAndInputs], *given: Any
+        name: str, write: Callable[..., None], make: Callable[..., Example], *given: Any
     ) -> None:
-        exporters[name] = lambda folder: _stripped(make(*given), folder, write)
+        writers[name] = lambda folder: _stripped(make(*given), folder, write)
 
     by_script = script if listed.get("folded", True) else partial(script, folded=False)
     for model in listed.get("script", ()):
-        add(model, by_script, model_and_inputs, model, batch)
+        add(model, by_script, example, model, batch)
     for model in more.get("sized", ()):
         for size in more["sizes"]:
             add(f"{model}@{size}", by_script, torchvision_network, model, batch, size)
@@ -76,18 +76,18 @@ def exports(name: str) -> dict[str, Export]:
             name = f"{model}@{size}-{kind.strip('_')}{number}"
             add(name, by_script, block, model, size, kind, number)
     for model in listed.get("dynamo", ()):
-        add(model, dynamo, model_and_inputs, model, batch)
+        add(model, dynamo, example, model, batch)
     for model, form in listed.get("converted", {}).items():
-        exporters[f"{model}-{form}"] = lambda folder, model=model, form=form: converted(
-            model_and_inputs(model, batch), form, folder
+        writers[f"{model}-{form}"] = lambda folder, model=model, form=form: converted(
+            example(model, batch), form, folder
         )
     for model in listed.get("keras", ()):
-        exporters[f"keras_{model.casefold()}"] = partial(keras, model)
+        writers[f"keras_{model.casefold()}"] = partial(keras, model)
     for model in listed.get("paddle", ()):
-        exporters[f"paddle_{model}"] = partial(paddle, model)
+        writers[f"paddle_{model}"] = partial(paddle, model)
     for model in listed.get("traced", ()):
-        exporters[model] = lambda _, model=model: traced_model(model)
-    return exporters
+        writers[model] = lambda _, model=model: traced_model(model)
+    return writers
 
 
 def main() -> int:
@@ -98,17 +98,15 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
     arguments = parser.parse_args()
-    exporters = exports(arguments.list)
-    chosen = arguments.only or exporters
+    writers = exports(arguments.list)
+    chosen = arguments.only or writers
     for word in chosen:
-        if word not in exporters:
-            near = (
-                " or ".join(get_close_matches(word, exporters)) or f"one of {len(exporters)} others"
-            )
+        if word not in writers:
+            near = " or ".join(get_close_matches(word, writers)) or f"one of {len(writers)} others"
             parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
     warnings.simplefilter("ignore")
     _kept = declare_operators() if find_spec("torch") else None
-    return write_each(arguments.folder, ((name, exporters[name]) for name in chosen))
+    return write_each(arguments.folder, ((name, writers[name]) for name in chosen))
 
 
 def write_each(folder: Path, exports: Iterable[tuple[str, Export]]) -> int:
@@ -165,7 +163,7 @@ def declare_operators() -> Any:
 # What is exported: module and example inputs
 
 
-def model_and_inputs(name: str, batch: int) -> ModelAndInputs:
+def example(name: str, batch: int) -> Example:
     """Make a network of a list by its name."""
     import torch
 
@@ -189,7 +187,7 @@ def model_and_inputs(name: str, batch: int) -> ModelAndInputs:
     return module, (torch.randn(batch, *size),)
 
 
-def torchvision_network(name: str, batch: int, size: int) -> ModelAndInputs:
+def torchvision_network(name: str, batch: int, size: int) -> Example:
     """Make an architecture of torchvision; a segmentation answers its map alone."""
     import torch
     import torchvision
@@ -221,7 +219,7 @@ def torchvision_module(name: str) -> Any:
     return module
 
 
-def block(name: str, size: int, kind: str, number: int) -> ModelAndInputs:
+def block(name: str, size: int, kind: str, number: int) -> Example:
     """Make a block of a network, with an input as the network gives it."""
     import torch
 
@@ -271,7 +269,7 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return model, sizes
 
 
-def library_model(name: str, batch: int) -> ModelAndInputs:
+def library_model(name: str, batch: int) -> Example:
     """Make a model that answers its first tensor."""
     import torch
 
@@ -297,7 +295,7 @@ def library_model(name: str, batch: int) -> ModelAndInputs:
     return only_first(model, answer), inputs
 
 
-def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> ModelAndInputs:
+def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Example:
     """Make a decoder for a number of tokens behind a cache of others, which it returns extended."""
     import torch
     from transformers import DynamicCache
@@ -332,7 +330,7 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Mo
 # How it is exported
 
 
-def _stripped(model: ModelAndInputs, folder: Path, write: Callable[..., None]) -> bytes:
+def _stripped(model: Example, folder: Path, write: Callable[..., None]) -> bytes:
     path = folder / "whole.onnx"
     write(*model, path)
     return bytes(stripped_model(path).SerializeToString())
@@ -413,7 +411,7 @@ def paddle(name: str, folder: Path) -> bytes:
     return bytes(stripped_model(path.with_suffix(".onnx")).SerializeToString())
 
 
-def converted(model: ModelAndInputs, form: str, folder: Path) -> bytes:
+def converted(model: Example, form: str, folder: Path) -> bytes:
     """Export by TorchScript and convert; weights stay, since their values decide the conversion."""
     whole, target = folder / "whole.onnx", folder / "converted.onnx"
     script(*model, whole)

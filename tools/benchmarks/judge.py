@@ -59,10 +59,8 @@ class Judged:
     @property
     def precision(self) -> str:
         """The network's precision by its name, as networks.toml gives them."""
-        precisions = [
-            precision for precision in ("fp16", "int8") if f"-{precision}" in self.path.stem
-        ]
-        return precisions[0] if precisions else "float32"
+        named = [name for name in ("fp16", "int8") if f"-{name}" in self.path.stem]
+        return named[0] if named else "float32"
 
     def row(self, name: str) -> ComparisonRow:
         lacking = len(self.prediction.skipped)
@@ -203,9 +201,7 @@ def summary(judged: Sequence[Judged]) -> str:
     shown = [run.prediction for run in judged]
     inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms
               for run in judged]  # fmt: skip
-    width = median(
-        (prediction.high_ms - prediction.low_ms) / prediction.total_ms for prediction in shown
-    )
+    width = median((run.high_ms - run.low_ms) / run.total_ms for run in shown)
     lacking = sum(not prediction.complete for prediction in shown)
     return (
         f"{len(off)} runs: mean error {fmean(off):.1%}, median {median(off):.1%}, within 10% "
