@@ -49,7 +49,9 @@ def cpu_facts(root: Path = Path("/")) -> CpuFacts:
     root : Path
         Folder that holds ``proc`` and ``sys``.
     """
-    info = _first_processor(root / "proc/cpuinfo")
+    first, _, _ = _text(root / "proc/cpuinfo").partition("\n\n")
+    pairs = (line.partition(":") for line in first.splitlines())
+    info = {label.strip(): value.strip() for label, _, value in pairs}
     flags = info.get("flags") or info.get("Features", "")
     return CpuFacts(
         name=info.get("model name", ""),
@@ -86,12 +88,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def _first_processor(path: Path) -> Mapping[str, str]:
-    first, _, _ = _text(path).partition("\n\n")
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {label.strip(): value.strip() for label, _, value in pairs}
 
 
 def _number(text: str) -> int | None:

@@ -118,6 +118,7 @@ class Boosted(LayerPredictor):
             answers: Array = booster.predict(narrow, num_iteration=booster.best_iteration)
             return answers[:, None]
 
+        # Inputs (rows, inputs) -> ln(time / baseline), (rows, 1).
         self._run: Callable[[Array], Array] = run
 
     def _grow(self, target: CorrectionTarget, task: Task) -> Any:
@@ -176,12 +177,8 @@ class Boosted(LayerPredictor):
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
         rows, estimate_ms = self._inputs(Described.of(self.kind, columns))
-        times_ms: Array = estimate_ms * np.exp(self._correction(rows))
+        times_ms: Array = estimate_ms * np.exp(self._run(rows)[:, 0])
         return times_ms
-
-    def _correction(self, rows: Array) -> Array:
-        """Return ln(time / baseline) of rows (rows, inputs), shape (rows,)."""
-        return self._run(rows)[:, 0]
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the trees; return the baseline and the names of their inputs."""

@@ -304,7 +304,7 @@ class Roofline(Boosted):
 
         Terms do not depend on how sizes are spread over fields, and hardly on a bias.
         """
-        specs = kind_of(self.kind).specs()
+        specs = kind_of(self.kind).specs
         ranged = {
             name: column
             for name, column in columns.items()
@@ -394,7 +394,7 @@ class Roofline(Boosted):
         if costs.trees:
             rows, times_ms = self._chosen_inputs(session, layers)
             corrected_ms: Array = times_ms * np.exp(
-                self._correction(rows) * _has(layers, costs.fixed)
+                self._run(rows)[:, 0] * _has(layers, costs.fixed)
             )
             return corrected_ms
         terms = card_terms(self.kind, layers.quantities, session.card())
