@@ -124,7 +124,8 @@ class Boosted(LayerPredictor):
     def _grow(self, target: CorrectionTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
-        settings = _settings(self._growth(len(target.rows)), self._rate(), task.seed)
+        rate = min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
+        settings = _settings(self._growth(len(target.rows)), rate, task.seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
@@ -164,9 +165,6 @@ class Boosted(LayerPredictor):
     def _growth(self, rows: int) -> dict[str, int]:
         """Return LightGBM's settings of size and threads for a number of rows."""
         return next(growth for below, growth in _GROWTHS if rows < below)
-
-    def _rate(self) -> float:
-        return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
 
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the trees' inputs, (rows, inputs), and the baseline in ms, (rows,)."""
