@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
-from resperf.features import Array, Columns
+from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._corrected import CorrectionTarget, Described, all_inputs, informative
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 from resperf.predictors.baseline import Baseline
@@ -49,6 +49,52 @@ _GROWTHS: tuple[tuple[float, dict[str, int]], ...] = (
 """(training rows below which they apply, settings): few rows need small trees. With few rows,
 synchronising threads takes longer than the work, a hundred times longer when another process uses
 the cores. The number of threads does not change the trees."""
+
+
+@dataclass(frozen=True)
+class CorrectionTarget:
+    """What the baseline does not explain.
+
+    Attributes
+    ----------
+    rows, validation : array (rows, inputs)
+        Inputs of the training and of the validation rows.
+    targets : array (rows,)
+        ln(time / baseline) of the training rows.
+    error : callable
+        Corrections of the validation rows, (rows,) -> MAPE of the corrected times.
+    """
+
+    rows: Array
+    targets: Array
+    validation: Array
+    error: Callable[[Array], float]
+
+
+@dataclass(frozen=True)
+class Described:
+    """Layers of one kind as predictors with a correction see them, whatever their baselines.
+
+    Attributes
+    ----------
+    columns : mapping of str to array
+        As `resperf.features.columns_of` returns them.
+    quantities : mapping of str to array
+        As `resperf.features.quantities` returns them.
+    names : tuple of str
+    features : array (rows, features)
+    """
+
+    columns: Columns
+    quantities: Mapping[str, Array]
+    names: tuple[str, ...]
+    features: Array
+
+    @classmethod
+    def of(cls, kind: str, columns: Columns) -> Described:
+        """Compute quantities and features once."""
+        layer_quantities = quantities(kind, columns)
+        return cls(columns, layer_quantities, *feature_matrix(kind, columns, layer_quantities))
 
 
 class Boosted(LayerPredictor):
@@ -92,7 +138,7 @@ class Boosted(LayerPredictor):
         """Fit the baseline, then trees to what it does not explain."""
         examples, validation = task.examples, task.validation
         self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=task.seed)
-        names, matrix, estimate_ms = all_inputs(
+        names, matrix, estimate_ms = _all_inputs(
             self.baseline_, Described.of(self.kind, examples.columns)
         )
         chosen = informative(matrix)
@@ -168,7 +214,7 @@ class Boosted(LayerPredictor):
 
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the trees' inputs, (rows, inputs), and the baseline in ms, (rows,)."""
-        names, matrix, estimate_ms = all_inputs(self.baseline_, layers)
+        names, matrix, estimate_ms = _all_inputs(self.baseline_, layers)
         index = {name: index for index, name in enumerate(names)}
         return matrix[:, [index[name] for name in self.features_]], estimate_ms
 
@@ -198,6 +244,38 @@ class Boosted(LayerPredictor):
         """Read the names of the inputs and the ONNX file."""
         self.features_ = tuple(stored(values, "features"))
         self._run = OnnxNetwork(folder / stored(values, "network"))
+
+
+def _all_inputs(baseline: Baseline, layers: Described) -> tuple[tuple[str, ...], Array, Array]:
+    """Return names and values of all inputs, (rows, inputs), and the baseline in ms, (rows,).
+
+    Parameters
+    ----------
+    baseline : Baseline
+        Fitted; its kind determines the features.
+    layers : Described
+    """
+    estimate_ms, shares = baseline.shares(layers.columns, layers.quantities)
+    names = (*layers.names, "ln baseline", *(f"share {term}" for term in baseline.terms_))
+    return names, np.column_stack([layers.features, np.log(estimate_ms), shares]), estimate_ms
+
+
+def informative(matrix: Array) -> list[int]:
+    """Return the columns that vary and do not duplicate (or negate) an earlier one."""
+    chosen: list[int] = []
+    seen: set[bytes] = set()
+    for index in range(matrix.shape[1]):
+        column = matrix[:, index]
+        deviation = column.std()
+        if deviation <= 1e-9 * max(1.0, np.abs(column).max()):
+            continue
+        scores = np.round((column - column.mean()) / deviation, 6) + 0.0
+        sign = 1.0 if scores[np.flatnonzero(scores)[0]] > 0 else -1.0
+        normalised = (scores * sign + 0.0).tobytes()
+        if normalised not in seen:
+            seen.add(normalised)
+            chosen.append(index)
+    return chosen
 
 
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:

@@ -36,8 +36,7 @@ from resperf.predictors._card_costs import (
     near,
     pooled,
 )
-from resperf.predictors._corrected import CorrectionTarget, Described, informative
-from resperf.predictors.boosted import Boosted
+from resperf.predictors.boosted import Boosted, CorrectionTarget, Described, informative
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of
