@@ -97,25 +97,19 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {field.name: field for field in dataclasses.fields(cls) if _needs_value(field)}
+        needed = {
+            field.name: field.metadata.get("limit")
+            for field in dataclasses.fields(cls)
+            if field.default is MISSING and field.default_factory is MISSING
+        }
         if missing := sorted(needed.keys() - set(values) - set(more)):
-            words = ", ".join(_with_limit(needed[name]) for name in missing)
-            raise CampaignError(f"{where}: {words} must be given")
+            words = [f"{name} ({own.words})" if (own := needed[name]) else name for name in missing]
+            raise CampaignError(f"{where}: {', '.join(words)} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)
         except ResperfError as error:
             raise type(error)(f"{where}: {error}") from error
-
-
-def _needs_value(field: dataclasses.Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _with_limit(field: dataclasses.Field[Any]) -> str:
-    """Name a field, and its limit if it has one of its own."""
-    limit = field.metadata.get("limit")
-    return field.name if limit is None else f"{field.name} ({limit.words})"
 
 
 def _plain(hint: Any) -> Any:

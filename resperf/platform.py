@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
+from resperf.platform_facts import UNNAMED_HYPERVISOR, cpu_facts
 from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
 from resperf.targets import local_devices
@@ -149,19 +148,23 @@ class Platform(Record):
 
     def hardware_differences(self, other: Platform) -> list[str]:
         """Return the `differences` without the name of the device, which a user may choose."""
-        rules = _ACCELERATED if self.accelerators or other.accelerators else _CPU
         phrases = []
-        for name, rule in rules.items():
+        ours, others = self.accelerators, other.accelerators
+        if len(ours) != len(others) or any(map(_facts_that_differ, ours, others)):
+            phrases.append(
+                f"accelerators: {_words_of(ours, others)} here, {_words_of(others, ours)} there, "
+                "another device, driver or clock: all times may differ"
+            )
+        for name, effect in (_WITH_ACCELERATORS if ours or others else _ON_CPU).items():
             mine, theirs = getattr(self, name), getattr(other, name)
-            if rule.differs(mine, theirs):
-                effect = rule.effect
-                if name in ("family", "model") and self.processor == other.processor:
-                    effect = "another generation under the same processor name: times may differ"
-                here, there = mine, theirs
-                if name == "accelerators":
-                    here, there = _words_of(mine, theirs), _words_of(theirs, mine)
-                comma = ", " * bool(effect)
-                phrases.append(f"{name}: {here} here, {there} there{comma}{effect}")
+            if not _both_known(mine, theirs):
+                continue
+            # The memory of virtual machines varies a little.
+            if name == "memory_bytes" and abs(mine - theirs) <= 0.1 * max(mine, theirs):
+                continue
+            if name in ("family", "model") and self.processor == other.processor:
+                effect = "another generation under the same processor name: times may differ"
+            phrases.append(f"{name}: {mine} here, {theirs} there{', ' * bool(effect)}{effect}")
         return phrases + self.speed_differences(other)
 
     def same_hardware(self, other: Platform) -> bool:
@@ -198,26 +201,6 @@ def _both_known(mine: Any, theirs: Any) -> bool:
     return mine != theirs and mine not in unknown and theirs not in unknown
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """When two values of a fact count as different, and the effect on times."""
-
-    effect: str = ""
-    differs: Callable[[Any, Any], bool] = _both_known
-
-
-def _memory_differs(mine: int, theirs: int) -> bool:
-    """Whether memory differs by more than a tenth: virtual machines vary a little."""
-    return _both_known(mine, theirs) and abs(mine - theirs) > 0.1 * max(mine, theirs)
-
-
-def _accelerators_differ(mine: tuple[Accelerator, ...], theirs: tuple[Accelerator, ...]) -> bool:
-    """Whether their numbers differ, or a fact that both sides know."""
-    return len(mine) != len(theirs) or any(
-        _facts_that_differ(*pair) for pair in zip(mine, theirs, strict=True)
-    )
-
-
 def _facts_that_differ(one: Accelerator, other: Accelerator) -> list[str]:
     names = (f.name for f in dataclasses.fields(Accelerator))
     return [name for name in names if _both_known(getattr(one, name), getattr(other, name))]
@@ -225,34 +208,31 @@ def _facts_that_differ(one: Accelerator, other: Accelerator) -> list[str]:
 
 _TRANSFERS = "times of transfers between devices may differ"
 
-_CPU: Mapping[str, _Rule] = {
-    "processor": _Rule(),
-    "family": _Rule("another processor generation"),
-    "model": _Rule("another processor generation"),
-    "stepping": _Rule("times usually agree"),
-    "caches": _Rule("times of layers that fit only one of them may differ"),
-    "hypervisor": _Rule("times may differ a little"),
-    "instruction_set": _Rule(),
-    "cores": _Rule(),
-    "memory_bytes": _Rule("", _memory_differs),
-    "system": _Rule(),
-    "devices": _Rule(),
-    "interconnect": _Rule(_TRANSFERS),
+_ON_CPU: Mapping[str, str] = {
+    "processor": "",
+    "family": "another processor generation",
+    "model": "another processor generation",
+    "stepping": "times usually agree",
+    "caches": "times of layers that fit only one of them may differ",
+    "hypervisor": "times may differ a little",
+    "instruction_set": "",
+    "cores": "",
+    "memory_bytes": "",
+    "system": "",
+    "devices": "",
+    "interconnect": _TRANSFERS,
 }
-"""Facts that affect times on a CPU."""
+"""Facts that affect times on a CPU -> their effect, if it is known."""
 
-_ACCELERATED: Mapping[str, _Rule] = {
-    "accelerators": _Rule(
-        "another device, driver or clock: all times may differ", _accelerators_differ
-    ),
-    "devices": _Rule(),
-    "interconnect": _Rule(_TRANSFERS),
-    "processor": _Rule("preprocess, postprocess and launch times may differ"),
-    "cores": _Rule("preprocess, postprocess and launch times may differ"),
-    "memory_bytes": _Rule("", _memory_differs),
-    "system": _Rule(),
+_WITH_ACCELERATORS: Mapping[str, str] = {
+    "devices": "",
+    "interconnect": _TRANSFERS,
+    "processor": "preprocess, postprocess and launch times may differ",
+    "cores": "preprocess, postprocess and launch times may differ",
+    "memory_bytes": "",
+    "system": "",
 }
-"""Facts that affect times on accelerators."""
+"""Facts that affect times on accelerators, beside those of the accelerators."""
 
 
 def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:
@@ -267,18 +247,13 @@ def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) ->
     return " and ".join(words) or "none"
 
 
-@cache
-def _here() -> CpuFacts:
-    return cpu_facts()
-
-
 def _processor() -> str:
-    return _here().name or platform.processor() or platform.machine()
+    return cpu_facts().name or platform.processor() or platform.machine()
 
 
 def instruction_set() -> str:
     """Return the vector instructions of this processor, widest first."""
-    flags = _here().flags
+    flags = cpu_facts().flags
     base = next((name for name in _INSTRUCTION_SETS if name in flags), platform.machine())
     return "+".join([base, *(extra for extra in _INSTRUCTION_EXTRAS if extra in flags)])
 
@@ -307,14 +282,14 @@ def this_platform(device: str) -> Platform:
         device, accelerator = look_up(device)
         accelerators = (accelerator,)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    facts = _here()
+    facts = cpu_facts()
     return Platform(
         device=device,
         processor=_processor(),
         family=facts.family,
         model=facts.model,
         stepping=facts.stepping,
-        caches={_cache_name(level): level.bytes for level in facts.caches},
+        caches=facts.caches,
         hypervisor=facts.hypervisor,
         instruction_set=instruction_set(),
         cores=usable_cores(),
@@ -322,11 +297,6 @@ def this_platform(device: str) -> Platform:
         system=platform.system(),
         accelerators=accelerators,
     )
-
-
-def _cache_name(cache: Cache) -> str:
-    """Return the usual name of a cache: ``"L1d"``."""
-    return f"L{cache.level}{cache.type[:1] if cache.type != 'unified' else ''}"
 
 
 def distance(setting: Setting, other: Platform) -> tuple[int, ...]:
@@ -342,6 +312,6 @@ def distance(setting: Setting, other: Platform) -> tuple[int, ...]:
         setting.threads != other.cores,
         base != own_base,
         other.processor != _processor(),
-        _both_known(other.model, _here().model),
+        _both_known(other.model, cpu_facts().model),
         len(set(extras) ^ set(own_extras)),
     )

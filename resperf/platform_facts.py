@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 UNNAMED_HYPERVISOR = "unknown"
 """A hypervisor whose name the system does not report."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-class Cache(NamedTuple):
-    """One cache of a core.
-
-    Attributes
-    ----------
-    level : int
-    type : str
-        ``"data"``, ``"instruction"`` or ``"unified"``.
-    bytes : int
-    shared_by : int
-        Logical processors that share it.
-    """
-
-    level: int
-    type: str
-    bytes: int
-    shared_by: int
 
 
 @dataclass(frozen=True)
@@ -43,8 +24,9 @@ class CpuFacts:
         Features, such as ``"avx2"``.
     family, model, stepping : int or None
         Of x86 processors; None elsewhere.
-    caches : tuple of Cache
-        Of the first core, nearest first; empty if unknown.
+    caches : mapping of str to int
+        Name (``"L1d"``, ``"L3"``) of each cache of the first core -> bytes, nearest first; empty if
+        unknown.
     hypervisor : str
         Such as ``"QEMU"``; `UNNAMED_HYPERVISOR` if its name is unknown, empty if there is none.
     """
@@ -54,10 +36,11 @@ class CpuFacts:
     family: int | None = None
     model: int | None = None
     stepping: int | None = None
-    caches: tuple[Cache, ...] = ()
+    caches: Mapping[str, int] = field(default_factory=dict)
     hypervisor: str = ""
 
 
+@cache
 def cpu_facts(root: Path = Path("/")) -> CpuFacts:
     """Read the facts of this machine's processor; unreadable facts are absent.
 
@@ -66,7 +49,9 @@ def cpu_facts(root: Path = Path("/")) -> CpuFacts:
     root : Path
         Folder that holds ``proc`` and ``sys``.
     """
-    info = _first_processor(root / "proc/cpuinfo")
+    first, _, _ = _text(root / "proc/cpuinfo").partition("\n\n")
+    pairs = (line.partition(":") for line in first.splitlines())
+    info = {label.strip(): value.strip() for label, _, value in pairs}
     flags = info.get("flags") or info.get("Features", "")
     return CpuFacts(
         name=info.get("model name", ""),
@@ -105,43 +90,21 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _first_processor(path: Path) -> Mapping[str, str]:
-    first, _, _ = _text(path).partition("\n\n")
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {label.strip(): value.strip() for label, _, value in pairs}
-
-
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _caches(folder: Path) -> tuple[Cache, ...]:
+def _caches(folder: Path) -> dict[str, int]:
     caches = []
     for index in folder.glob("index*"):
-        level, size = _number(_text(index / "level")), _bytes(_text(index / "size"))
-        if level is None or size is None:
+        level, size = _number(_text(index / "level")), _text(index / "size")
+        number = _number(size.rstrip("KMG"))
+        if level is None or number is None:
             continue
         kind = _text(index / "type").lower()
-        caches.append(Cache(level, kind, size, _count(_text(index / "shared_cpu_list"))))
-    return tuple(sorted(caches))
-
-
-def _bytes(text: str) -> int | None:
-    """Read ``48K``."""
-    number = _number(text.rstrip("KMG"))
-    return None if number is None else number * _UNITS.get(text[-1], 1)
-
-
-def _count(processors: str) -> int:
-    """Count a list such as ``0-3,8``; 1 if it cannot be parsed."""
-    count = 0
-    for part in processors.split(","):
-        first, _, last = part.partition("-")
-        low, high = _number(first), _number(last or first)
-        if low is None or high is None:
-            return 1
-        count += high - low + 1
-    return count
+        letter = "" if kind == "unified" else kind[:1]
+        caches.append((f"L{level}{letter}", number * _UNITS.get(size[-1], 1)))
+    return dict(sorted(caches))
 
 
 def _hypervisor(root: Path, info: Mapping[str, str]) -> str:

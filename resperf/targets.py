@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 from resperf.errors import (
     MissingExtraError,
@@ -89,12 +89,6 @@ class Target:
     def name(self) -> str:
         """Such as ``"onnxruntime/cpu"``."""
         return f"{self.framework}/{self.device_class}"
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` wrote."""
-        lists = {name: tuple(values[name]) for name in ("packages", "free", "precisions")}
-        return cls(**{**values, **lists})
 
     def installed(self) -> dict[str, str]:
         """Return the versions of the `packages` that are installed, in their order."""
@@ -375,8 +369,8 @@ def device_class(word: str, framework: str | None = None) -> str:
     framework, else `UNKNOWN`.
     `resperf.devices.device_class` also knows the names of GPUs.
     """
-    if is_at_hand(word):
-        return _class_word(word)
+    if local := local_class(word):
+        return local
     for prefix, name in _PREFIXES.items():
         if word.casefold().startswith(prefix):
             return name
@@ -386,21 +380,21 @@ def device_class(word: str, framework: str | None = None) -> str:
     return classes.pop() if len(classes) == 1 else UNKNOWN
 
 
-def is_at_hand(word: str) -> bool:
-    """Whether a name means the local device: the name of a class, such as ``"cpu"``.
+def local_class(word: str) -> str:
+    """Return the class whose local device a name means: ``"cuda"`` of ``"CUDA:0"``; else ``""``.
 
     Raises
     ------
     ResperfError
         If something else than a number follows it, as in ``"cuda:x"``.
     """
-    name = _class_word(word)
+    name = word.casefold().partition(":")[0]
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
-    is_class = any(row.device_class == name for row in _table.values())
-    if is_class:
-        device_number(word)
-    return is_class
+    if all(row.device_class != name for row in _table.values()):
+        return ""
+    device_number(word)
+    return name
 
 
 def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
@@ -412,16 +406,12 @@ def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
         Turns the word into the device's usual name and its `resperf.platform.Accelerator`. None if
         the word means no accelerator of this machine, or one whose backend describes it itself.
     """
-    module, _, attribute = _LOCAL.get(_class_word(word), "").partition(":")
+    device_class = word.casefold().partition(":")[0]
+    module, _, attribute = _LOCAL.get(device_class, "").partition(":")
     if not module:
         return None
     look_up: Callable[[str], tuple[str, Any]] = getattr(importlib.import_module(module), attribute)
     return look_up
-
-
-def _class_word(word: str) -> str:
-    """Return a name without the device number: ``"cuda"`` of ``"CUDA:0"``."""
-    return word.casefold().partition(":")[0]
 
 
 def device_number(word: str) -> int:

@@ -25,17 +25,12 @@ DTYPE_BYTES = {
 }
 
 
-def json_number(value: float) -> float | None:
-    """Return a number that JSON can represent: NaN and infinities become None."""
-    return float(value) if math.isfinite(value) else None
-
-
 def json_values(value: Any) -> Any:
-    """Return the same mappings, sequences and records with numbers that JSON can represent."""
+    """Return the same mappings, sequences and records as JSON; NaN and infinities become None."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, float):
-        return json_number(value)
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

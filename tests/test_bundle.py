@@ -603,7 +603,7 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
 ) -> None:
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
     mine = CpuFacts(name="Red 5", flags=frozenset({"avx2"}))
-    monkeypatch.setattr("resperf.platform._here", lambda: mine)
+    monkeypatch.setattr("resperf.platform.cpu_facts", lambda: mine)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: 4)
 
     def measured_on(name: str, processor: str, instructions: str, cores: int) -> Path:
@@ -626,7 +626,7 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     assert find_bundle("cpu").path == same
     flags = CpuFacts("Red 5", frozenset({"avx2", "avx_vnni", "avx512_bf16", "avx512_fp16"}))
     with monkeypatch.context() as newer:
-        newer.setattr("resperf.platform._here", lambda: flags)
+        newer.setattr("resperf.platform.cpu_facts", lambda: flags)
         assert find_bundle("cpu").path == more
     # Another framework is another question, and an earlier place is the user's choice.
     edit_part(same, lambda p: p.update(framework="tensorflow"))

@@ -15,7 +15,7 @@ from resperf.platform import (
     this_platform,
     usable_cores,
 )
-from resperf.platform_facts import Cache, CpuFacts
+from resperf.platform_facts import CpuFacts
 from resperf.settings import Setting
 
 XEON = Platform(
@@ -44,9 +44,9 @@ def test_a_platform_is_read_as_it_was_written(platform: Platform) -> None:
 def test_facts_of_a_processor_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     told = CpuFacts(
         name="Red 5", flags=frozenset({"fpu", "avx2", "avx512f", "amx_tile"}), family=6, model=207,
-        caches=(Cache(1, "data", 48 << 10, 1), Cache(3, "unified", 32 << 20, 2)), hypervisor="QEMU",
+        caches={"L1d": 48 << 10, "L3": 32 << 20}, hypervisor="QEMU",
     )  # fmt: skip
-    monkeypatch.setattr("resperf.platform._here", lambda: told)
+    monkeypatch.setattr("resperf.platform.cpu_facts", lambda: told)
     found = this_platform("mine")
     assert (found.device, found.processor, found.instruction_set) == (
         "mine", "Red 5", "avx512f+amx_tile",

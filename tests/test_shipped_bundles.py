@@ -202,7 +202,7 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
     for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     machine = Bundle.load(folder).platform
-    monkeypatch.setattr("resperf.platform._here", lambda: CpuFacts(name=machine.processor))
+    monkeypatch.setattr("resperf.platform.cpu_facts", lambda: CpuFacts(name=machine.processor))
     monkeypatch.setattr("resperf.platform.instruction_set", lambda: machine.instruction_set)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: machine.cores)
     found = find_bundle("cpu")

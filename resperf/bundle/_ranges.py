@@ -44,7 +44,7 @@ def _ranged(kind: str, columns: Columns, predictor: LayerPredictor | None) -> Co
     cls = kind_of(kind)
     if cls.INDEPENDENT_FIELDS:
         return columns
-    specs, q = cls.specs(), quantities(kind, columns)
+    specs, q = cls.specs, quantities(kind, columns)
     whole = {
         name: column
         for name, column in columns.items()

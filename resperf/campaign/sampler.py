@@ -143,7 +143,7 @@ class Sampler:
         return {
             name: laws[name].draw(self._random)
             for name in layer.REDRAWN
-            if name in laws and name in layer.specs() and self._random.random() < 0.15
+            if name in laws and name in layer.specs and self._random.random() < 0.15
         }
 
     def _window(self, layer: Layer, laws: Mapping[str, Law]) -> dict[str, Any]:

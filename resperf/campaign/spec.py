@@ -373,7 +373,7 @@ def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the kind's default distributions; none if `words` cover all fields without default."""
     layer_type = kind_of(kind)
     drawn = {field for word in words for field in layer_type.aliases.get(word, (word,))}
-    needed = {name for name, field in layer_type.specs().items() if field.default is MISSING}
+    needed = {name for name, field in layer_type.specs.items() if field.default is MISSING}
     return {} if needed <= drawn else layer_type.ranges()
 
 
@@ -415,7 +415,7 @@ def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
 def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
     """Read distributions by word; refuse words that the kind does not have."""
     layer_type = kind_of(kind)
-    allowed = {*layer_type.specs(), *layer_type.aliases, *layer_type.WORDS}
+    allowed = {*layer_type.specs, *layer_type.aliases, *layer_type.WORDS}
     unknown = sorted(set(words) - allowed)
     if unknown:
         raise CampaignError(
@@ -433,7 +433,7 @@ def _refuse_impossible(kind: str, word: str, value: Any, where: str) -> None:
     layer_type = kind_of(kind)
     possible = layer_type.WORDS.get(word)
     fields = layer_type.aliases.get(word, (word,))
-    specs = [layer_type.specs()[name] for name in fields if name in layer_type.specs()]
+    specs = [layer_type.specs[name] for name in fields if name in layer_type.specs]
     if possible is None and specs and all(spec.choices for spec in specs):
         possible = specs[0].choices
     if possible is not None:

@@ -15,7 +15,7 @@ import click
 from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, WHERE, Command, option
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
-from resperf.targets import is_at_hand
+from resperf.targets import local_class
 from resperf.units import MS_PER_S, US_PER_MS
 
 _V = TypeVar("_V")
@@ -286,7 +286,7 @@ def run_settings(device: str | None, **given: Any) -> dict[str, Any]:
     Only what was given is passed on; a device only if it has a number, as ``cuda:1``.
     """
     settings = {name: value for name, value in given.items() if value is not None}
-    if device is not None and is_at_hand(device) and ":" in device:
+    if device is not None and local_class(device) and ":" in device:
         settings["device"] = device.casefold()
     return settings
 

@@ -99,7 +99,7 @@ def field_columns(group: str) -> dict[str, Column]:
     kind = layer_kind(group)
     fields = {
         name: Column(spec.unit, spec.description, _FIELD_TYPES.get(spec.unit, "<i8"))
-        for name, spec in kind_of(kind).specs().items()
+        for name, spec in kind_of(kind).specs.items()
     }
     return {**fields, **({OPTIMIZER: _OPTIMIZER} if kind != group else {})}
 

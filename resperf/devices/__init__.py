@@ -121,7 +121,7 @@ def target_of(device: str, framework: str) -> targets.Target:
 
 def is_at_hand(name: str) -> bool:
     """Whether a name means the local device, like ``"cpu"`` and unlike ``"1080ti"``."""
-    return device_facts(name) is None and targets.is_at_hand(name)
+    return device_facts(name) is None and bool(targets.local_class(name))
 
 
 @cache

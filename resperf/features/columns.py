@@ -40,7 +40,7 @@ def columns_of(
         raise LayerError(
             f"columns need layers of one kind, got {', '.join(sorted(kinds)) or 'no layer'}"
         )
-    names = tuple(layers[0].specs())
+    names = tuple(layers[0].specs)
     rows = map(attrgetter(*names), layers)
     columns = {
         name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)

@@ -72,7 +72,7 @@ def feature_matrix(
     named = {name: q[name] for name in plain}
     # Below 1 (an absent im2col buffer, a small ratio) the floor keeps the logarithm finite.
     named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in log2}
-    for field_name, spec in cls.specs().items():
+    for field_name, spec in cls.specs.items():
         if field_name in (*cls.ENCODED, "dtype"):
             named |= {(feature := f"{field_name}={choice}"): q[feature] for choice in spec.choices}
     if OPTIMIZER in columns:

@@ -95,7 +95,7 @@ class Layer(Fields):
         import numpy as np
 
         layers = object.__new__(cls)
-        for field_name, spec in cls.specs().items():
+        for field_name, spec in cls.specs.items():
             dtype = None if spec.choices else np.float64
             vars(layers)[field_name] = np.asarray(columns[field_name], dtype=dtype)
         return layers
@@ -171,7 +171,7 @@ class Layer(Fields):
             "flops": many.flops, "value_count": many.value_count,
             "threaded": many.value_count >= THREADED_VALUES, "vector_rest": many.value_count % 16,
         }  # fmt: skip
-        for field_name, spec in cls.specs().items():
+        for field_name, spec in cls.specs.items():
             value = vars(many)[field_name]
             if not spec.choices:
                 quantities[field_name] = value

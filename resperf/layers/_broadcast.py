@@ -22,6 +22,8 @@ value per channel; ``outer``: one per row; ``sides``: all but the middle. ``both
 operand has the rows, the second the last axis. ``none``: there is no second operand."""
 CONTIGUOUS = ("none", "same", "scalar")
 """Operands with which the kernel runs once over all values, not once per row."""
+_WITH_MIDDLE = ("middle", "sides")
+"""Operands for which the middle axis cannot be merged with another."""
 
 
 class BroadcastLayer(Layer):
@@ -35,7 +37,8 @@ class BroadcastLayer(Layer):
     """Which axes the other tensor has; each kind declares its own choices."""
 
     def _check(self) -> None:
-        if _has_redundant_axes(self.second, self.fields()):
+        has_middle = self.middle != 1 and self.second not in _WITH_MIDDLE
+        if has_middle or (self.outer != 1 and self.second in CONTIGUOUS):
             raise LayerError(f"{self.kind}: second={self.second} has redundant axes: merge them")
 
     @property
@@ -197,19 +200,11 @@ def rows_of(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
     return {"batch": batch, "outer": outer, **fields}
 
 
-def _has_redundant_axes(second: str, fields: Mapping[str, Any]) -> bool:
-    """Whether axes are separate that could be merged for such an operand."""
-    bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
-    if second not in bare:
-        return False
-    return bool(fields["middle"] != 1 or (not bare[second] and fields["outer"] != 1))
-
-
 def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the axes of a draw that need not be separate for such an operand."""
     draw = dict(fields)
-    if second not in ("middle", "sides"):
+    if second not in _WITH_MIDDLE:
         draw |= {"middle": 1, "inner": draw["inner"] * draw["middle"]}
-    if second in ("none", "same", "scalar"):
+    if second in CONTIGUOUS:
         draw |= {"outer": 1, "inner": draw["inner"] * draw["outer"]}
     return draw

@@ -72,14 +72,15 @@ class Fields(ABC):
     _cache: dict[str, Any]
 
     kind: ClassVar[str]
-    _specs: ClassVar[Mapping[str, FieldSpec]] = {}
+    specs: ClassVar[Mapping[str, FieldSpec]] = {}
+    """Name of each field -> its description, in canonical order."""
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Shorthands for several fields: ``{"kernel": ("kernel_height", "kernel_width")}``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         # As in a dataclass, a field that a subclass declares anew stays in its place.
-        cls._specs = {
+        cls.specs = {
             name: spec
             for base in reversed(cls.__mro__)
             for name, spec in vars(base).items()
@@ -87,7 +88,7 @@ class Fields(ABC):
         }
 
     def __init__(self, **values: Any) -> None:
-        own, specs = vars(self), self._specs
+        own, specs = vars(self), self.specs
         if unknown := sorted(values.keys() - specs.keys()):
             words = (*specs, *self.aliases)
             named = ", ".join(f"{word}{did_you_mean(word, words)}" for word in unknown)
@@ -138,11 +139,6 @@ class Fields(ABC):
         """Raise LayerError if the fields contradict each other."""
 
     @classmethod
-    def specs(cls) -> Mapping[str, FieldSpec]:
-        """Map each field's name to its description, in canonical order."""
-        return cls._specs
-
-    @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Make a layer from a mapping, such as a row of a dataset.
 
@@ -165,7 +161,7 @@ class Fields(ABC):
             If a word is unknown or a value is not of its field's type.
         """
         fields: dict[str, Any] = {}
-        specs, aliases = cls.specs(), cls.aliases
+        specs, aliases = cls.specs, cls.aliases
         for word, text in words.items():
             for field_name in aliases.get(word, (word,)):
                 spec = specs.get(field_name)

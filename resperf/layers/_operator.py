@@ -171,17 +171,14 @@ class Operator:
         LayerError
             If it is absent.
         """
-        operand = self._optional(position)
+        operand = self.inputs[position] if position < len(self.inputs) else None
         if operand is None:
             raise LayerError(f"input {position} is absent")
         return operand
 
-    def _optional(self, position: int) -> Operand | None:
-        return self.inputs[position] if position < len(self.inputs) else None
-
     def has_input(self, position: int) -> bool:
         """Whether there is an input at this position."""
-        return self._optional(position) is not None
+        return position < len(self.inputs) and self.inputs[position] is not None
 
     @property
     def layout(self) -> str:
@@ -224,12 +221,12 @@ class Operator:
         if name in self.attributes:
             value = self.attributes[name]
             return tuple(int(v) for v in (value if isinstance(value, Sequence) else (value,)))
-        operand = self._optional(position)
-        if operand is None:
+        if not self.has_input(position):
             return None
-        if operand.value is None:
+        value = self.operand(position).value
+        if value is None:
             raise LayerError(f"its {name} are computed by the network, not constant")
-        return tuple(int(v) for v in operand.value.ravel())
+        return tuple(int(v) for v in value.ravel())
 
     def axis(self, default: int, position: int = 0) -> int:
         """Return the attribute ``axis`` counted from the front."""

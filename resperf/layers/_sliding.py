@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, number
@@ -25,8 +23,7 @@ class SlidingLayer(Layer):
 
     def _along(self, word: str) -> tuple[int, ...]:
         """Return sizes (``""``), kernels, strides or dilations along the axes."""
-        sizes: tuple[int, ...] = _getter(self.AXES, word)(self)
-        return sizes
+        return tuple(getattr(self, f"{word}_{axis}" if word else axis) for axis in self.AXES)
 
     @property
     def _window_shape(self) -> tuple[int, ...]:
@@ -77,11 +74,6 @@ class SlidingLayer(Layer):
             "dilations": list(self._along("dilation")),
             "pads": [*before, *after],
         }
-
-
-@cache
-def _getter(axes: tuple[str, ...], word: str) -> Callable[[object], Any]:
-    return attrgetter(*(f"{word}_{axis}" if word else axis for axis in axes))
 
 
 def window_length(window: Iterable[int], *, ceil: bool = False) -> int:

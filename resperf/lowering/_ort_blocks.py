@@ -407,7 +407,7 @@ class _Placing:
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step's output is blocked."""
-        if layer is not None and "layout" in layer.specs():
+        if layer is not None and "layout" in layer.specs:
             return str(layer.fields()["layout"]).startswith("nchwc")
         read = node.inputs[:1] if node.op in RESIZES else node.inputs
         makers = [self.maker.get(name) for name in read]

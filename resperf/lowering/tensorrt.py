@@ -50,7 +50,7 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 def _of_type(layer: Layer, dtype: str) -> Layer:
     """Replace float32 by another type, but for conversions, and kinds that do not have it."""
-    choices = layer.specs()["dtype"].choices or ()
+    choices = layer.specs["dtype"].choices or ()
     is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
     return layer.replace(dtype=dtype) if is_single and dtype in choices else layer
 

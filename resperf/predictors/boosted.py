@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
-from resperf.features import Array, Columns
+from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._corrected import CorrectionTarget, Described, all_inputs, informative
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 from resperf.predictors.baseline import Baseline
@@ -49,6 +49,52 @@ _GROWTHS: tuple[tuple[float, dict[str, int]], ...] = (
 """(training rows below which they apply, settings): few rows need small trees. With few rows,
 synchronising threads takes longer than the work, a hundred times longer when another process uses
 the cores. The number of threads does not change the trees."""
+
+
+@dataclass(frozen=True)
+class CorrectionTarget:
+    """What the baseline does not explain.
+
+    Attributes
+    ----------
+    rows, validation : array (rows, inputs)
+        Inputs of the training and of the validation rows.
+    targets : array (rows,)
+        ln(time / baseline) of the training rows.
+    error : callable
+        Corrections of the validation rows, (rows,) -> MAPE of the corrected times.
+    """
+
+    rows: Array
+    targets: Array
+    validation: Array
+    error: Callable[[Array], float]
+
+
+@dataclass(frozen=True)
+class Described:
+    """Layers of one kind as predictors with a correction see them, whatever their baselines.
+
+    Attributes
+    ----------
+    columns : mapping of str to array
+        As `resperf.features.columns_of` returns them.
+    quantities : mapping of str to array
+        As `resperf.features.quantities` returns them.
+    names : tuple of str
+    features : array (rows, features)
+    """
+
+    columns: Columns
+    quantities: Mapping[str, Array]
+    names: tuple[str, ...]
+    features: Array
+
+    @classmethod
+    def of(cls, kind: str, columns: Columns) -> Described:
+        """Compute quantities and features once."""
+        layer_quantities = quantities(kind, columns)
+        return cls(columns, layer_quantities, *feature_matrix(kind, columns, layer_quantities))
 
 
 class Boosted(LayerPredictor):
@@ -92,7 +138,7 @@ class Boosted(LayerPredictor):
         """Fit the baseline, then trees to what it does not explain."""
         examples, validation = task.examples, task.validation
         self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=task.seed)
-        names, matrix, estimate_ms = all_inputs(
+        names, matrix, estimate_ms = _all_inputs(
             self.baseline_, Described.of(self.kind, examples.columns)
         )
         chosen = informative(matrix)
@@ -118,12 +164,14 @@ class Boosted(LayerPredictor):
             answers: Array = booster.predict(narrow, num_iteration=booster.best_iteration)
             return answers[:, None]
 
+        # Inputs (rows, inputs) -> ln(time / baseline), (rows, 1).
         self._run: Callable[[Array], Array] = run
 
     def _grow(self, target: CorrectionTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
-        settings = _settings(self._growth(len(target.rows)), self._rate(), task.seed)
+        rate = min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
+        settings = _settings(self._growth(len(target.rows)), rate, task.seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
@@ -164,24 +212,17 @@ class Boosted(LayerPredictor):
         """Return LightGBM's settings of size and threads for a number of rows."""
         return next(growth for below, growth in _GROWTHS if rows < below)
 
-    def _rate(self) -> float:
-        return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
-
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the trees' inputs, (rows, inputs), and the baseline in ms, (rows,)."""
-        names, matrix, estimate_ms = all_inputs(self.baseline_, layers)
+        names, matrix, estimate_ms = _all_inputs(self.baseline_, layers)
         index = {name: index for index, name in enumerate(names)}
         return matrix[:, [index[name] for name in self.features_]], estimate_ms
 
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
         rows, estimate_ms = self._inputs(Described.of(self.kind, columns))
-        times_ms: Array = estimate_ms * np.exp(self._correction(rows))
+        times_ms: Array = estimate_ms * np.exp(self._run(rows)[:, 0])
         return times_ms
-
-    def _correction(self, rows: Array) -> Array:
-        """Return ln(time / baseline) of rows (rows, inputs), shape (rows,)."""
-        return self._run(rows)[:, 0]
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the trees; return the baseline and the names of their inputs."""
@@ -203,6 +244,38 @@ class Boosted(LayerPredictor):
         """Read the names of the inputs and the ONNX file."""
         self.features_ = tuple(stored(values, "features"))
         self._run = OnnxNetwork(folder / stored(values, "network"))
+
+
+def _all_inputs(baseline: Baseline, layers: Described) -> tuple[tuple[str, ...], Array, Array]:
+    """Return names and values of all inputs, (rows, inputs), and the baseline in ms, (rows,).
+
+    Parameters
+    ----------
+    baseline : Baseline
+        Fitted; its kind determines the features.
+    layers : Described
+    """
+    estimate_ms, shares = baseline.shares(layers.columns, layers.quantities)
+    names = (*layers.names, "ln baseline", *(f"share {term}" for term in baseline.terms_))
+    return names, np.column_stack([layers.features, np.log(estimate_ms), shares]), estimate_ms
+
+
+def informative(matrix: Array) -> list[int]:
+    """Return the columns that vary and do not duplicate (or negate) an earlier one."""
+    chosen: list[int] = []
+    seen: set[bytes] = set()
+    for index in range(matrix.shape[1]):
+        column = matrix[:, index]
+        deviation = column.std()
+        if deviation <= 1e-9 * max(1.0, np.abs(column).max()):
+            continue
+        scores = np.round((column - column.mean()) / deviation, 6) + 0.0
+        sign = 1.0 if scores[np.flatnonzero(scores)[0]] > 0 else -1.0
+        normalised = (scores * sign + 0.0).tobytes()
+        if normalised not in seen:
+            seen.add(normalised)
+            chosen.append(index)
+    return chosen
 
 
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:

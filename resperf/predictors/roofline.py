@@ -36,8 +36,7 @@ from resperf.predictors._card_costs import (
     near,
     pooled,
 )
-from resperf.predictors._corrected import CorrectionTarget, Described, informative
-from resperf.predictors.boosted import Boosted
+from resperf.predictors.boosted import Boosted, CorrectionTarget, Described, informative
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of
@@ -267,7 +266,8 @@ class Roofline(Boosted):
                     inputs[f"{name} by {multiple}"] = np.asarray(size % multiple == 0, dtype=float)
         for other, costs in self.sessions_.items():
             if costs.trees:
-                inputs[_flag(other)] = np.full(len(estimates_ms), float(other == session))
+                flag = f"is {other.device}, {other.name}, {other.number}"
+                inputs[flag] = np.full(len(estimates_ms), float(other == session))
         return inputs, estimates_ms
 
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
@@ -304,7 +304,7 @@ class Roofline(Boosted):
 
         Terms do not depend on how sizes are spread over fields, and hardly on a bias.
         """
-        specs = kind_of(self.kind).specs()
+        specs = kind_of(self.kind).specs
         ranged = {
             name: column
             for name, column in columns.items()
@@ -387,14 +387,14 @@ class Roofline(Boosted):
         }  # fmt: skip
 
     def _costs_of(self, session: Session) -> Costs:
-        return self.sessions_.get(session) or self._prior_of(session)
+        return self.sessions_.get(session) or self.priors_[self._prior_sort(session)]
 
     def _values_of(self, session: Session, layers: Described) -> Array:
         costs = self._costs_of(session)
         if costs.trees:
             rows, times_ms = self._chosen_inputs(session, layers)
             corrected_ms: Array = times_ms * np.exp(
-                self._correction(rows) * _has(layers, costs.fixed)
+                self._run(rows)[:, 0] * _has(layers, costs.fixed)
             )
             return corrected_ms
         terms = card_terms(self.kind, layers.quantities, session.card())
@@ -410,9 +410,6 @@ class Roofline(Boosted):
         intervals = self.left_out_.get(sort) if own is None else own
         alike = np.full(len(values), sort == asked.sort)
         return assumed(values, alike) if intervals is None else intervals.bounds(values, alike)
-
-    def _prior_of(self, session: Session) -> Costs:
-        return self.priors_[self._prior_sort(session)]
 
     def _prior_sort(self, session: Session) -> tuple[str, str]:
         """Return the most alike sort: same type and class, else the most rows."""
@@ -454,10 +451,6 @@ class Roofline(Boosted):
         self.sessions_ = {session: Costs.from_json(entry) for session, entry in sessions.items()}
         self.intervals_ = _read_intervals("intervals", sessions)
         self._load_correction(values, folder)
-
-
-def _flag(session: Session) -> str:
-    return f"is {session.device}, {session.name}, {session.number}"
 
 
 def _shared(layers: Described) -> dict[str, float]:

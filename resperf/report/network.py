@@ -517,7 +517,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
 
 def _fields(key: str) -> str:
     layer, optimizer = layer_and_optimizer(key)
-    specs = layer.specs()
+    specs = layer.specs
     written = [
         f"{name}={str(value).lower()}"
         for name, value in layer.fields().items()

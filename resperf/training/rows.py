@@ -119,7 +119,7 @@ class LayerRows:
         """Return the rows as layers."""
         cls = kind_of(self.kind)
         return [
-            cls.from_fields({name: self.columns[name][row].item() for name in cls.specs()})
+            cls.from_fields({name: self.columns[name][row].item() for name in cls.specs})
             for row in range(len(self))
         ]
 

@@ -28,7 +28,7 @@ from resperf.errors import ResperfError, first_line
 from resperf.platform import this_platform
 from resperf.platform_facts import clock_governors, container_cores, container_memory_bytes
 from resperf.records import Record
-from resperf.targets import Target, device_class, is_at_hand, local_devices, targets
+from resperf.targets import Target, device_class, local_class, local_devices, targets
 from resperf.units import format_bytes
 
 ASK_S = 90.0
@@ -182,7 +182,7 @@ def examine(device: str | None = None) -> Examination:
     ResperfError
         If `device` means no kind of local device.
     """
-    if device is not None and not is_at_hand(device):
+    if device is not None and not local_class(device):
         device_classes = sorted({row.device_class for row in targets()})
         raise ResperfError(
             f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"

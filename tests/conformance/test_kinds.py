@@ -88,11 +88,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def test_a_kind_declares_everything(kind: str) -> None:
     cls = KINDS[kind]
-    assert "batch" in cls.specs()
-    assert set(cls.ENCODED) <= set(cls.specs())
-    assert {cls.PLACED_BY, cls.function_field(), *cls.SCALED} <= {"", *cls.specs()}
-    assert set(cls.REDRAWN) <= {*cls.specs(), *cls.aliases}
-    assert cls.RANGES.keys() <= {*cls.specs(), *cls.aliases, *cls.WORDS}
+    assert "batch" in cls.specs
+    assert set(cls.ENCODED) <= set(cls.specs)
+    assert {cls.PLACED_BY, cls.function_field(), *cls.SCALED} <= {"", *cls.specs}
+    assert set(cls.REDRAWN) <= {*cls.specs, *cls.aliases}
+    assert cls.RANGES.keys() <= {*cls.specs, *cls.aliases, *cls.WORDS}
     for other, theirs in KINDS.items():
         assert other == kind or not cls.OPERATORS & theirs.OPERATORS
 
@@ -163,7 +163,7 @@ def test_a_kernel_writes_what_the_layer_says(kind: str) -> None:
 def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> None:
     layers = drawn(kind, 400)
     # They include every choice of every field, so that every path of reading is checked.
-    for name, spec in KINDS[kind].specs().items():
+    for name, spec in KINDS[kind].specs.items():
         if name in KINDS[kind].ENCODED and name in KINDS[kind].RANGES:
             found = {layer.fields()[name] for layer in layers}
             assert found == set(spec.choices) - UNMEASURED.get(kind, set()), name
@@ -212,6 +212,6 @@ def test_layers_of_networks_can_be_scaled(kind: str) -> None:
     for name in original.SCALED:
         found = {layer.fields()[name] for layer in layers}
         assert len(found) > 3 or found == {1}, name
-    for name, spec in original.specs().items():
+    for name, spec in original.specs.items():
         if spec.choices and name not in original.REDRAWN:
             assert {layer.fields()[name] for layer in layers} == {original.fields()[name]}

@@ -93,7 +93,7 @@ def test_tables_have_python_types(
     path = write("a.h5", measured(DENSE), late)
     table = read_table(path)["dense"]
     assert len(table) == 2
-    assert list(table.columns) == list(Dense.specs())
+    assert list(table.columns) == list(Dense.specs)
     assert table.columns["bias"].dtype == bool
     assert table.columns["bias"].tolist() == [False, False]
     assert table.columns["features_in"].dtype == np.int64

@@ -105,7 +105,7 @@ def test_dense_and_reorder_by_hand() -> None:
 def test_key_names_every_field_and_can_be_read_back(layer: Layer) -> None:
     assert layer_from_key(layer.key) == layer
     assert type(layer).from_fields(layer.fields()) == layer
-    for name in type(layer).specs():
+    for name in type(layer).specs:
         assert f"{name}=" in layer.key
 
 
@@ -120,7 +120,7 @@ def test_keys_never_change_their_meaning() -> None:
 def test_every_field_has_a_description(kind: str) -> None:
     cls = kind_of(kind)
     assert cls.kind == kind
-    for name, spec in cls.specs().items():
+    for name, spec in cls.specs.items():
         assert spec.description, name
         assert spec.unit in ("1", "pixel", "bool", "name"), name
 

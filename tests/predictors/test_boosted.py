@@ -9,8 +9,7 @@ import pytest
 
 from resperf.features import Array, Columns, columns_of
 from resperf.predictors import Examples
-from resperf.predictors._corrected import Described
-from resperf.predictors.boosted import Boosted
+from resperf.predictors.boosted import Boosted, Described
 from resperf.predictors.metrics import mape
 
 pytest.importorskip("lightgbm")

@@ -14,9 +14,9 @@ from resperf.features import columns_of
 from resperf.layers import Conv, Dense
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
-from resperf.predictors._corrected import informative
 from resperf.predictors._fitting import fit_network
 from resperf.predictors._paper import paper_features, unseen_notes
+from resperf.predictors.boosted import informative
 from resperf.predictors.perfnet import PerfNet
 from resperf.predictors.resperfnet import ResPerfNet
 

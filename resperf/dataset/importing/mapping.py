@@ -132,7 +132,7 @@ class KindColumns(Limited):
             if not all(isinstance(cell, str) for cell in cells):
                 raise DatasetError(f'where.{column} must list texts, such as ["0"]')
         cls = kind_of(layer_kind(self.kind))
-        allowed = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
+        allowed = {*cls.specs, *cls.aliases, *(("padding",) if "pad_top" in cls.specs else ())}
         allowed |= {OPTIMIZER} if self.kind != cls.kind else set()
         if unknown := sorted({*self.columns, *self.constants} - allowed):
             raise DatasetError(f"{unknown[0]!r} is no field; it has {', '.join(sorted(allowed))}")

@@ -261,7 +261,7 @@ class _Reader:
         self._words: dict[tuple[str, str], str] = {}
         self._names: dict[str, set[str]] = {}
         for kind in kinds:
-            for word, spec in kind_of(layer_kind(kind.kind)).specs().items():
+            for word, spec in kind_of(layer_kind(kind.kind)).specs.items():
                 self._names.setdefault(word, set()).update(spec.choices)
 
     def row(self, cells: Mapping[str, str], location: str) -> ForeignRow:

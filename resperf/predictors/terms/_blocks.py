@@ -47,21 +47,12 @@ def counts(*names: str, **others: str) -> dict[str, Term]:
     return {name: millions(quantity) for name, quantity in quantities.items()}
 
 
-def constants(*flags: str) -> dict[str, Term]:
-    """Return the term ``constant FLAG`` for each flag: a cost per layer that has it.
+def split(label: str, term_of: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
+    """Return the term ``LABEL FLAG`` for each flag: the quantity in rows where it is 1.
 
     A flag may be of the form ``field=choice``; the name then has only the choice.
     """
-    return {f"constant {_choice(name)}": flag(name) for name in flags}
-
-
-def split(label: str, term_of: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
-    """Return the term ``LABEL FLAG`` for each flag: the quantity in rows where it is 1."""
-    return {f"{label} {_choice(name)}": term_of(quantity, name) for name in flags}
-
-
-def _choice(name: str) -> str:
-    return name.rpartition("=")[2]
+    return {f"{label} {name.rpartition('=')[2]}": term_of(quantity, name) for name in flags}
 
 
 def beyond(label: str, quantity: str, sizes_bytes: Mapping[str, float]) -> dict[str, Term]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from resperf.predictors.terms._blocks import Term, beyond, constants, flag, gflop, mb, millions
+from resperf.predictors.terms._blocks import Term, beyond, flag, gflop, mb, millions
 from resperf.predictors.terms.work import TermTable
 
 _CACHE_2 = {"cache 2": 1e6}
@@ -34,7 +34,7 @@ _CONV: Mapping[str, Term] = {
     "products plain": millions("products", "plain"),
     "im2col plain": mb("im2col_bytes", "plain"),
     **_PLAIN,
-    **constants("plain"),
+    "constant plain": flag("plain"),
 }
 
 CPU = TermTable(
@@ -54,7 +54,7 @@ CPU = TermTable(
             "window ceil counted plain": gflop("flops_real", "ceil", "counts_pad", "plain"),
             "rows plain": millions("row_count", "plain"),
             **_PLAIN,
-            **constants("plain"),
+            "constant plain": flag("plain"),
         },
         "dense": {**_WEIGHTS, **_THREADS},
         "dense_step": {**_WEIGHTS, **_THREADS},

@@ -19,7 +19,6 @@ from resperf.predictors.terms._blocks import (
     Table,
     Term,
     constant,
-    constants,
     counts,
     flag,
     gflop,
@@ -59,7 +58,7 @@ _ALONG: Mapping[str, Term] = {
     **_TRAFFIC,
     **counts("rows"),
     "in apart": mb("in_bytes", "apart"),
-    **constants("apart"),
+    "constant apart": flag("apart"),
 }
 """Terms of kinds that work along one axis, whose values may be apart in memory."""
 _POOLED: Mapping[str, Term] = {
@@ -124,7 +123,7 @@ _OPTIMIZED = [f"optimizer={name}" for name in OPTIMIZERS]
 _STEP: Mapping[str, Term] = {
     "gradient of input": gflop("flops_data"),
     "gradient of weights": gflop("flops_weights"),
-    **constants(*_OPTIMIZED),
+    **{f"constant {name}": flag(f"optimizer={name}") for name in OPTIMIZERS},
     **split("weights", mb, "weight_bytes", *_OPTIMIZED),
     **split("in", mb, "in_bytes", *_OPTIMIZED),
 }
@@ -225,7 +224,9 @@ WORK: Table = {
         **split("out", mb, "out_bytes", "function=slice", "function=pad", "strided"),
         **split("out", mb, "out_bytes", "function=gather", "function=expand"),
         **split("runs", millions, "runs", "function=gather", "function=expand"),
-        **constants("function=split", "function=slice", "function=pad"),
+        "constant split": flag("function=split"),
+        "constant slice": flag("function=slice"),
+        "constant pad": flag("function=pad"),
         **counts("runs", "parts"),
     },
     "resize": {
@@ -284,7 +285,7 @@ WORK: Table = {
         **_TRAFFIC,
         "in dynamic": mb("in_bytes", "dynamic"),
         "out dequantized": mb("out_bytes", "dequantize"),
-        **constants("dynamic"),
+        "constant dynamic": flag("dynamic"),
     },
     "quantized_conv": {
         **_WEIGHTED,
