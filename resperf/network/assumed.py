@@ -6,6 +6,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError, listed, printable
@@ -82,18 +83,26 @@ class Assumptions:
             for (op, word, count), times in self._used.items()
         )  # fmt: skip
 
-    def missing(self) -> list[str]:
-        """Say what depends on the data and has no assumption."""
+    def missing(self, path: Path) -> list[str]:
+        """Say what depends on the data and has no assumption.
+
+        Raises
+        ------
+        ShapeError
+            If nothing is missing, and no operator of the network needs an assumption.
+        """
+        used = {word for _, word, _ in self._used}
+        unused = [word for word in self._given if word not in used]
+        if unused and not self._lacking:
+            raise ShapeError(
+                f"{path}: no operator's output depends on how many {unused[0]} there are; "
+                f"leave out --assume {unused[0]}"
+            )
         return [
             f"how many {word} these return depends on the data, so that nothing behind them is "
             f"predicted: {listed(names)}; assume a number: --assume {word}=100"
             for word, names in self._lacking.items()
         ]
-
-    def unused(self) -> list[str]:
-        """Return the words that no operator of the network needs."""
-        used = {word for _, word, _ in self._used}
-        return [word for word in self._given if word not in used]
 
 
 _Inputs = Sequence["Tensor | None"]

@@ -241,7 +241,7 @@ def _sources(path: Path, graph: GraphProto, given: Set[str]) -> dict[str, int]:
 
 
 def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]:
-    if _is_ordered(readers):
+    if all(reader > index for index, after in readers.items() for reader in after):
         return list(range(len(waiting)))
     ready = deque(index for index, count in enumerate(waiting) if count == 0)
     order = []
@@ -253,10 +253,6 @@ def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]
             if waiting[reader] == 0:
                 ready.append(reader)
     return order
-
-
-def _is_ordered(readers: dict[int, list[int]]) -> bool:
-    return all(reader > index for index, after in readers.items() for reader in after)
 
 
 def _label(node: NodeProto, index: int) -> str:
