@@ -46,22 +46,19 @@ BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 
 def lower_layer(layer: Layer, block: int) -> Layer:
     """Give one layer the layout that ONNX Runtime chooses where blocks hold `block` channels."""
+    blocked = f"nchwc{block}"
     if isinstance(layer, Conv):
-        return layer.replace(layout=_layout(_is_blocked_conv(layer, block), block))
+        return layer.replace(layout=blocked if _is_blocked_conv(layer, block) else "nchw")
     if isinstance(layer, Pool):
-        return layer.replace(layout=_layout(_is_blocked_pool(layer, block), block))
+        return layer.replace(layout=blocked if _is_blocked_pool(layer, block) else "nchw")
     if isinstance(layer, Reorder) and block:
         if layer.layout in ("nchw", "nhwc"):
-            return layer.replace(layout_out=f"nchwc{block}")
+            return layer.replace(layout_out=blocked)
         plain = layer.layout_out if layer.layout_out == "nhwc" else "nchw"
-        return layer.replace(layout=f"nchwc{block}", layout_out=plain)
+        return layer.replace(layout=blocked, layout_out=plain)
     if isinstance(layer, Resize) and block and layer.layout in BLOCKED_LAYOUTS:
-        return layer.replace(layout=_layout(True, block))
+        return layer.replace(layout=blocked)
     return layer
-
-
-def _layout(blocked: bool, block: int) -> str:
-    return f"nchwc{block}" if blocked else "nchw"
 
 
 def _is_blocked_conv(conv: Conv, block: int) -> bool:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
 from resperf.network._base import Node
+from resperf.network.protos import EXTERNAL
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 _GRAPH_TYPES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
-_EXTERNAL = 1  # TensorProto.EXTERNAL
 
 
 def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
@@ -198,7 +198,7 @@ def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def any_external(tensors: Iterable[TensorProto]) -> bool:
     """Say whether a tensor is stored in another file."""
-    return any(tensor.data_location == _EXTERNAL for tensor in tensors)
+    return any(tensor.data_location == EXTERNAL for tensor in tensors)
 
 
 def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:

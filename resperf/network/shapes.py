@@ -15,6 +15,7 @@ from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor, TensorType
 from resperf.network.contrib import contrib_outputs
+from resperf.network.graph import subgraphs
 from resperf.network.inputs import Inputs
 from resperf.network.protos import data_type_of, dtype_name
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
-_GRAPHS = (5, 10)
-"""Types of attributes that hold graphs."""
 _CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
 """Inferred nodes in the cache, and the most bytes of attributes of one."""
 _cache: dict[Hashable, tuple[TensorType | None, ...]] = {}
@@ -125,9 +124,7 @@ def _cache_key(
     Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
     """
     attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
-        attribute.type in _GRAPHS for attribute in node.attribute
-    ):
+    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(True for _ in subgraphs(node)):
         return None
     inputs = tuple(
         (tensor.dtype, tensor.shape, _small_value(tensor))
