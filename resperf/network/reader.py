@@ -28,7 +28,7 @@ from resperf.network.protos import (
     sparse_weight,
     weight,
 )
-from resperf.network.rebatch import rebatched, shape_input
+from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import declared_outputs, model_outputs, node_outputs
 
@@ -391,7 +391,7 @@ class _Reading:
         old, batch = self.inputs.fixed_batch, self.inputs.batch
         if old is None or batch is None or node.domain or not node.input:
             return None
-        if (index := shape_input(node.op_type)) is None:
+        if (index := SHAPE_INPUT.get(node.op_type)) is None:
             return None
         data = self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight:
