@@ -252,11 +252,13 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     for proto in graph.node:
         if proto.op_type == "Cast" and proto.input[0] in free:
             continue
-        original = tensor_name = _original_tensor(network, makers, proto)
+        # The first output that is present.
+        first = next((index for index, name in enumerate(proto.output) if name), 0)
+        own = proto.output[first]
+        original = tensor_name = _original_tensor(network, makers, proto.name, own)
         attributes = attributes_of(Path(network.name), proto)
         inputs = [tensors.get(origin.get(name, name)) for name in proto.input]
-        first = _first_output(proto)
-        own, before = proto.output[first], tensors.get(original)
+        before = tensors.get(original)
         outputs = []
         if own not in inner or any(
             name and name not in tensors for name in (original, *proto.output[first + 1 :])
@@ -322,13 +324,12 @@ def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     }
 
 
-def _original_tensor(network: Network, makers: Mapping[str, Node], proto: onnx.NodeProto) -> str:
-    """Name of the original network's tensor that a lowered node computes."""
-    own = str(proto.output[_first_output(proto)])
+def _original_tensor(network: Network, makers: Mapping[str, Node], label: str, own: str) -> str:
+    """Name of the original tensor that a lowered node of this name and output computes."""
     if own.startswith(PRECISE):
         return own
     # A fused x * sigmoid(x) is named after the product.
-    name = proto.name.partition("/QuickGeluFusion")[0]
+    name = label.partition("/QuickGeluFusion")[0]
     if own not in network.tensors and name in makers:
         return next((output for output in makers[name].outputs if output), own)
     return own
@@ -345,11 +346,6 @@ def _value(
         return None
     values = folded(renamed(proto, origin), attributes, tensors)
     return None if values is None else values[0]
-
-
-def _first_output(proto: onnx.NodeProto) -> int:
-    """Index of the first output that is present."""
-    return next((index for index, name in enumerate(proto.output) if name), 0)
 
 
 def _inferred(
