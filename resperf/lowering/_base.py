@@ -47,10 +47,6 @@ class LoweredNode:
     reason: str = ""
     sources: tuple[str, ...] = ()
 
-    def from_sources(self, sources: tuple[str, ...], name: str = "") -> LoweredNode:
-        """Return the same node with other sources, and with a name if one is given."""
-        return LoweredNode(name or self.name, self.op, self.layer, self.role, self.reason, sources)
-
 
 @dataclass(frozen=True)
 class LoweredNetwork:
@@ -83,7 +79,7 @@ def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[Low
     named = []
     for node in nodes:
         sources = tuple(sorted(node.sources, key=order.__getitem__))
-        named.append(node.from_sources(sources, sources[0] if sources else node.name))
+        named.append(replace(node, sources=sources, name=sources[0] if sources else node.name))
     return named
 
 

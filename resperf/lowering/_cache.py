@@ -15,11 +15,6 @@ from resperf.network import Network, structure_digest
 _FOLDER = "lowering"
 
 
-def _name(network: Network, identity: Sequence[str]) -> str:
-    code = disk_cache.code_state("layers", "lowering", "network")
-    return disk_cache.name_of(code, structure_digest(network), *identity)
-
-
 def once(
     network: Network, identity: Sequence[str], make: Callable[[], list[LoweredNode]]
 ) -> list[LoweredNode]:
@@ -32,7 +27,8 @@ def once(
         What else the result depends on: framework, version, instruction set, settings.
     make : callable
     """
-    name = _name(network, identity)
+    code = disk_cache.code_state("layers", "lowering", "network")
+    name = disk_cache.name_of(code, structure_digest(network), *identity)
     with suppress(ValueError, KeyError, IndexError, TypeError, LayerError):
         layers: dict[str | None, Layer | None] = {None: None}
         return [_node(network, row, layers) for row in disk_cache.load(_FOLDER, name)]

@@ -46,22 +46,19 @@ BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 
 def lower_layer(layer: Layer, block: int) -> Layer:
     """Give one layer the layout that ONNX Runtime chooses where blocks hold `block` channels."""
+    blocked = f"nchwc{block}"
     if isinstance(layer, Conv):
-        return layer.replace(layout=_layout(_is_blocked_conv(layer, block), block))
+        return layer.replace(layout=blocked if _is_blocked_conv(layer, block) else "nchw")
     if isinstance(layer, Pool):
-        return layer.replace(layout=_layout(_is_blocked_pool(layer, block), block))
+        return layer.replace(layout=blocked if _is_blocked_pool(layer, block) else "nchw")
     if isinstance(layer, Reorder) and block:
         if layer.layout in ("nchw", "nhwc"):
-            return layer.replace(layout_out=f"nchwc{block}")
+            return layer.replace(layout_out=blocked)
         plain = layer.layout_out if layer.layout_out == "nhwc" else "nchw"
-        return layer.replace(layout=f"nchwc{block}", layout_out=plain)
+        return layer.replace(layout=blocked, layout_out=plain)
     if isinstance(layer, Resize) and block and layer.layout in BLOCKED_LAYOUTS:
-        return layer.replace(layout=_layout(True, block))
+        return layer.replace(layout=blocked)
     return layer
-
-
-def _layout(blocked: bool, block: int) -> str:
-    return f"nchwc{block}" if blocked else "nchw"
 
 
 def _is_blocked_conv(conv: Conv, block: int) -> bool:
@@ -137,22 +134,6 @@ def _why_view(network: Network, node: Node) -> str:
     return "has no output values" if is_empty(network, node) else ""
 
 
-def in_blocks(
-    network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
-) -> list[LoweredNode]:
-    """Lower the nodes of ONNX Runtime's optimised graph, in blocks if `block` is not 0.
-
-    Parameters
-    ----------
-    network : Network
-        The graph, optimised without blocked layouts.
-    block : int
-    sources : mapping of str to tuple of str
-        Name of a node -> those of the original nodes that it replaces.
-    """
-    return _Placing(network, block, sources).run()
-
-
 @dataclass(eq=False)
 class _Step:
     """A node of the lowered graph while others may still be fused into it."""
@@ -171,14 +152,19 @@ class _Step:
     residual: str = ""
     """Tensor that a convolution adds."""
 
-    @property
-    def op(self) -> str:
-        """What ONNX Runtime calls it: in blocks, all convolutions have one name."""
-        return "Conv" if self.is_blocked and isinstance(self.layer, Conv) else self.node.op
 
+class Placing:
+    """One pass over the nodes of ONNX Runtime's optimised graph, in order.
 
-class _Placing:
-    """One pass over the nodes in order."""
+    Parameters
+    ----------
+    network : Network
+        The graph, optimised without blocked layouts.
+    block : int
+        Channels per block; 0 places none.
+    sources : mapping of str to tuple of str
+        Name of a node -> those of the original nodes that it replaces.
+    """
 
     def __init__(
         self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
@@ -204,10 +190,15 @@ class _Placing:
         for name in self.network.outputs:
             self._to_plain(name, "postprocess")
         self._add_in_place()
-        return [
-            LoweredNode(s.node.name, s.op, s.layer, s.role, s.reason, tuple(s.sources))
-            for s in self.steps
-        ]
+        lowered = []
+        for step in self.steps:
+            # In blocks, all convolutions have one name.
+            op = "Conv" if step.is_blocked and isinstance(step.layer, Conv) else step.node.op
+            sources = tuple(step.sources)
+            lowered.append(
+                LoweredNode(step.node.name, op, step.layer, step.role, step.reason, sources)
+            )
+        return lowered
 
     def _add_in_place(self) -> None:
         """Take away the residuals that convolutions write over."""
@@ -234,7 +225,7 @@ class _Placing:
 
     def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
-        if self.block and any(node.op in ops and fuse(self, node) for ops, fuse in _FUSIONS):
+        if self.block and (self._fuse_activation(node) or self._fuse_residual(node)):
             return
         first, *others = self._decomposed(node)
         # Further parts take the name of the first, which has the sources.
@@ -295,6 +286,8 @@ class _Placing:
 
         ONNX Runtime did so already where there is no residual, but for HardSwish in blocks.
         """
+        if node.op not in PLAIN_ACTIVATIONS and node.op != "HardSwish":
+            return False
         step = self._only_reader(node.inputs[0])
         if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
             return False
@@ -312,6 +305,8 @@ class _Placing:
 
     def _fuse_residual(self, node: Node) -> bool:
         """Fuse the addition of a tensor of the same shape into a convolution."""
+        if node.op not in BLOCKED_SUMS:
+            return False
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
         if len(node.inputs) != 2 or len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
             return False
@@ -363,12 +358,16 @@ class _Placing:
         layer = alone.layer
         step = _Step(node, layer, alone.role, alone.reason, self._sources(node), node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
-        if step.is_blocked and layer is not None and not self._reads_plain(layer):
+        # A blocked convolution of few channels, a network's first, reads its image in NCHW.
+        reads_plain = (
+            isinstance(layer, Conv) and layer.groups == 1 and layer.channels_in < self.block
+        )
+        if step.is_blocked and layer is not None and not reads_plain:
             self._to_blocked(node.inputs[0])
         if node.op in Conv.OPERATORS:
             step.residual = node.inputs[RESIDUAL] if len(node.inputs) > RESIDUAL else ""
         names = tuple(name for name in node.inputs if name)
-        if not step.is_blocked or (layer is not None and self._reads_plain(layer)):
+        if not step.is_blocked or reads_plain:
             step.reads = names
         else:
             step.reads_blocked = names
@@ -378,8 +377,10 @@ class _Placing:
     def _layer(self, network: Network, node: Node) -> Layer:
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
         if node.op in Conv.OPERATORS:
-            block = self.block if self._has_fixed_weights(node) else 0
-            return lower_layer(layer_from_node(network, node), block)
+            # Constant weights and biases are blocked before. A bias in half precision that several
+            # nodes read is cast in every run.
+            fixed = self._are_fixed([name for name in node.inputs[1:RESIDUAL] if name])
+            return lower_layer(layer_from_node(network, node), self.block if fixed else 0)
         if node.op in Pool.OPERATORS:
             block = self.block if maker is None or maker.is_blocked else 1
             return lower_layer(layer_from_node(network, node, block), self.block)
@@ -392,13 +393,6 @@ class _Placing:
                 bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
             )  # fmt: skip
         return layer_from_node(network, node, self.block if self._is_blocked(node, None) else 1)
-
-    def _has_fixed_weights(self, node: Node) -> bool:
-        """Whether a convolution's weights and bias are constant, so that they are blocked before.
-
-        A bias in half precision that several nodes read is cast in every run.
-        """
-        return self._are_fixed([name for name in node.inputs[1:RESIDUAL] if name])
 
     def _are_fixed(self, names: Sequence[str]) -> bool:
         """Whether all tensors of these names are constant, and there are any."""
@@ -442,10 +436,6 @@ class _Placing:
         else:
             fits = mode == "linear" and places in ("half_pixel", "asymmetric", "align_corners")
         return fits and not any(b % a for a, b in zip(*shapes, strict=True))
-
-    def _reads_plain(self, layer: Layer) -> bool:
-        """Whether a blocked convolution reads its image in NCHW: a network's first layers do."""
-        return isinstance(layer, Conv) and layer.groups == 1 and layer.channels_in < self.block
 
     def _is_transpose(self, node: Node, order: tuple[int, ...]) -> bool:
         return node.op == "Transpose" and node.attributes.get("perm") == order
@@ -493,10 +483,3 @@ class _Placing:
         step.reads, step.reads_blocked = ((name,), ()) if direction == "in" else ((), (name,))
         self.reordered[name, direction] = step
         self.steps.insert(position, step)
-
-
-_FUSIONS: tuple[tuple[Set[str], Callable[[_Placing, Node], bool]], ...] = (
-    (PLAIN_ACTIVATIONS | {"HardSwish"}, _Placing._fuse_activation),
-    (BLOCKED_SUMS, _Placing._fuse_residual),
-)
-"""Operators that may be fused into earlier steps, and how."""

@@ -12,22 +12,23 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resperf.errors import UnsupportedError, first_line
+from resperf.errors import ShapeError, UnsupportedError, first_line
 from resperf.lowering._base import (
     CONTROL_FLOW,
     LoweredNode,
     named_by_sources,
     qualified_by_domain,
 )
-from resperf.lowering._ort_blocks import in_blocks, lowered_alone
-from resperf.lowering._ort_shapes import inferred
+from resperf.lowering._ort_blocks import Placing, lowered_alone
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import layer_from_node
 from resperf.network import Network, Node, Tensor
+from resperf.network._base import TensorType
+from resperf.network.contrib import Inputs, contrib_outputs
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
-from resperf.network.protos import weight
-from resperf.network.shapes import type_and_shape
+from resperf.network.protos import attributes_of, weight
+from resperf.network.shapes import infer_node, type_and_shape
 
 if TYPE_CHECKING:
     import onnx
@@ -125,25 +126,24 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
     UnsupportedError
         If it refuses the network.
     """
-    parts = _without_custom(network)
-    if not parts.nodes:
-        return _with_custom(network, [])
-    without = (*without, BLOCKS, SUMS) if block else (*without, BLOCKS)
-    model = optimised_model(skeleton(parts), without)
-    around, sources = _read(parts, model.graph)
-    if block:
-        around = _with_hard_swish(network, around, sources)
-    return _with_custom(network, named_by_sources(network, in_blocks(around, block, sources)))
+    custom = _custom(network)
+    parts = _without(network, custom) if custom else network
+    lowered: list[LoweredNode] = []
+    if parts.nodes:
+        without = (*without, BLOCKS, SUMS) if block else (*without, BLOCKS)
+        model = optimised_model(skeleton(parts), without)
+        around, sources = _read(parts, model.graph)
+        if block:
+            around = _with_hard_swish(network, around, sources)
+        lowered = named_by_sources(network, Placing(around, block, sources).run())
+    return _with_custom(network, custom, lowered) if custom else lowered
 
 
-def _without_custom(network: Network) -> Network:
+def _without(network: Network, custom: Sequence[Node]) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
     """
-    custom = _custom(network)
-    if not custom:
-        return network
     cut = {node.name for node in custom}
     written = [name for node in custom for name in node.outputs if name]
     fixed = {*written, *network.inputs}
@@ -186,14 +186,13 @@ def _operators() -> Set[tuple[str, str]]:
     return {(schema.domain, schema.name) for schema in schemas}
 
 
-def _with_custom(network: Network, lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
+def _with_custom(
+    network: Network, custom: Sequence[Node], lowered: Sequence[LoweredNode]
+) -> list[LoweredNode]:
     """Put custom operators back, as operators without a layer, in the order of the network.
 
     ONNX Runtime orders the parts around them as it likes.
     """
-    custom = _custom(network)
-    if not custom:
-        return [*lowered]
     order = {node.name: index for index, node in enumerate(network.nodes)}
     placed, position = [], -1
     for part in lowered:
@@ -236,8 +235,6 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
 
     Also return the names of the original nodes that each of its nodes replaces.
     """
-    from onnx import helper
-
     makers = {node.name: node for node in network.nodes}
     weights = {
         initializer.name: weight(Path(network.name), initializer)
@@ -255,16 +252,18 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     for proto in graph.node:
         if proto.op_type == "Cast" and proto.input[0] in free:
             continue
-        original = tensor_name = _original_tensor(network, makers, proto)
-        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
+        # The first output that is present.
+        first = next((index for index, name in enumerate(proto.output) if name), 0)
+        own = proto.output[first]
+        original = tensor_name = _original_tensor(network, makers, proto.name, own)
+        attributes = attributes_of(Path(network.name), proto)
         inputs = [tensors.get(origin.get(name, name)) for name in proto.input]
-        first = _first_output(proto)
-        own, before = proto.output[first], tensors.get(original)
+        before = tensors.get(original)
         outputs = []
         if own not in inner or any(
             name and name not in tensors for name in (original, *proto.output[first + 1 :])
         ):
-            outputs = inferred(proto, inputs, attributes, network.opsets)[first:]
+            outputs = _inferred(proto, inputs, attributes, network.opsets)[first:]
         # ONNX Runtime sinks transpositions: a node's output may have another order of axes.
         if own in inner:
             tensor_name = own
@@ -325,13 +324,12 @@ def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     }
 
 
-def _original_tensor(network: Network, makers: Mapping[str, Node], proto: onnx.NodeProto) -> str:
-    """Name of the original network's tensor that a lowered node computes."""
-    own = str(proto.output[_first_output(proto)])
+def _original_tensor(network: Network, makers: Mapping[str, Node], label: str, own: str) -> str:
+    """Name of the original tensor that a lowered node of this name and output computes."""
     if own.startswith(PRECISE):
         return own
     # A fused x * sigmoid(x) is named after the product.
-    name = proto.name.partition("/QuickGeluFusion")[0]
+    name = label.partition("/QuickGeluFusion")[0]
     if own not in network.tensors and name in makers:
         return next((output for output in makers[name].outputs if output), own)
     return own
@@ -350,15 +348,31 @@ def _value(
     return None if values is None else values[0]
 
 
-def _first_output(proto: onnx.NodeProto) -> int:
-    """Index of the first output that is present."""
-    return next((index for index, name in enumerate(proto.output) if name), 0)
+def _inferred(
+    proto: onnx.NodeProto,
+    inputs: Inputs,
+    attributes: Mapping[str, Any],
+    opsets: Mapping[str, int],
+) -> list[TensorType | None]:
+    """Return types and shapes of the outputs of a node, which may be one that ONNX Runtime inserts.
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    return tuple(value) if isinstance(value, list) else value
+    As many as can be derived from its inputs; None stands for an absent output before others that
+    are present.
+    """
+    tensors = {
+        name: tensor for name, tensor in zip(proto.input, inputs, strict=True) if tensor and name
+    }
+    if not tensors or len(tensors) < len({name for name in proto.input if name}):
+        return []
+    own = contrib_outputs(proto.op_type, inputs, attributes) if proto.domain else None
+    if own is not None:
+        return [*own]
+    try:
+        outputs = infer_node(proto, tensors, opsets)
+    except ShapeError:
+        return []
+    complete = all(name in outputs for name in proto.output if name)
+    return [outputs.get(name) for name in proto.output] if complete else []
 
 
 def _sources(network: Network, produced: Sequence[str]) -> list[tuple[str, ...]]:

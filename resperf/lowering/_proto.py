@@ -61,14 +61,17 @@ def skeleton(network: Network) -> Skeleton:
 
     network = _with_shared_weights(network)
     free = _free_matrices(network)
-    computed, values = _computed_names(network), _bias_scales(network)
-    bodies = {node.name: _bodies(node) for node in network.nodes if node.op in CONTROL_FLOW}
+    # Nodes compute weights too, such as dequantised ones.
+    computed = {name for node in network.nodes for name in node.outputs}
+    values = _bias_scales(network)
+    bodies = {
+        node.name: _bodies(network, node) for node in network.nodes if node.op in CONTROL_FLOW
+    }
     used = {name for node in network.nodes for name in node.inputs if name}
     used.update(network.outputs)
     used.update(
         name for graphs in bodies.values() for body in graphs.values() for name in names_read(body)
     )
-    _refuse_unknown_conditions(network)
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
@@ -122,13 +125,14 @@ def skeleton(network: Network) -> Skeleton:
     )
 
 
-def _bodies(node: Node) -> dict[str, Any]:
+def _bodies(network: Network, node: Node) -> dict[str, Any]:
     """Return the subgraphs of a node by the attribute that holds them.
 
     Raises
     ------
     UnsupportedError
-        If they have weights in other files.
+        If they have weights in other files, or it is an If on a constant of unknown value: a
+        placeholder would choose the branch.
     """
     from onnx import GraphProto
 
@@ -141,6 +145,9 @@ def _bodies(node: Node) -> dict[str, Any]:
         raise UnsupportedError(
             f"{node.op} {node.name!r}: a graph inside it has weights in another file"
         )
+    condition = network.tensors.get(node.inputs[0]) if node.op == "If" and node.inputs else None
+    if condition is not None and condition.is_weight and condition.value is None:
+        raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")
     return graphs
 
 
@@ -188,26 +195,6 @@ def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
             if len(product) in (1, math.prod(scales[2].shape)):
                 values[scales[2].name] = np.broadcast_to(product, scales[2].shape)
     return values
-
-
-def _refuse_unknown_conditions(network: Network) -> None:
-    """Refuse an If on a constant of unknown value: a placeholder would choose the branch.
-
-    Raises
-    ------
-    UnsupportedError
-        If there is one.
-    """
-    for node in network.nodes:
-        condition = network.tensors.get(node.inputs[0]) if node.inputs else None
-        absent = condition is not None and condition.is_weight and condition.value is None
-        if node.op == "If" and absent:
-            raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")
-
-
-def _computed_names(network: Network) -> set[str]:
-    """Names of tensors that nodes compute, such as dequantised weights."""
-    return {name for node in network.nodes for name in node.outputs}
 
 
 def _free_matrices(network: Network) -> set[str]:

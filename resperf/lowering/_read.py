@@ -143,9 +143,15 @@ def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
     UnsupportedError
         If the shape of an input is unknown.
     """
-    operands = (
-        _operand(tensor_of(network, node, position)) if name else None
+    read = (
+        tensor_of(network, node, position) if name else None
         for position, name in enumerate(node.inputs)
+    )
+    operands = (
+        None
+        if tensor is None
+        else Operand(tensor.shape, tensor.dtype, tensor.value, tensor.is_weight)
+        for tensor in read
     )
     written = (network.tensors.get(name) for name in node.outputs if name)
     return Operator(
@@ -168,10 +174,6 @@ def layer_of(kind: type[LayerT], network: Network, node: Node) -> LayerT:
         other = Message(f"is of kind {layer.kind}, which has no layer here")
         raise UnsupportedError(about_node(node, other, " "))
     return layer
-
-
-def _operand(tensor: Tensor) -> Operand:
-    return Operand(tensor.shape, tensor.dtype, tensor.value, tensor.is_weight)
 
 
 def is_dense(network: Network, node: Node) -> bool:

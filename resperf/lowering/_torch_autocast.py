@@ -7,14 +7,13 @@ and sums compute in it without a cast of their own. All others take the widest t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.network import Network, Node, Tensor
+from resperf.network.protos import data_type_of, dtype_name
 
 HALF, SINGLE = "float16", "float32"
-_DATA_TYPES: Mapping[str, int] = {SINGLE: 1, HALF: 10, "bfloat16": 16}
-"""ONNX's numbers of the types."""
+_FLOATS = frozenset({SINGLE, HALF, "bfloat16"})
 _HALF_OPS = frozenset(
     {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "PRelu"}
 )
@@ -67,7 +66,7 @@ class _Casting:
 
     def _visit(self, node: Node) -> None:
         given = {name: self.tensors[name].dtype for name in node.inputs if name in self.tensors}
-        floats = {name for name, dtype in given.items() if dtype in _DATA_TYPES}
+        floats = {name for name, dtype in given.items() if dtype in _FLOATS}
         if node.op in _HALF_OPS:
             target = self.half
         elif node.op in _SINGLE_OPS:
@@ -91,8 +90,8 @@ class _Casting:
         if node.op == "CastLike":
             return self.tensors[node.inputs[1]].dtype
         if node.op == "Cast":
-            numbers = {number: dtype for dtype, number in _DATA_TYPES.items()}
-            return numbers.get(int(node.attributes.get("to", 0)), "")
+            dtype = dtype_name(int(node.attributes.get("to", 0)))
+            return dtype if dtype in _FLOATS else ""
         if node.op in _SINGLE_RESULT:
             return SINGLE
         if node.op in _KEEPS_FIRST:
@@ -115,7 +114,7 @@ class _Casting:
             return self.cached[name]
         cast_name = f"{name}/{dtype}/{node.name}/{position}"
         self.tensors[cast_name] = replace(tensor, name=cast_name, dtype=dtype, value=None)
-        attributes = {"to": _DATA_TYPES[dtype]}
+        attributes = {"to": data_type_of(dtype)}
         self.nodes.append(
             Node(f"{node.name}/cast_{position}", "Cast", "", (name,), (cast_name,), attributes)
         )
@@ -126,5 +125,5 @@ class _Casting:
     def _set_result(self, node: Node, dtype: str) -> None:
         for name in node.outputs:
             tensor = self.tensors.get(name)
-            if dtype and tensor is not None and tensor.dtype in _DATA_TYPES:
+            if dtype and tensor is not None and tensor.dtype in _FLOATS:
                 self.tensors[name] = replace(tensor, dtype=dtype)

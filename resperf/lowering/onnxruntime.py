@@ -7,7 +7,7 @@ from functools import cache
 
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_blocks, _ort_graph
-from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
+from resperf.lowering._base import LoweredNetwork, answer
 from resperf.lowering._proto import shared_weights, skeleton
 from resperf.lowering._read import NCHWC
 from resperf.network import Network, Node, Tensor
@@ -32,7 +32,12 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     network = network.with_unfolded_nodes()
     difference = _difference(setting, platform)
     notes = (f"lowered by ONNX Runtime, {difference}",) if difference else ()
-    return answer(network, _ask(network, setting), installed(), notes)
+    block = int(setting.options.get(NCHWC_BLOCK, "0"))
+    shared = sorted(shared_weights(network).items())
+    also = (str(shared),) if shared else ()
+    identity = (installed(), instruction_set(), setting.provider, str(block), *also)
+    nodes = _cache.once(network, identity, lambda: _ort_graph.ask(network, block))
+    return answer(network, nodes, installed(), notes)
 
 
 def _difference(setting: Setting, platform: Platform) -> str:
@@ -53,15 +58,6 @@ def installed() -> str:
     import onnxruntime
 
     return f"onnxruntime {onnxruntime.__version__}"
-
-
-def _ask(network: Network, setting: Setting) -> list[LoweredNode]:
-    """Return ONNX Runtime's own lowering in blocks of a setting's size, through the cache."""
-    block = int(setting.options.get(NCHWC_BLOCK, "0"))
-    shared = sorted(shared_weights(network).items())
-    also = (str(shared),) if shared else ()
-    identity = (installed(), instruction_set(), setting.provider, str(block), *also)
-    return _cache.once(network, identity, lambda: _ort_graph.ask(network, block))
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:

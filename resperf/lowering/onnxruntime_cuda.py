@@ -21,12 +21,12 @@ import numpy as np
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.layers.cast import ELEMENT_TYPES
 from resperf.lowering import _cache, _ort_blocks, _ort_graph
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import HALF_PRECISION
+from resperf.network.protos import data_type_of
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -120,7 +120,7 @@ def _cast_to(node: Node, tensors: dict[str, Tensor]) -> Node:
     """Return a Cast as one to the type that its result now has; any other node as it is."""
     if node.op != "Cast" or node.domain or node.outputs[0] not in tensors:
         return node
-    to = ELEMENT_TYPES[tensors[node.outputs[0]].dtype]
+    to = data_type_of(tensors[node.outputs[0]].dtype)
     return replace(node, attributes={**node.attributes, "to": to})
 
 

@@ -70,7 +70,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     joined = canonical(in_precision(network, setting.precision))
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)
-    lowered = [part for node in graph.nodes for part in _lowered(graph, node)]
+    lowered = [part for node in graph.walk() for part in _lowered(graph, node)]
     original = {node.name for node in network.nodes}
     nodes = named_by_sources(network, (
         replace(node, sources=tuple(name for name in node.sources if name in original))

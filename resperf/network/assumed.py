@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError, listed, printable
 from resperf.network._base import MALFORMED, Tensor, TensorType
+from resperf.network.contrib import Inputs, Shape, dtype_of, shape_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
 Assumed = Mapping[str, int]
 """What is counted (a word of `COUNTED`) -> how many a run finds."""
-_Shape = tuple[int, ...]
 
 
 def checked(given: Assumed | None) -> dict[str, int]:
@@ -82,52 +83,50 @@ class Assumptions:
             for (op, word, count), times in self._used.items()
         )  # fmt: skip
 
-    def missing(self) -> list[str]:
-        """Say what depends on the data and has no assumption."""
+    def missing(self, path: Path) -> list[str]:
+        """Say what depends on the data and has no assumption.
+
+        Raises
+        ------
+        ShapeError
+            If nothing is missing, and no operator of the network needs an assumption.
+        """
+        used = {word for _, word, _ in self._used}
+        unused = [word for word in self._given if word not in used]
+        if unused and not self._lacking:
+            raise ShapeError(
+                f"{path}: no operator's output depends on how many {unused[0]} there are; "
+                f"leave out --assume {unused[0]}"
+            )
         return [
             f"how many {word} these return depends on the data, so that nothing behind them is "
             f"predicted: {listed(names)}; assume a number: --assume {word}=100"
             for word, names in self._lacking.items()
         ]
 
-    def unused(self) -> list[str]:
-        """Return the words that no operator of the network needs."""
-        used = {word for _, word, _ in self._used}
-        return [word for word in self._given if word not in used]
 
-
-_Inputs = Sequence["Tensor | None"]
 _Counted = tuple[int, list[TensorType]]
 """How many are found, and the outputs' types and shapes."""
 
 
-def _shape(inputs: _Inputs, position: int = 0) -> _Shape:
-    tensor = inputs[position]
-    if tensor is None:
-        raise ValueError(position)
-    return tensor.shape
-
-
-def _boxes(inputs: _Inputs, _attributes: Mapping[str, Any], count: int) -> _Counted:
+def _boxes(inputs: Inputs, _attributes: Mapping[str, Any], count: int) -> _Counted:
     """(boxes, 3): image, class and box; no more than the operator keeps of all classes."""
-    (batch, boxes, _), (_, classes, _) = _shape(inputs), _shape(inputs, 1)
+    (batch, boxes, _), (_, classes, _) = shape_of(inputs), shape_of(inputs, 1)
     most = inputs[2] if len(inputs) > 2 else None
     limit = boxes if most is None or most.value is None else min(boxes, int(most.value.item()))
     selected = max(0, min(count, batch * classes * limit))
     return selected, [("int64", (selected, 3))]
 
 
-def _non_zero(inputs: _Inputs, _: Mapping[str, Any], count: int) -> _Counted:
-    shape = _shape(inputs)
+def _non_zero(inputs: Inputs, _: Mapping[str, Any], count: int) -> _Counted:
+    shape = shape_of(inputs)
     values = min(count, math.prod(shape))
     return values, [("int64", (len(shape), values))]
 
 
-def _selected(
-    inputs: _Inputs, attributes: Mapping[str, Any], count: int
-) -> tuple[int, int, _Shape]:
+def _selected(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> tuple[int, int, Shape]:
     """How many of which axis's values are selected, the length of that axis, and the new shape."""
-    shape = _shape(inputs)
+    shape = shape_of(inputs)
     axis: int | None = attributes.get("axis")
     if axis is None:
         length = math.prod(shape)
@@ -137,23 +136,18 @@ def _selected(
     return selected, shape[axis], (*shape[:axis], selected, *shape[axis + 1 :])
 
 
-def _compress(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
+def _compress(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
     selected, _, shape = _selected(inputs, attributes, count)
-    return selected, [(_dtype(inputs), shape)]
+    return selected, [(dtype_of(inputs), shape)]
 
 
-def _unique(inputs: _Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
+def _unique(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
     unique, length, shape = _selected(inputs, attributes, count)
     indices: list[TensorType] = [("int64", (n,)) for n in (unique, length, unique)]
-    return unique, [(_dtype(inputs), shape), *indices]
+    return unique, [(dtype_of(inputs), shape), *indices]
 
 
-def _dtype(inputs: _Inputs) -> str:
-    first = inputs[0]
-    return "float32" if first is None else first.dtype
-
-
-COUNTED: Mapping[str, Mapping[str, Callable[[_Inputs, Mapping[str, Any], int], _Counted]]] = {
+COUNTED: Mapping[str, Mapping[str, Callable[[Inputs, Mapping[str, Any], int], _Counted]]] = {
     "boxes": {"NonMaxSuppression": _boxes},
     "values": {"NonZero": _non_zero, "Compress": _compress, "Unique": _unique},
 }

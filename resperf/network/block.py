@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from resperf.errors import NetworkError, did_you_mean
@@ -85,7 +85,8 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
     read = dict.fromkeys(name for node in inside for name in node.inputs if name)
     names = {node.name for node in inside}
     outside = {name for node in network.nodes if node.name not in names for name in node.inputs}
-    weights = list(_weight_nodes(network, read))
+    needed = _above(network.weight_nodes, None, *read)
+    weights = [node for node in network.weight_nodes if node.name in needed]
     given = dict.fromkeys(
         name for node in weights for name in (*node.inputs, *node.outputs) if name
     )
@@ -116,12 +117,6 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         weight_tensors=_some(network.weight_tensors, given),
         parameters=None,
     )
-
-
-def _weight_nodes(network: Network, read: Mapping[str, None]) -> Iterator[Node]:
-    """Yield the nodes that compute weights which are read, in order."""
-    names = _above(network.weight_nodes, None, *read)
-    return (node for node in network.weight_nodes if node.name in names)
 
 
 def _some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,9 @@ def small(shape: Sequence[int]) -> tuple[int, ...]:
     return dims
 
 
-def _elementwise(function: Callable[..., Any]) -> Rule:
-    def rule(values: Sequence[Array], _: Attributes) -> Array:
-        small(np.broadcast_shapes(*(value.shape for value in values)))
-        return np.asarray(function(*values))
-
-    return rule
+def _elementwise(function: Callable[..., Any], values: Sequence[Array], _: Attributes) -> Array:
+    small(np.broadcast_shapes(*(value.shape for value in values)))
+    return np.asarray(function(*values))
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -89,17 +87,16 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _mod(values: Sequence[Array], attributes: Attributes) -> Array:
-    return _elementwise(np.fmod if attributes.get("fmod") else np.mod)(values, {})
+    return _elementwise(np.fmod if attributes.get("fmod") else np.mod, values, {})
 
 
-def _variadic(function: Callable[..., Any]) -> Rule:
-    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
-        result = values[0]
-        for value in values[1:]:
-            result = _elementwise(function)((result, value), attributes)
-        return result
-
-    return rule
+def _variadic(
+    function: Callable[..., Any], values: Sequence[Array], attributes: Attributes
+) -> Array:
+    result = values[0]
+    for value in values[1:]:
+        result = _elementwise(function, (result, value), attributes)
+    return result
 
 
 def _axes(values: Sequence[Array], attributes: Attributes) -> tuple[int, ...] | None:
@@ -115,16 +112,13 @@ def _squeeze(values: Sequence[Array], attributes: Attributes) -> Array:
     return np.squeeze(values[0], _axes(values, attributes))
 
 
-def _reduce(function: Callable[..., Any]) -> Rule:
-    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
-        axes = _axes(values, attributes)
-        keep = bool(attributes.get("keepdims", 1))
-        if not axes and attributes.get("noop_with_empty_axes"):
-            return values[0]
-        result = function(values[0], axis=axes or None, keepdims=keep)
-        return np.asarray(result, dtype=values[0].dtype)
-
-    return rule
+def _reduce(function: Callable[..., Any], values: Sequence[Array], attributes: Attributes) -> Array:
+    axes = _axes(values, attributes)
+    keep = bool(attributes.get("keepdims", 1))
+    if not axes and attributes.get("noop_with_empty_axes"):
+        return values[0]
+    result = function(values[0], axis=axes or None, keepdims=keep)
+    return np.asarray(result, dtype=values[0].dtype)
 
 
 def _slice(values: Sequence[Any], attributes: Attributes) -> Array:
@@ -272,15 +266,14 @@ def _one_hot(values: Sequence[Array], attributes: Attributes) -> Array:
     return np.asarray(np.where(at == places, on, off))
 
 
-def _index_of(function: Callable[..., Any]) -> Rule:
-    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
-        if attributes.get("select_last_index"):
-            raise ValueError("not shape arithmetic")
-        keep = bool(attributes.get("keepdims", 1))
-        indices = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
-        return np.asarray(indices, np.int64)
-
-    return rule
+def _index_of(
+    function: Callable[..., Any], values: Sequence[Array], attributes: Attributes
+) -> Array:
+    if attributes.get("select_last_index"):
+        raise ValueError("not shape arithmetic")
+    keep = bool(attributes.get("keepdims", 1))
+    indices = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
+    return np.asarray(indices, np.int64)
 
 
 def _concat(values: Sequence[Array], attributes: Attributes) -> Array:
@@ -333,69 +326,69 @@ def _constant(_: Sequence[Array], attributes: Attributes) -> Array:
 
 
 _RULES: Mapping[str, Rule] = {
-    "Abs": _elementwise(np.abs),
-    "Add": _elementwise(np.add),
-    "And": _elementwise(np.logical_and),
-    "ArgMax": _index_of(np.argmax),
-    "ArgMin": _index_of(np.argmin),
+    "Abs": partial(_elementwise, np.abs),
+    "Add": partial(_elementwise, np.add),
+    "And": partial(_elementwise, np.logical_and),
+    "ArgMax": partial(_index_of, np.argmax),
+    "ArgMin": partial(_index_of, np.argmin),
     "Cast": _cast,
-    "Ceil": _elementwise(np.ceil),
+    "Ceil": partial(_elementwise, np.ceil),
     "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
-    "Cos": _elementwise(np.cos),
+    "Cos": partial(_elementwise, np.cos),
     "CumSum": _cumsum,
     "DequantizeLinear": _dequantize,
-    "Div": _elementwise(_divide),
-    "Equal": _elementwise(np.equal),
-    "Exp": _elementwise(np.exp),
+    "Div": partial(_elementwise, _divide),
+    "Equal": partial(_elementwise, np.equal),
+    "Exp": partial(_elementwise, np.exp),
     "Expand": _expand,
-    "Floor": _elementwise(np.floor),
+    "Floor": partial(_elementwise, np.floor),
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "Greater": _elementwise(np.greater),
-    "GreaterOrEqual": _elementwise(np.greater_equal),
-    "Identity": _elementwise(np.array),
-    "Less": _elementwise(np.less),
-    "LessOrEqual": _elementwise(np.less_equal),
-    "Log": _elementwise(np.log),
-    "Max": _variadic(np.maximum),
-    "Min": _variadic(np.minimum),
+    "Greater": partial(_elementwise, np.greater),
+    "GreaterOrEqual": partial(_elementwise, np.greater_equal),
+    "Identity": partial(_elementwise, np.array),
+    "Less": partial(_elementwise, np.less),
+    "LessOrEqual": partial(_elementwise, np.less_equal),
+    "Log": partial(_elementwise, np.log),
+    "Max": partial(_variadic, np.maximum),
+    "Min": partial(_variadic, np.minimum),
     "Mod": _mod,
-    "Mul": _elementwise(np.multiply),
-    "Neg": _elementwise(np.negative),
+    "Mul": partial(_elementwise, np.multiply),
+    "Neg": partial(_elementwise, np.negative),
     "NonZero": lambda values, _: np.asarray(np.nonzero(values[0]), np.int64),
-    "Not": _elementwise(np.logical_not),
+    "Not": partial(_elementwise, np.logical_not),
     "OneHot": _one_hot,
-    "Or": _elementwise(np.logical_or),
-    "Pow": _elementwise(lambda a, b: np.power(a, b).astype(a.dtype)),
+    "Or": partial(_elementwise, np.logical_or),
+    "Pow": partial(_elementwise, lambda a, b: np.power(a, b).astype(a.dtype)),
     "QuantizeLinear": _quantize,
     "Range": _range,
-    "Reciprocal": _elementwise(lambda a: 1 / a),
-    "ReduceMax": _reduce(np.max),
-    "ReduceMean": _reduce(np.mean),
-    "ReduceMin": _reduce(np.min),
-    "ReduceProd": _reduce(np.prod),
-    "ReduceSum": _reduce(np.sum),
+    "Reciprocal": partial(_elementwise, lambda a: 1 / a),
+    "ReduceMax": partial(_reduce, np.max),
+    "ReduceMean": partial(_reduce, np.mean),
+    "ReduceMin": partial(_reduce, np.min),
+    "ReduceProd": partial(_reduce, np.prod),
+    "ReduceSum": partial(_reduce, np.sum),
     "Reshape": _reshape,
-    "Round": _elementwise(np.round),
+    "Round": partial(_elementwise, np.round),
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
-    "Sign": _elementwise(np.sign),
-    "Sin": _elementwise(np.sin),
+    "Sign": partial(_elementwise, np.sign),
+    "Sin": partial(_elementwise, np.sin),
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
-    "Sqrt": _elementwise(np.sqrt),
+    "Sqrt": partial(_elementwise, np.sqrt),
     "Squeeze": _squeeze,
-    "Sub": _elementwise(np.subtract),
-    "Sum": _variadic(np.add),
+    "Sub": partial(_elementwise, np.subtract),
+    "Sum": partial(_variadic, np.add),
     "Tile": _tile,
     "Transpose": _transpose,
     "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,
-    "Where": _elementwise(np.where),
-    "Xor": _elementwise(np.logical_xor),
+    "Where": partial(_elementwise, np.where),
+    "Xor": partial(_elementwise, np.logical_xor),
 }

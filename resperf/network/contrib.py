@@ -66,32 +66,33 @@ def _further(
     return []
 
 
-def _shape(inputs: Inputs, position: int = 0) -> Shape:
-    """Shape of a required input."""
+def shape_of(inputs: Inputs, position: int = 0) -> Shape:
+    """Return the shape of a required input."""
     tensor = inputs[position]
     if tensor is None:
         raise ValueError(position)
     return tensor.shape
 
 
-def _dtype(inputs: Inputs) -> str:
+def dtype_of(inputs: Inputs) -> str:
+    """Return the element type of the first input."""
     return "float32" if inputs[0] is None else inputs[0].dtype
 
 
 def _same(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
-    return _dtype(inputs), _shape(inputs)
+    return dtype_of(inputs), shape_of(inputs)
 
 
 def _product(
     inputs: Inputs, attributes: Mapping[str, Any], *, position: int = 1, dtype: str = ""
 ) -> TensorType:
     """Type and shape of a product with the matrix at this input position."""
-    given = _shape(inputs), _shape(inputs, position)
+    given = shape_of(inputs), shape_of(inputs, position)
     first, second = product_shapes(*given, attributes)
     outer = np.broadcast_shapes(first[:-2], second[:-2])
     # What makes a vector a matrix is no axis of the result.
     rows, columns = first[-2:-1][: len(given[0]) - 1], second[-1:][: len(given[1]) - 1]
-    return dtype or _dtype(inputs), (*outer, *rows, *columns)
+    return dtype or dtype_of(inputs), (*outer, *rows, *columns)
 
 
 def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
@@ -101,12 +102,12 @@ def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorT
 
 
 def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
-    return _dtype(inputs), np.broadcast_shapes(_shape(inputs), _shape(inputs, 3))
+    return dtype_of(inputs), np.broadcast_shapes(shape_of(inputs), shape_of(inputs, 3))
 
 
 def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     # Scale and zero point of the output, then each input with its scale and zero point.
-    pieces = [_shape(inputs, position) for position in range(2, len(inputs), 3)]
+    pieces = [shape_of(inputs, position) for position in range(2, len(inputs), 3)]
     axis = int(attributes["axis"]) % len(pieces[0])
     whole = list(pieces[0])
     whole[axis] = sum(piece[axis] for piece in pieces)
@@ -115,14 +116,14 @@ def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorTy
 
 
 def _conv(inputs: Inputs, attributes: Mapping[str, Any], *, position: int) -> TensorType:
-    weight = _shape(inputs, position)
+    weight = shape_of(inputs, position)
     kernel = tuple(attributes.get("kernel_shape") or weight[2:])
-    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
+    return dtype_of(inputs), _windows(shape_of(inputs), attributes, kernel, weight[0])
 
 
 def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     kernel = tuple(attributes["kernel_shape"])
-    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, None)
+    return dtype_of(inputs), _windows(shape_of(inputs), attributes, kernel, None)
 
 
 def _pooled_channels_last(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
@@ -151,53 +152,53 @@ def _windows(
 
 
 def _pooled_globally(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
-    shape = _shape(inputs)
+    shape = shape_of(inputs)
     ones = (1,) * (len(shape) - 2)
     last = bool(attributes.get("channels_last"))
     whole = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
-    return _dtype(inputs), whole
+    return dtype_of(inputs), whole
 
 
 def _attention(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
-    batch, tokens, _ = _shape(inputs)
+    batch, tokens, _ = shape_of(inputs)
     sizes = attributes.get("qkv_hidden_sizes")
-    width = sizes[2] if sizes else _shape(inputs, 1)[-1] // 3
-    return _dtype(inputs), (batch, tokens, width)
+    width = sizes[2] if sizes else shape_of(inputs, 1)[-1] // 3
+    return dtype_of(inputs), (batch, tokens, width)
 
 
 def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
-    query = _shape(inputs)
+    query = shape_of(inputs)
     value = inputs[2] if len(inputs) > 2 else None
     if len(query) == 3:
-        return _dtype(inputs), (*query[:2], query[2] if value is None else _width(value.shape))
+        return dtype_of(inputs), (*query[:2], query[2] if value is None else _width(value.shape))
     # Queries, keys and values are packed per head: (batch, tokens, heads, 3, width).
     batch, tokens, heads, _, width = query
-    return _dtype(inputs), (batch, tokens, heads * width)
+    return dtype_of(inputs), (batch, tokens, heads * width)
 
 
 def _quantized_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
-    batch, tokens, _ = _shape(inputs)
-    return "float32", (batch, tokens, _shape(inputs, 1)[-1] // 3)
+    batch, tokens, _ = shape_of(inputs)
+    return "float32", (batch, tokens, shape_of(inputs, 1)[-1] // 3)
 
 
 def _embedded(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     table = inputs[2]
     dtype = "float32" if table is None or table.dtype in ("uint8", "int8") else table.dtype
-    return dtype, (*_shape(inputs), _shape(inputs, 2)[-1])
+    return dtype, (*shape_of(inputs), shape_of(inputs, 2)[-1])
 
 
 def _quantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
     zero_point = inputs[2] if len(inputs) > 2 else None
-    return "uint8" if zero_point is None else zero_point.dtype, _shape(inputs)
+    return "uint8" if zero_point is None else zero_point.dtype, shape_of(inputs)
 
 
 def _dequantized(inputs: Inputs, _attributes: Mapping[str, Any]) -> TensorType:
-    return _dtype(inputs[1:]), _shape(inputs)
+    return dtype_of(inputs[1:]), shape_of(inputs)
 
 
 def _recurrent(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
-    steps, batch, _ = _shape(inputs)
-    return "float32", (steps, _shape(inputs, 1)[0], batch, attributes["hidden_size"])
+    steps, batch, _ = shape_of(inputs)
+    return "float32", (steps, shape_of(inputs, 1)[0], batch, attributes["hidden_size"])
 
 
 def _multi_head_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[TensorType]:
@@ -205,20 +206,20 @@ def _multi_head_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Te
     heads = int(attributes["num_heads"])
     caches: list[TensorType] = []
     for index in (1, 2):
-        new, past = _shape(inputs, index), inputs[index + 5] if len(inputs) > index + 5 else None
+        new, past = shape_of(inputs, index), inputs[index + 5] if len(inputs) > index + 5 else None
         batch, tokens, size = (new[0], new[2], new[3]) if len(new) == 4 else (
             new[0], new[1], new[2] // heads
         )  # fmt: skip
         earlier = 0 if past is None else past.shape[2]
-        caches.append((_dtype(inputs), (batch, heads, earlier + tokens, size)))
+        caches.append((dtype_of(inputs), (batch, heads, earlier + tokens, size)))
     return caches
 
 
 def _grouped_attention(inputs: Inputs, attributes: Mapping[str, Any]) -> TensorType:
     heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
-    batch, tokens, width = _shape(inputs)
+    batch, tokens, width = shape_of(inputs)
     packed = inputs[1] is None
-    return _dtype(inputs), (batch, tokens, width * heads // (heads + 2 * groups * packed))
+    return dtype_of(inputs), (batch, tokens, width * heads // (heads + 2 * groups * packed))
 
 
 def _grouped_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[TensorType]:
@@ -229,7 +230,7 @@ def _grouped_caches(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Tenso
     earlier = 0 if past is None else past.shape[2]
     length = None if total is None or total.value is None else int(total.value.item())
     rows = earlier + tokens if length is None else max(earlier, length)
-    return [(_dtype(inputs), (batch, int(attributes["kv_num_heads"]), rows, size))] * 2
+    return [(dtype_of(inputs), (batch, int(attributes["kv_num_heads"]), rows, size))] * 2
 
 
 def _width(value: Shape) -> int:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
 from resperf.network._base import Node
+from resperf.network.protos import EXTERNAL
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 _GRAPH_TYPES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
-_EXTERNAL = 1  # TensorProto.EXTERNAL
 
 
 def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
@@ -198,7 +198,7 @@ def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def any_external(tensors: Iterable[TensorProto]) -> bool:
     """Say whether a tensor is stored in another file."""
-    return any(tensor.data_location == _EXTERNAL for tensor in tensors)
+    return any(tensor.data_location == EXTERNAL for tensor in tensors)
 
 
 def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
@@ -241,7 +241,7 @@ def _sources(path: Path, graph: GraphProto, given: Set[str]) -> dict[str, int]:
 
 
 def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]:
-    if _is_ordered(readers):
+    if all(reader > index for index, after in readers.items() for reader in after):
         return list(range(len(waiting)))
     ready = deque(index for index, count in enumerate(waiting) if count == 0)
     order = []
@@ -253,10 +253,6 @@ def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]
             if waiting[reader] == 0:
                 ready.append(reader)
     return order
-
-
-def _is_ordered(readers: dict[int, list[int]]) -> bool:
-    return all(reader > index for index, after in readers.items() for reader in after)
 
 
 def _label(node: NodeProto, index: int) -> str:

@@ -84,7 +84,14 @@ def complete_inputs(
         for old_dim, new_dim in zip(own or (), new or (), strict=False):
             if isinstance(old_dim, str) and isinstance(new_dim, int):
                 bound.setdefault(old_dim, new_dim)
-        if own and new and _overridden(own[1:], new[1:]):
+        if (
+            own
+            and new
+            and any(
+                isinstance(old_dim, int) and old_dim != new_dim
+                for old_dim, new_dim in zip(own[1:], new[1:], strict=True)
+            )
+        ):
             notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as requested")
     tensors = []
     for info in declared:
@@ -244,10 +251,6 @@ def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], ind
 def _common_start(names: Sequence[str]) -> str:
     same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in same)
-
-
-def _overridden(own: Sequence[Dim], new: Sequence[Dim]) -> bool:
-    return any(isinstance(a, int) and a != b for a, b in zip(own, new, strict=True))
 
 
 def _words(dims: Sequence[Dim]) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 1 << 40
 """Larger tensors are refused: their dimensions are damaged or mistyped."""
 
+EXTERNAL = 1
+"""TensorProto.EXTERNAL: a tensor's bytes are in another file."""
+
 _DTYPES = {1: "float32", 11: "float64"}
 _PAYLOADS = (
     "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
@@ -92,7 +95,7 @@ def sparse_weight(path: Path, proto: SparseTensorProto) -> Tensor:
 
 def has_bytes(proto: TensorProto) -> bool:
     """Say whether the tensor's bytes are in the message."""
-    if proto.data_location == 1:  # TensorProto.EXTERNAL
+    if proto.data_location == EXTERNAL:
         return False
     return math.prod(proto.dims) == 0 or any(len(getattr(proto, name)) for name in _PAYLOADS)
 

@@ -15,8 +15,7 @@ import numpy as np
 from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import Assumed, Assumptions
-from resperf.network.declared import DeclaredShapes
-from resperf.network.fit import misfit
+from resperf.network.fit import check_inputs
 from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
@@ -29,9 +28,9 @@ from resperf.network.protos import (
     sparse_weight,
     weight,
 )
-from resperf.network.rebatch import rebatched, shape_input
+from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
-from resperf.network.shapes import ShapeFinder
+from resperf.network.shapes import declared_outputs, model_outputs, node_outputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -127,7 +126,6 @@ class _Seen:
     """What the walk over the nodes has found so far."""
 
     tensors: dict[str, Tensor]
-    notes: list[str]
     nodes: list[Node] = field(default_factory=list)
     inner: dict[str, set[str]] = field(default_factory=dict)
     """Name of a node with subgraphs -> what these read."""
@@ -159,16 +157,18 @@ class _Reading:
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
-        self.declared = DeclaredShapes(self.graph, declared, self.inputs)
+        self.declared = declared_outputs(self.graph, declared, self.inputs)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
-        notes = [*self.inputs.notes, *self._overridable()]
+        self.notes = [*self.inputs.notes, *self._overridable()]
         _set_shapes(model, declared, self.inputs.tensors, nodes)
-        self.finder = ShapeFinder(path, model)
-        self.names = _NodeNames()
+        self.inferred = model_outputs(model)
+        self.names: dict[str, int] = {}
         self.seen = _Seen(
-            {**self.weights, **{tensor.name: tensor for tensor in self.inputs.tensors}}, notes,
-            of_weights={tensor.name for tensor in self.weights.values() if _is_parameter(tensor)},
+            {**self.weights, **{tensor.name: tensor for tensor in self.inputs.tensors}},
+            # Exporters store the numbers of a formula as weights too.
+            of_weights={tensor.name for tensor in self.weights.values()
+                        if tensor.dtype in _FLOATS and math.prod(tensor.shape) > 1},
         )  # fmt: skip
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
@@ -203,13 +203,8 @@ class _Reading:
             for name in (*node.inputs, *node.outputs)
             if name
         )
-        missing = self.assumptions.missing()
-        if (unused := self.assumptions.unused()) and not missing:
-            raise ShapeError(
-                f"{self.path}: no operator's output depends on how many {unused[0]} there are; "
-                f"leave out --assume {unused[0]}"
-            )
-        notes = [*seen.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
+        missing = self.assumptions.missing(self.path)
+        notes = [*self.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
         return Network(
             name=self.path.stem,
             nodes=tuple(nodes),
@@ -258,7 +253,8 @@ class _Reading:
                 self._visit(inner)
             return
         attributes = attributes_of(self.path, node)
-        if self._rebatch(node, attributes):
+        if target := self._target_at_batch(node, attributes):
+            self._set_target(node, *target)
             attributes = attributes_of(self.path, node)
             self.seen.stale.update(node.output)
         if not self.seen.stale.isdisjoint(node.input):
@@ -277,7 +273,7 @@ class _Reading:
             ]
             runs = self._marks_weights(node)
         else:
-            self._check_fit(node, attributes)
+            check_inputs(self.path, node, self.opsets, seen.tensors, attributes)
             constant = is_constant(node, seen.tensors)
             outputs = self._outputs(node, attributes)
             tensors = [
@@ -311,7 +307,13 @@ class _Reading:
         return data not in self.seen.unfolded.values or data in self.seen.of_weights
 
     def _running_node(self, node: NodeProto, attributes: Mapping[str, Any]) -> Node:
-        name = self.names.unique(node)
+        """Give a node a unique, printable name, and note what its subgraphs read."""
+        base = node.name or f"{node.op_type}_{next(filter(None, node.output))}"
+        name = base = printable(base)
+        while name in self.names:
+            self.names[base] += 1
+            name = f"{base}_{self.names[base]}"
+        self.names[name] = 1
         if names := captured(node):
             self.seen.inner[name] = names
         inputs, outputs = tuple(node.input), tuple(node.output)
@@ -359,36 +361,16 @@ class _Reading:
             self.seen.tensors[tensor.name] = tensor
         return nodes
 
-    def _check_fit(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
-        names = [name for name in node.input if name]
-        if len(node.input) < (fewest := self.finder.fewest_inputs(node)):
-            raise NetworkError(
-                f"{self.path} is damaged: node {node.name or node.output[0]!r} ({node.op_type}) "
-                f"has {len(node.input)} inputs and needs {fewest}"
-            )
-        if unequal := self.finder.unequal_types(node, self.seen.tensors):
-            raise NetworkError(
-                f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}) is given "
-                f"{unequal}, which must be of one type; no framework runs this file: export or "
-                "convert it again"
-            )
-        if not node.domain and all(name in self.seen.tensors for name in names):
-            inputs = [self.seen.tensors[name] for name in names]
-            if why := misfit(node.op_type, inputs, attributes):
-                raise ShapeError(
-                    f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}) {why}; "
-                    "check --batch and --shape"
-                )
-
     def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, TensorType]:
         names = [name for name in node.output if name]
         outputs = {
             name: tensor_type
             for name in names
-            if name not in self.seen.stale and (tensor_type := self.finder.whole(name))
+            if name not in self.seen.stale and (tensor_type := self.inferred.get(name))
         }
         if len(outputs) < len(names):
-            outputs = {**self.finder.node(node, self.seen.tensors, attributes), **outputs}
+            of_node = node_outputs(self.path, self.model, node, self.seen.tensors, attributes)
+            outputs = {**of_node, **outputs}
         if len(outputs) < len(names):
             outputs = {**self.assumptions.outputs(node, self.seen.tensors), **outputs}
         for name in names:
@@ -398,15 +380,6 @@ class _Reading:
         for name, (_, shape) in outputs.items():
             check_size(self.path, name, shape)
         return {name: outputs[name] for name in names if name in outputs}
-
-    def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
-        """Replace a batch that the exporter fixed in a target shape; changes the model."""
-        target = self._target_at_batch(node, attributes)
-        if target is None:
-            return False
-        self._set_target(node, *target)
-        self.seen.rebatched.append(node.name or node.output[0])
-        return True
 
     def _target_at_batch(
         self, node: NodeProto, attributes: Mapping[str, Any]
@@ -418,7 +391,7 @@ class _Reading:
         old, batch = self.inputs.fixed_batch, self.inputs.batch
         if old is None or batch is None or node.domain or not node.input:
             return None
-        if (index := shape_input(node.op_type)) is None:
+        if (index := SHAPE_INPUT.get(node.op_type)) is None:
             return None
         data = self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight:
@@ -432,8 +405,10 @@ class _Reading:
         return None if new is None else (None if target is None else index, new)
 
     def _set_target(self, node: NodeProto, index: int | None, dims: tuple[int, ...]) -> None:
+        """Replace a batch that the exporter fixed in a target shape; changes the model."""
         from onnx import numpy_helper
 
+        self.seen.rebatched.append(node.name or node.output[0])
         if index is None:
             attribute = next(a for a in node.attribute if a.name == "shape")
             attribute.ints[:] = dims
@@ -482,27 +457,6 @@ class _Reading:
 def _name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of an element type, which numpy puts together at each call."""
     return dtype.name
-
-
-def _is_parameter(weight: Tensor) -> bool:
-    """Whether a weight may be learnt: exporters store the numbers of a formula as weights too."""
-    return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
-
-
-class _NodeNames:
-    """Node names: unique, printable, never empty."""
-
-    def __init__(self) -> None:
-        self._count: dict[str, int] = {}
-
-    def unique(self, node: NodeProto) -> str:
-        base = node.name or f"{node.op_type}_{next(filter(None, node.output))}"
-        name = base = printable(base)
-        while name in self._count:
-            self._count[base] += 1
-            name = f"{base}_{self._count[base]}"
-        self._count[name] = 1
-        return name
 
 
 def _set_shapes(

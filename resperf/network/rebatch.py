@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-# Operator -> which input holds a shape whose first dimension may be the batch.
-_SHAPE_INPUT: Mapping[str, int] = {"Reshape": 1, "Expand": 1, "Resize": 3}
-
-
-def shape_input(op: str) -> int | None:
-    """Return the index of the input that is a target shape, if the operator has one."""
-    return _SHAPE_INPUT.get(op)
+SHAPE_INPUT: Mapping[str, int] = {"Reshape": 1, "Expand": 1, "Resize": 3}
+"""Operator -> which input holds a shape whose first dimension may be the batch."""
 
 
 def rebatched(

@@ -71,11 +71,6 @@ class Rewriting:
         for name in filter(None, node.inputs):
             self._readers[name].pop(id(node), None)
 
-    @property
-    def nodes(self) -> list[Node]:
-        """Nodes in order."""
-        return list(self.walk())
-
     def walk(self) -> Iterator[Node]:
         """Yield the nodes in order; of several that replace the last one yielded, the others."""
         for slot in self._slots:
@@ -196,5 +191,5 @@ class Rewriting:
 
     def rewritten(self) -> Rewritten:
         """Return the rewritten network."""
-        network = replace(self.network, nodes=tuple(self.nodes), tensors=self.tensors)
+        network = replace(self.network, nodes=tuple(self.walk()), tensors=self.tensors)
         return Rewritten(network, self.sources)

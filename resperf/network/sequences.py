@@ -7,6 +7,7 @@ sequence has no shape.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,12 +34,16 @@ class Sequences:
 
     def __init__(self, graph: GraphProto, opset: int) -> None:
         self._pieces: dict[str, list[str]] = {}
-        self._whole = {output.name for output in graph.output}
+        self._graph = graph
         self._readable = opset >= _SMALLEST_OPSET
-        for node in graph.node:
-            self._whole.update(captured(node))
-            if node.op_type != "SequenceAt":
-                self._whole.update(node.input)
+
+    @cached_property
+    def _whole(self) -> set[str]:
+        """Names of the tensors that are not only read piece by piece."""
+        names = {output.name for output in self._graph.output}
+        for node in self._graph.node:
+            names.update(captured(node), () if node.op_type == "SequenceAt" else node.input)
+        return names
 
     def as_tensors(
         self, node: NodeProto, tensors: Mapping[str, Tensor]

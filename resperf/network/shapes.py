@@ -1,9 +1,13 @@
-"""Output shapes of nodes: ONNX's inference over the model, then node by node where it has gaps."""
+"""Output shapes of nodes.
+
+ONNX's inference over the model, then node by node where it has gaps, then what the file states.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,116 +15,68 @@ from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor, TensorType
 from resperf.network.contrib import contrib_outputs
+from resperf.network.graph import subgraphs
+from resperf.network.inputs import Inputs
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
     from onnx.defs import OpSchema
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
-_GRAPHS = (5, 10)
-"""Types of attributes that hold graphs."""
 _CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
 """Inferred nodes in the cache, and the most bytes of attributes of one."""
 _cache: dict[Hashable, tuple[TensorType | None, ...]] = {}
 
 
-class ShapeFinder:
-    """Finds the element types and shapes of nodes' outputs.
+@cache
+def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
+    """Return ONNX's definition of an operator; None if it has none."""
+    from onnx import defs
 
-    Parameters
-    ----------
-    path : Path
-        For messages.
-    model : ModelProto
-        Its inputs' shapes set, its nodes in order.
+    try:
+        return defs.get_schema(op, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+def node_outputs(
+    path: Path,
+    model: ModelProto,
+    node: NodeProto,
+    inputs: Mapping[str, Tensor],
+    attributes: Mapping[str, Any],
+) -> dict[str, TensorType]:
+    """Infer one node from the shapes of its inputs; omits outputs that cannot be inferred.
+
+    Raises
+    ------
+    ShapeError
+        If the operator cannot take these shapes.
     """
-
-    def __init__(self, path: Path, model: ModelProto) -> None:
-        self._path = path
-        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
-        self._ir_version = model.ir_version
-        self._schemas: dict[tuple[str, str], OpSchema | None] = {}
-        self._whole = _infer_model(model)
-
-    def whole(self, name: str) -> TensorType | None:
-        """Return what inference over the whole model found, if that is complete."""
-        return self._whole.get(name)
-
-    def node(
-        self, node: NodeProto, inputs: Mapping[str, Tensor], attributes: Mapping[str, Any]
-    ) -> dict[str, TensorType]:
-        """Infer one node from the shapes of its inputs; omits outputs that cannot be inferred.
-
-        Raises
-        ------
-        ShapeError
-            If the operator cannot take these shapes.
-        """
-        operands = {name: tensor for name in node.input if (tensor := inputs.get(name))}
-        if len(operands) < len({name for name in node.input if name}):
-            return {}
-        outputs = self._from_schema(node, operands)
-        if not outputs:
-            outputs = _from_gaps(node, operands, attributes)
-        if not outputs and node.domain == CONTRIB:
-            tensors = [operands.get(name) for name in node.input]
-            own = contrib_outputs(node.op_type, tensors, attributes) or []
-            outputs = {name: output for name, output in zip(node.output, own, strict=False) if name}
-        return outputs
-
-    def fewest_inputs(self, node: NodeProto) -> int:
-        """Return how many inputs the node's operator needs at least; 0 where that is unknown."""
-        schema = self._schema(node)
-        return 0 if schema is None else int(schema.min_input)
-
-    def unequal_types(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> str:
-        """Say which inputs differ in element type that must not; empty if none do.
-
-        Converters to float16 leave such files, and no framework runs them.
-        """
-        schema = self._schema(node)
-        if schema is None or not schema.inputs:
-            return ""
-        first: dict[str, Tensor] = {}
-        for index, name in enumerate(node.input):
-            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-            tensor = inputs.get(name)
-            if tensor is None or not formal.is_homogeneous:
-                continue
-            other = first.setdefault(formal.type_str, tensor)
-            if other.dtype != tensor.dtype:
-                return f"{other.dtype} ({other.name}) and {tensor.dtype} ({tensor.name})"
-        return ""
-
-    def _schema(self, node: NodeProto) -> OpSchema | None:
-        from onnx import defs
-
-        key = (node.domain, node.op_type)
-        if key not in self._schemas:
-            try:
-                version = self._opsets.get(node.domain) or 1
-                self._schemas[key] = defs.get_schema(node.op_type, version, node.domain)
-            except defs.SchemaError:
-                self._schemas[key] = None
-        return self._schemas[key]
-
-    def _from_schema(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, TensorType]:
-        try:
-            return infer_node(node, inputs, self._opsets, ir_version=self._ir_version)
-        except ShapeError as error:
-            raise ShapeError(self._misfit(node, inputs.values(), str(error))) from error
-
-    def _misfit(self, node: NodeProto, tensors: Any, error: str) -> str:
+    operands = {name: tensor for name in node.input if (tensor := inputs.get(name))}
+    if len(operands) < len({name for name in node.input if name}):
+        return {}
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    try:
+        outputs = infer_node(node, operands, opsets, ir_version=model.ir_version)
+    except ShapeError as error:
         shapes = " and ".join(
-            ",".join(map(str, tensor.shape)) or "scalar" for tensor in tensors if tensor
+            ",".join(map(str, tensor.shape)) or "scalar" for tensor in operands.values()
         )
-        why = error.replace("[ShapeInferenceError]", "").strip().split("\n")[0]
-        return (
-            f"{self._path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
+        why = str(error).replace("[ShapeInferenceError]", "").strip().split("\n")[0]
+        raise ShapeError(
+            f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
             f"{shapes} ({why}); check --batch and --shape, or export with these sizes"
-        )
+        ) from error
+    if not outputs:
+        outputs = _from_gaps(node, operands, attributes)
+    if not outputs and node.domain == CONTRIB:
+        tensors = [operands.get(name) for name in node.input]
+        own = contrib_outputs(node.op_type, tensors, attributes) or []
+        outputs = {name: output for name, output in zip(node.output, own, strict=False) if name}
+    return outputs
 
 
 def infer_node(
@@ -168,9 +124,7 @@ def _cache_key(
     Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
     """
     attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
-        attribute.type in _GRAPHS for attribute in node.attribute
-    ):
+    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(True for _ in subgraphs(node)):
         return None
     inputs = tuple(
         (tensor.dtype, tensor.shape, _small_value(tensor))
@@ -192,19 +146,21 @@ def _inferred(
     node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
 ) -> tuple[TensorType | None, ...]:
     """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
-    from onnx import defs, numpy_helper, shape_inference
+    from onnx import helper, numpy_helper, shape_inference
 
     nothing = (None,) * len(node.output)
-    try:
-        schema = defs.get_schema(node.op_type, version, node.domain)
-    except defs.SchemaError:
+    schema = schema_of(node.op_type, version, node.domain)
+    if schema is None:
         return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in tensors.items()
         if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
     }
-    types = {name: _type_proto(tensor) for name, tensor in tensors.items()}
+    types = {
+        name: helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
+        for name, tensor in tensors.items()
+    }
     try:
         outputs = shape_inference.infer_node_outputs(
             schema, node, types, data, ir_version=ir_version
@@ -217,7 +173,11 @@ def _inferred(
     return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
 
 
-def _infer_model(model: ModelProto) -> dict[str, TensorType]:
+def model_outputs(model: ModelProto) -> dict[str, TensorType]:
+    """Infer a whole model, its inputs' shapes set and its nodes in order.
+
+    Omits tensors that it cannot infer completely.
+    """
     from onnx import shape_inference
 
     try:
@@ -234,6 +194,49 @@ def _infer_model(model: ModelProto) -> dict[str, TensorType]:
     }
 
 
+def declared_outputs(
+    graph: GraphProto, inputs: Sequence[ValueInfoProto], sizes: Inputs
+) -> dict[str, TensorType]:
+    """Return types and shapes that the file states in full: custom operators have no other.
+
+    They are those of the file at the requested sizes: a dimension that has the name of an input's
+    has its length, and the batch that the file fixes is the requested one.
+
+    Parameters
+    ----------
+    graph : GraphProto
+        With the shapes of the file.
+    inputs : sequence of ValueInfoProto
+        Its inputs without weights, as in the file.
+    sizes : Inputs
+        The same at the requested sizes.
+    """
+    lengths = {
+        name: length
+        for info, tensor in zip(inputs, sizes.tensors, strict=True)
+        for name, length in zip(_stated_dims(info), tensor.shape, strict=False)
+        if isinstance(name, str) and name
+    }
+    outputs: dict[str, TensorType] = {}
+    for info in {info.name: info for info in (*graph.value_info, *graph.output)}.values():
+        tensor_type, dims = info.type.tensor_type, _stated_dims(info)
+        shape = [lengths.get(dim, 0) if isinstance(dim, str) else dim for dim in dims]
+        if dims and sizes.fixed_batch and sizes.batch and dims[0] == sizes.fixed_batch:
+            shape[0] = sizes.batch
+        is_stated = tensor_type.elem_type and tensor_type.HasField("shape")
+        if is_stated and all(length > 0 for length in shape):
+            outputs[info.name] = dtype_name(tensor_type.elem_type), tuple(shape)
+    return outputs
+
+
+def _stated_dims(info: ValueInfoProto) -> list[int | str]:
+    """Return the dimensions that a file states, names where they are free."""
+    return [
+        dim.dim_param if dim.HasField("dim_param") else dim.dim_value
+        for dim in info.type.tensor_type.shape.dim
+    ]
+
+
 def type_and_shape(proto: TypeProto) -> TensorType | None:
     """Return element type and shape; None where a dimension is unknown, or it is no tensor."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
@@ -244,12 +247,6 @@ def type_and_shape(proto: TypeProto) -> TensorType | None:
             return None
         shape.append(dim.dim_value)
     return dtype_name(proto.tensor_type.elem_type), tuple(shape)
-
-
-def _type_proto(tensor: Tensor) -> TypeProto:
-    from onnx import helper
-
-    return helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
 
 
 def _from_gaps(

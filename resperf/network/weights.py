@@ -14,7 +14,7 @@ import numpy.typing as npt
 from resperf.errors import NetworkError
 from resperf.network.graph import all_tensors, any_external
 from resperf.network.model import open_buffer, parse, strip_file
-from resperf.network.protos import check_size, has_bytes
+from resperf.network.protos import EXTERNAL, check_size, has_bytes
 from resperf.network.reader import resolve
 from resperf.network.wire import Buffer
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-_EXTERNAL = 1  # TensorProto.EXTERNAL
 _BLOCK_ELEMENTS = 1 << 18
 _BIAS_SCALE = 0.01
 # Operator -> inputs that must be positive: variances and quantisation scales.
@@ -92,7 +91,7 @@ def materialise(
                 continue
             external = _external_data(path, proto)
             weights[proto.name] = random_weight(proto) if external is None else external
-        proto.data_location = _EXTERNAL
+        proto.data_location = EXTERNAL
         del proto.external_data[:]
         proto.external_data.add(key="location", value="weights")
     return model, weights
@@ -106,7 +105,7 @@ def weights_of(
 
     model, weights = materialise(path, batch=batch, shapes=shapes)
     for proto in model.graph.initializer:
-        if proto.name not in weights and proto.data_location != _EXTERNAL:
+        if proto.name not in weights and proto.data_location != EXTERNAL:
             weights[proto.name] = numpy_helper.to_array(proto)
     return weights
 

@@ -23,7 +23,7 @@ def chain(outputs: tuple[str, ...] = ("d",)) -> Rewriting:
 
 
 def names(rewriting: Rewriting) -> list[str]:
-    return [node.name for node in rewriting.nodes]
+    return [node.name for node in rewriting.walk()]
 
 
 def test_walk_goes_through_the_further_nodes_that_replace_one() -> None:
@@ -43,7 +43,7 @@ def test_walk_goes_through_the_further_nodes_that_replace_one() -> None:
 
 def test_a_joined_node_is_where_the_last_was_and_names_its_sources_in_order() -> None:
     rewriting = chain()
-    _, second, third, last = rewriting.nodes
+    _, second, third, last = rewriting.walk()
     assert rewriting.join([second], third, Node("C", "Neg", "", ("a",), ("c",), {}))
     assert rewriting.sources == {"C": ("B", "C")}
     joined = rewriting.maker["c"]
@@ -73,7 +73,7 @@ def test_a_new_node_may_have_the_name_of_another() -> None:
     rewriting = chain()
     rewriting.replace(rewriting.maker["a"], Node("B", "Neg", "", ("x",), ("a",), {}))
     rewriting.replace(rewriting.maker["b"])
-    assert [(node.name, node.op) for node in rewriting.nodes] == [
+    assert [(node.name, node.op) for node in rewriting.walk()] == [
         ("B", "Neg"), ("C", "Abs"), ("D", "Abs"),
     ]  # fmt: skip
     assert not rewriting.readers("a")
