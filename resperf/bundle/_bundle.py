@@ -227,11 +227,15 @@ class Bundle:
 
     @cached_property
     def _predictors(self) -> dict[tuple[str, str], Predictor]:
-        return {
-            (kind, quantity): _predictor(values, self.path)
-            for kind, quantities in self.part["predictors"].items()
-            for quantity, values in quantities.items()
-        }
+        predictors = {}
+        for kind, of_kind in self.part["predictors"].items():
+            for quantity, values in of_kind.items():
+                try:
+                    method = predictor_class(values["method"])
+                except TrainingError as error:
+                    raise BundleError(f"{self.path} cannot be used: {error}") from error
+                predictors[kind, quantity] = method.load(values, self.path)
+        return predictors
 
     @cached_property
     def parts(self) -> tuple[Bundle, ...]:
@@ -694,11 +698,3 @@ def _corrected(
         np.where(outside, np.fmin(low, estimate.low * factors), low),
         np.where(outside, np.fmax(high, estimate.high * factors), high),
     )
-
-
-def _predictor(values: Mapping[str, Any], folder: Path) -> Predictor:
-    try:
-        method = predictor_class(values["method"])
-    except TrainingError as error:
-        raise BundleError(f"{folder} cannot be used: {error}") from error
-    return method.load(values, folder)

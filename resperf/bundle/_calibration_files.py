@@ -17,13 +17,6 @@ from resperf.platform import Platform
 _FOLDER = "calibrated"
 
 
-def _bundle_id(bundle: Bundle) -> str:
-    """Return what tells a bundle's part from others: of its files, its date and its index."""
-    files = sorted(bundle.manifest["files"].items())
-    index = bundle.manifest["parts"].index(bundle.part)
-    return hashlib.sha256(repr((bundle.created, files, index)).encode()).hexdigest()
-
-
 def calibration_file(bundle: Bundle, platform: Platform) -> Path:
     """Return the file of a bundle's calibration for a machine, whether it exists or not.
 
@@ -32,8 +25,12 @@ def calibration_file(bundle: Bundle, platform: Platform) -> Path:
     BundleError
         If this user has no home folder.
     """
+    files = sorted(bundle.manifest["files"].items())
+    index = bundle.manifest["parts"].index(bundle.part)
+    # Tells the part of the bundle from all others.
+    bundle_id = hashlib.sha256(repr((bundle.created, files, index)).encode()).hexdigest()
     facts = {name: value for name, value in platform.to_json().items() if name != "machine_checks"}
-    text = json.dumps([_bundle_id(bundle), facts], sort_keys=True)
+    text = json.dumps([bundle_id, facts], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"
 

@@ -62,7 +62,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     BundleError
         If the folder is no bundle, is damaged, or is of a schema that is not known.
     """
-    manifest = _parsed(folder)
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"{folder} is not a bundle (no {MANIFEST}); see: resperf devices"
+        ) from error
+    except NotADirectoryError as error:
+        raise BundleError(f"{folder} is a file; a bundle is a folder with {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}); restore it or train it again"
+        ) from error
+    if not isinstance(manifest, dict):
+        raise BundleError(f"{path} does not hold a bundle; restore it or train it again")
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BundleError(
@@ -107,7 +121,18 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
             f"resperf computes {FEATURE_SET_VERSION}; train it again"
         )
-    _check_checksums(folder, manifest["files"])
+    for name, digest in manifest["files"].items():
+        if not name or name != Path(name).name or "\\" in name or name in (".", ".."):
+            raise BundleError(f"{folder} names a file outside its folder ({name!r}); do not use it")
+        path = folder / name
+        if path.is_symlink():
+            raise BundleError(f"{path} is a link; copy the file into the bundle")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{path} is missing from the bundle; train it again") from error
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BundleError(f"{path} is damaged (its checksum differs); train it again")
     for part in manifest["parts"]:
         _refuse(folder, _damage(part, manifest["files"]))
 
@@ -152,32 +177,6 @@ def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str
             yield f"lacks {name!r}"
 
 
-def _parsed(folder: Path) -> dict[str, Any]:
-    """Parse a bundle's manifest without checking its content.
-
-    Raises
-    ------
-    BundleError
-        If there is none, or it is no JSON object.
-    """
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BundleError(
-            f"{folder} is not a bundle (no {MANIFEST}); see: resperf devices"
-        ) from error
-    except NotADirectoryError as error:
-        raise BundleError(f"{folder} is a file; a bundle is a folder with {MANIFEST}") from error
-    except (OSError, ValueError) as error:
-        raise BundleError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); restore it or train it again"
-        ) from error
-    if not isinstance(manifest, dict):
-        raise BundleError(f"{path} does not hold a bundle; restore it or train it again")
-    return manifest
-
-
 def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
     """Find costs that are not numbers, predictors without ranges, files without checksum."""
     for name, cost_ms in part["costs"].items():
@@ -194,30 +193,13 @@ def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _are_ranges(ranges: Any) -> bool:
+    """Whether every field has values, and all of them are numbers or all are text."""
     return (
         isinstance(ranges, dict)
         and bool(ranges)
-        and all(isinstance(values, list) and _are_of_one_sort(values) for values in ranges.values())
+        and all(isinstance(values, list) and values for values in ranges.values())
+        and all(
+            any(all(isinstance(value, sort) for value in values) for sort in ((int, float), str))
+            for values in ranges.values()
+        )
     )
-
-
-def _are_of_one_sort(values: list[Any]) -> bool:
-    """Whether there are values, and all are numbers or all are text."""
-    sorts = ((int, float), (str,))
-    return bool(values) and any(all(isinstance(v, sort) for v in values) for sort in sorts)
-
-
-def _check_checksums(folder: Path, files: Mapping[str, Any]) -> None:
-    """Refuse paths outside the folder, missing files, and files with a wrong checksum."""
-    for name, digest in files.items():
-        if not name or name != Path(name).name or "\\" in name or name in (".", ".."):
-            raise BundleError(f"{folder} names a file outside its folder ({name!r}); do not use it")
-        path = folder / name
-        if path.is_symlink():
-            raise BundleError(f"{path} is a link; copy the file into the bundle")
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise BundleError(f"{path} is missing from the bundle; train it again") from error
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise BundleError(f"{path} is damaged (its checksum differs); train it again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -63,18 +63,6 @@ def _data_folder() -> Path | None:
         return None
 
 
-def _places(extra: Path | None) -> Iterator[Path]:
-    """Yield the folders to search, best first."""
-    if extra is not None:
-        yield extra
-    with suppress(BundleError):
-        yield user_folder()
-    data = _data_folder()
-    if data is not None:
-        yield data
-    yield from _SHIPPED
-
-
 def is_shipped(bundle: Bundle) -> bool:
     """Say whether a bundle came with resperf."""
     return bundle.path.parent.resolve() in {folder.resolve() for folder in _SHIPPED}
@@ -93,12 +81,14 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
     BundleError
         If `extra` holds no bundle.
     """
-    folders: dict[Path, None] = {}
-    for root in _places(extra):
-        folders |= dict.fromkeys(_folders_in(root))
-        if root is extra and not folders:
-            raise BundleError(f"{extra} holds no bundle; see: resperf devices")
-    return list(folders)
+    first = [] if extra is None else _folders_in(extra)
+    if extra is not None and not first:
+        raise BundleError(f"{extra} holds no bundle; see: resperf devices")
+    roots = [_data_folder(), *_SHIPPED]
+    with suppress(BundleError):
+        roots.insert(0, user_folder())
+    later = [folder for root in roots if root is not None for folder in _folders_in(root)]
+    return list(dict.fromkeys([*first, *later]))
 
 
 def _folders_in(root: Path) -> list[Path]:

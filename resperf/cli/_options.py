@@ -33,9 +33,6 @@ _MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
 class _Positive(click.FloatRange):
     """A positive number, neither infinite nor NaN, which no comparison refuses."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
@@ -46,7 +43,7 @@ class _Positive(click.FloatRange):
         return number
 
 
-POSITIVE = _Positive()
+POSITIVE = _Positive(min=0, min_open=True)
 
 
 def spread_numbers(words: Sequence[str], option: str) -> list[str]:
@@ -142,11 +139,6 @@ def _duration_ms(word: str) -> tuple[str, float]:
             f"{word!r} must look like my.domain.MyOp=0.5ms, a time above 0 in us, ms or s"
         )
     return name, number * _MS[match["unit"]]
-
-
-def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
-    """Return None for no batch size, an integer for one, a list for several."""
-    return list(batches) if len(batches) > 1 else batches[0] if batches else None
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

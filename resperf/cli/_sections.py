@@ -1,4 +1,7 @@
-"""Options in titled sections of a command's help; each option says its own where it is declared."""
+"""Commands whose help shows options in titled sections, and groups of commands.
+
+Each option says its section where it is declared.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from resperf.errors import did_you_mean
 
 COMMON = "Common options"
 WHAT = "What it is about"
@@ -46,3 +51,24 @@ class Command(click.Command):
             if shown:
                 with formatter.section(title):
                     formatter.write_dl(shown)
+
+
+class Group(click.Group):
+    """A group of commands, which names the nearest one if there is none of a name."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command by its name.
+
+        Raises
+        ------
+        click.UsageError
+            If there is none.
+        """
+        commands, word = self.list_commands(ctx), args[0]
+        if word not in commands and not word.startswith("-"):
+            ctx.fail(f"No such command {word!r}{did_you_mean(word, commands)}.")
+        return super().resolve_command(ctx, args)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._groups import Group
+from resperf.cli._sections import Group
 
 
 @click.group(cls=Group, epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._groups import Group
-from resperf.cli._sections import COMMON, OUTPUT, WHAT, option
+from resperf.cli._sections import COMMON, OUTPUT, WHAT, Group, option
 from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms, json_values
 

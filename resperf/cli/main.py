@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from resperf._version import __version__
-from resperf.cli._groups import Group
+from resperf.cli._sections import Group
 from resperf.errors import ResperfError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -68,13 +68,6 @@ class LazyGroup(Group):
         module_name, attribute = COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module_name), attribute)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; usage lines show its name in the table."""
-        _, command, rest = super().resolve_command(ctx, args)
-        return args[0], command, rest
 
     def format_commands(
         self,

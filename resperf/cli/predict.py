@@ -25,7 +25,6 @@ from resperf.cli._options import (
     PRECISION,
     SHAPE,
     BatchCommand,
-    one_or_several,
     positive_integers,
     show_json,
     threads,
@@ -197,7 +196,10 @@ def command(
         raise click.UsageError(
             "--against compares one device and batch size, and not with --show-graph"
         )
-    question |= {"batch": one_or_several(batches), "strict": "range" if strict_range else strict}
+    question |= {
+        "batch": batches if len(batches) > 1 else next(iter(batches), None),
+        "strict": "range" if strict_range else strict,
+    }
     if against is not None:
         _beside(network, against, {**question, "device": device}, every, as_json)
         return

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from resperf.bundle import Bundle, Calibration, is_shipped, load_calibration, nearest_machine
+from resperf.bundle import Bundle, is_shipped, load_calibration, nearest_machine
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import ResperfError
@@ -45,20 +45,14 @@ def calibrated_here(bundle: Bundle) -> Bundle:
     here = None if bundle.calibrated_by is not None else _here(bundle)
     if here is None:
         return bundle
-    calibration = load_calibration(bundle, here) or _like(bundle, here)
+    calibration = load_calibration(bundle, here)
+    if calibration is None and not bundle.runs_calibrations():
+        calibration = nearest_machine(bundle)
+        if calibration is not None:
+            there = calibration.platform
+            same = (here.processor, here.model) == (there.processor, there.model)
+            calibration = replace(calibration, host_ci=_HOSTS if same else _PROCESSORS)
     return bundle if calibration is None else bundle.for_machine(calibration)
-
-
-def _like(bundle: Bundle, here: Platform) -> Calibration | None:
-    """Return what a bundle knows of a machine like this one; None if runs calibrate it besides."""
-    calibration = nearest_machine(bundle)
-    if calibration is None or bundle.runs_calibrations():
-        return None
-    same = (here.processor, here.model) == (
-        calibration.platform.processor,
-        calibration.platform.model,
-    )
-    return replace(calibration, host_ci=_HOSTS if same else _PROCESSORS)
 
 
 def why_not_by_layers(bundle: Bundle) -> str:

@@ -155,7 +155,17 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if query.bundle is not None and query.device is None:
         query = _as_calibrated(query)
     facts = accelerator(query.device)
-    choice = _chosen(query, facts)
+    if query.method is not None:
+        choice = _by_method(query, query.method)
+    elif facts is not None and not _is_bundle(query.device):
+        choice = _of_card(query, facts)
+    else:
+        named = find_bundle(query.device, query.framework, query.bundle)
+        parts = sorted(named.parts, key=lambda part: part.part is not named.part)
+        fitting = _fitting(query, list(own_offers(parts, named.device)))
+        if (its_facts := accelerator(named.device)) is not None:
+            _refuse_lacking(query, its_facts)
+        choice = Choice(fitting[0].bundle)
     if query.bundle is not None and query.precision is None and not query.compiled:
         choice = _under_calibrated(choice)
     bundle, notes = choice.bundle, choice.notes
@@ -166,20 +176,6 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None and not compared and not _is_bundle(query.device):
         notes += _measured_alike(query, facts, bundle)
     return Choice(bundle, notes)
-
-
-def _chosen(query: Query, facts: DeviceFacts | None) -> Choice:
-    """Choose what answers a question that names the device, or whose bundle decides on it."""
-    if query.method is not None:
-        return _by_method(query, query.method)
-    if facts is not None and not _is_bundle(query.device):
-        return _of_card(query, facts)
-    bundle = find_bundle(query.device, query.framework, query.bundle)
-    parts = sorted(bundle.parts, key=lambda part: part.part is not bundle.part)
-    fitting = _fitting(query, list(own_offers(parts, bundle.device)))
-    if (its_facts := accelerator(bundle.device)) is not None:
-        _refuse_lacking(query, its_facts)
-    return Choice(fitting[0].bundle)
 
 
 def _by_method(query: Query, method: str) -> Choice:

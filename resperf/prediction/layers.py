@@ -35,7 +35,7 @@ def layer_times(
     quantity: str = EXECUTION,
     optimizers: Sequence[str] = (),
 ) -> list[Time]:
-    """Predict lowered layers; equal layers are predicted once.
+    """Predict lowered layers.
 
     Parameters
     ----------
@@ -52,17 +52,11 @@ def layer_times(
     list of Time
         In their order.
     """
-    pairs = list(zip(layers, optimizers or [""] * len(layers), strict=True))
-    keys = [layer_key(*pair) for pair in pairs]
-    unique = dict(zip(keys, pairs, strict=True))
-    chosen, given = zip(*unique.values(), strict=True) if unique else ((), ())
-    times = bundle.predict(chosen, quantity, given)
+    times = bundle.predict(layers, quantity, optimizers)
     columns = (
         column.tolist() for column in (times.ms, times.in_range, times.low_ms, times.high_ms)
     )
-    rows = map(Time, *columns, times.reason)
-    by_key = dict(zip(unique, rows, strict=True))
-    return [by_key[key] for key in keys]
+    return list(map(Time, *columns, times.reason))
 
 
 TimesByKey = Mapping[str, tuple[Time, float]]

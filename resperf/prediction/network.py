@@ -12,7 +12,6 @@ from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network
 from resperf.prediction.calibrated import calibrated_with, widths
-from resperf.prediction.composition import composable
 from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import METHOD, sheet_facts
 from resperf.prediction.host import bundle_warnings
@@ -30,7 +29,7 @@ from resperf.prediction.result import (
     Remarks,
     Subject,
 )
-from resperf.prediction.rules import RULE_OF_METHOD, add_up
+from resperf.prediction.rules import RULE_OF_METHOD, add_up, composable
 from resperf.prediction.times import time
 from resperf.prediction.whole_network import time_as_a_whole, whole_quantities
 from resperf.quantities import EXECUTION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resperf.bundle import Bundle
@@ -73,14 +73,13 @@ def overheads(
     if rule == WHOLE_NETWORK:
         is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
         # A processor computes where the inputs are.
-        outer_ms, skipped = ({}, []) if is_host else _copies(bundle, lowered, transfers)
+        outer_ms, skipped, _ = ({}, [], ()) if is_host else _copies(bundle, lowered, transfers)
         # Parts of the execution that are not told apart.
         inside = dict.fromkeys(("call_ms", "reshapes_ms", "overhead_ms"), math.nan)
     elif rule == THREE_PHASE:
-        outer_ms, skipped = _copies(bundle, lowered, transfers)
         inside, more = _inside(bundle, lowered)
+        outer_ms, skipped, inside["out_of_range"] = _copies(bundle, lowered, transfers)
         skipped += more
-        inside["out_of_range"] = tuple(_out_of_range(bundle, lowered))
     else:
         outer_ms, skipped = _outer_layers(bundle, lowered, added)
     return Overheads(
@@ -129,14 +128,17 @@ def _inside(bundle: Bundle, lowered: LoweredNetwork) -> tuple[dict[str, Any], li
     }, skipped
 
 
-def _copies(bundle: Bundle, lowered: LoweredNetwork, transfers: Mapping[str, Transfers]) -> _Outer:
-    """Return the times of copies between host and device.
+def _copies(
+    bundle: Bundle, lowered: LoweredNetwork, transfers: Mapping[str, Transfers]
+) -> tuple[*_Outer, tuple[tuple[str, str], ...]]:
+    """Return the times of copies between host and device, and why some are out of range.
 
     They depend on the tensor, not on the layer that uses it: ResPerfNet's equations 2 to 6 for
     networks with several inputs and outputs.
     """
     outer_ms: dict[str, Sequence[float]] = {}
     skipped: list[Skipped] = []
+    out_of_range: list[tuple[str, str]] = []
     facts = sheet_facts(bundle)
     no_bus = facts is not None and math.isnan(facts.bus_bytes_per_s)
     why = f", and the facts of {bundle.device} have no bus_gb_s" if no_bus else ""
@@ -146,7 +148,11 @@ def _copies(bundle: Bundle, lowered: LoweredNetwork, transfers: Mapping[str, Tra
     ):
         sizes = [tensor_bytes(tensor) for tensor in tensors]
         copies = transfers.get(f"{phase}_ms")
-        times_ms = [math.nan] * len(sizes) if copies is None else copies.predict(sizes).tolist()
+        times_ms = [math.nan] * len(sizes)
+        if copies is not None:
+            times_ms = copies.predict(sizes).tolist()
+            outside = zip(tensors, copies.outside(sizes), strict=True)
+            out_of_range += [(tensor.name, why) for tensor, why in outside if why]
         reasons = {
             tensor.name: "the size of its values is not known"
             if math.isnan(size)
@@ -156,7 +162,7 @@ def _copies(bundle: Bundle, lowered: LoweredNetwork, transfers: Mapping[str, Tra
         } | dict.fromkeys(unsized, "its shape is not known")
         skipped += [_no_operator(name, "transfer", reason) for name, reason in reasons.items()]
         outer_ms[phase] = [*times_ms, *(math.nan for _ in unsized)]
-    return outer_ms, skipped
+    return outer_ms, skipped, tuple(out_of_range)
 
 
 def _outer_layers(
@@ -181,14 +187,6 @@ def _outer_layers(
             reason = f"the bundle has no {phase} predictor for this kind of layer"
             skipped.append(_no_operator(node.name, f"{phase} of {node.op}", reason))
     return outer_ms, skipped
-
-
-def _out_of_range(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
-    """Yield the name and reason of each input and output larger than all measured copies."""
-    for phase, tensors in zip(OUTER_PHASES, (lowered.inputs, lowered.outputs), strict=True):
-        if (transfers := bundle.transfers.get(f"{phase}_ms")) is not None:
-            outside = transfers.outside([tensor_bytes(tensor) for tensor in tensors])
-            yield from ((t.name, why) for t, why in zip(tensors, outside, strict=True) if why)
 
 
 def _no_operator(name: str, op: str, reason: str) -> Skipped:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,35 +73,27 @@ def read(
         for name, shape in (shapes or {}).items()
     }
     if isinstance(network, str | os.PathLike):
-        read_at = partial(_read_file, network_file(Path(network)))
+        path = network_file(Path(network))
+        state: tuple[int, ...] = ()
+        # Reading raises the error, if there is one.
+        with suppress(OSError):
+            seen = path.stat()
+            state = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        at = tuple(sorted(integer_shapes.items())), tuple(sorted(checked(assume).items()))
+        networks = [_read_file(path, state, size, *at) for size in batches]
     else:
         content = bytes(network) if isinstance(network, bytearray | memoryview) else network
-        read_at = partial(read_given_network, content)
-    networks = [read_at(batch=size, shapes=integer_shapes, assume=assume) for size in batches]
+        networks = [
+            read_given_network(content, batch=size, shapes=integer_shapes, assume=assume)
+            for size in batches
+        ]
     return networks if block is None else [block_of(whole, block) for whole in networks]
 
 
+@lru_cache(maxsize=NETWORKS_CACHED)
 def _read_file(
     path: Path,
-    *,
-    batch: int | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    assume: Assumed | None,
-) -> Network:
-    try:
-        state = path.stat()
-    except OSError:
-        # Reading it raises the error.
-        return read_network_once(path, batch=batch, shapes=shapes, assume=assume)
-    seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
-    assumed = tuple(sorted(checked(assume).items()))
-    return _read(path, seen, batch, tuple(sorted(shapes.items())), assumed)
-
-
-@lru_cache(maxsize=NETWORKS_CACHED)
-def _read(
-    path: Path,
-    _seen: tuple[int, ...],
+    _state: tuple[int, ...],
     batch: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     assumed: tuple[tuple[str, int], ...],

@@ -164,24 +164,6 @@ class Skipped(Record):
 
 
 @dataclass(frozen=True)
-class Covered:
-    """How much of a network's work has a time.
-
-    Attributes
-    ----------
-    macs, moved_bytes : float
-        Shares of the network's multiply-accumulates, and of the bytes that its operators read and
-        write; upper bounds if `unsized` is not 0. NaN if there are none.
-    unsized : int
-        Number of skipped operators whose multiply-accumulates or bytes are not known.
-    """
-
-    macs: float
-    moved_bytes: float
-    unsized: int
-
-
-@dataclass(frozen=True)
 class QuantityPrediction(Record):
     """A quantity of a network other than the three phases.
 
@@ -539,18 +521,6 @@ class Prediction:
         return not self.skipped and not self.overheads.missing_costs
 
     @property
-    def covered(self) -> Covered:
-        """Return how much of the network's work the total contains."""
-        shares = {}
-        for name in ("macs", "moved_bytes"):
-            inside = sum(getattr(layer, name) for layer in self.layers)
-            left_out = [getattr(operator, name) for operator in self.skipped]
-            whole = inside + sum(work for work in left_out if not math.isnan(work))
-            shares[name] = inside / whole if whole else math.nan
-        unsized = sum(math.isnan(operator.macs + operator.moved_bytes) for operator in self.skipped)
-        return Covered(**shares, unsized=unsized)
-
-    @property
     def origins(self) -> dict[str, Any]:
         """Where the total's time comes from: ``measured`` and others, shares, and ``..._ms``.
 
@@ -589,8 +559,10 @@ class Prediction:
         ``in_range_ms`` and ``out_of_range_ms`` are times of layers. ``other_ms`` is that of copies,
         the call, overhead between layers and reshapes. ``in_range``,
         ``out_of_range`` and ``other`` are their shares of the total. ``unknown`` is the number of
-        operators and copies that it does not contain. ``macs``, ``moved_bytes`` and ``unsized`` are
-        `covered`.
+        operators and copies that it does not contain. ``macs`` and ``moved_bytes`` are the shares
+        that it contains of the network's multiply-accumulates, and of the bytes that its operators
+        read and write, NaN if there are none; they are upper bounds if ``unsized`` is not 0, the
+        number of skipped operators whose multiply-accumulates or bytes are not known.
         """
         inside_ms = sum(x.execution_ms for x in self.layers if x.in_range and not x.given)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
@@ -603,11 +575,14 @@ class Prediction:
             "out_of_range": outside_ms,
             "other": self.total_ms - inside_ms - outside_ms,
         }
-        return {
-            **self._with_shares(parts_ms),
-            "unknown": len(self.skipped),
-            **dataclasses.asdict(self.covered),
-        }
+        coverage = {**self._with_shares(parts_ms), "unknown": len(self.skipped)}
+        for name in ("macs", "moved_bytes"):
+            inside = sum(getattr(layer, name) for layer in self.layers)
+            left_out = [getattr(operator, name) for operator in self.skipped]
+            whole = inside + sum(work for work in left_out if not math.isnan(work))
+            coverage[name] = inside / whole if whole else math.nan
+        unsized = sum(math.isnan(operator.macs + operator.moved_bytes) for operator in self.skipped)
+        return {**coverage, "unsized": unsized}
 
     def _with_shares(self, parts_ms: Mapping[str, float]) -> dict[str, float]:
         """Return times of parts of the total, and their shares of it."""

@@ -1,10 +1,11 @@
-"""How layers and phases add up to a network's time, by the rules that were published."""
+"""How layers and phases add up to a network's quantities, by the rules that were published."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNode
 from resperf.prediction.result import (
@@ -18,6 +19,7 @@ from resperf.prediction.result import (
     Total,
     known_sum,
 )
+from resperf.quantities import Composition, quantity
 
 RULE_OF_METHOD: Mapping[str, str] = {"resperfnet": "resperfnet", "perfnet": "resperfnet"}
 """Method of a bundle -> the rule published with it, ResPerfNet's equation 2: without per-run
@@ -58,3 +60,41 @@ def add_up(parts: Parts, costs: Overheads, rule: str = THREE_PHASE) -> Total:
 def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
     """Return the layers of the execution phase, in their order."""
     return [node.layer for node in nodes if node.role == "execution" and node.layer is not None]
+
+
+def composable(name: str, layer_quantities: Collection[str]) -> bool:
+    """Return whether a network's quantity follows from the known quantities of its layers."""
+    row = quantity(name)
+    if row.over_layers is Composition.DERIVED:
+        return all(composable(part, layer_quantities) for part in row.parts)
+    return row.over_layers is not Composition.NONE and name in layer_quantities
+
+
+def composed(name: str, of_layers: Mapping[str, Sequence[float]]) -> float:
+    """Compose a network's quantity.
+
+    Parameters
+    ----------
+    name : str
+        A name in the table of quantities.
+    of_layers : mapping of str to sequence of float
+        Quantity -> its value for each layer.
+
+    Raises
+    ------
+    UnsupportedError
+        If the quantity does not follow from those of layers.
+    """
+    row = quantity(name)
+    if row.over_layers is Composition.SUM:
+        return float(sum(of_layers[name]))
+    if row.over_layers is Composition.MAXIMUM:
+        return max(of_layers[name], default=0.0)
+    if row.over_layers is Composition.ENDS:
+        return 0.0  # Costs of a network's inputs and outputs are part of the three phases.
+    if row.over_layers is Composition.DERIVED:
+        return sum(composed(part, of_layers) for part in row.parts)
+    raise UnsupportedError(
+        f"{name} ({row.contains}) of a network does not follow from that of its layers; use a "
+        "predictor trained on networks"
+    )

@@ -12,7 +12,6 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, LoweredNode, work_of
 from resperf.network import Network
 from resperf.prediction.calibrated import extra_weights_ms, network_factor
-from resperf.prediction.composition import composable, composed
 from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import Limits, limits_of
 from resperf.prediction.layers import (
@@ -30,7 +29,7 @@ from resperf.prediction.result import (
     QuantityPrediction,
     Skipped,
 )
-from resperf.prediction.rules import RULE_OF_METHOD
+from resperf.prediction.rules import RULE_OF_METHOD, composable, composed
 from resperf.quantities import PHASES, QUANTITIES, Level
 from resperf.targets import DEFAULT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from textwrap import indent
 from typing import Any
 
 from resperf.report.tables import counted, table
@@ -16,7 +17,10 @@ UNKNOWN = "unknown"
 
 def doctor_text(examination: Examination) -> str:
     """Lay out an examination: devices, frameworks, targets, advice."""
-    parts = ["devices", _devices(examination), "frameworks", _frameworks(examination), "targets"]
+    frameworks = [
+        f"{framework.name}: {_framework(framework)}" for framework in examination.frameworks
+    ]
+    parts = ["devices", _devices(examination), "frameworks", "\n".join(frameworks), "targets"]
     headings = ("target", "can be measured", "why", "what to install")
     rows = [
         [target.target, target.measurable, target.why, target.install]
@@ -25,11 +29,7 @@ def doctor_text(examination: Examination) -> str:
     parts.append(table(headings, rows, text=headings))
     parts += ["what you could improve", "\n".join(examination.advice) or "nothing was found"]
     titled = zip(parts[::2], parts[1::2], strict=True)
-    return "\n\n".join(f"{title}\n{_indented(text)}" for title, text in titled)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    return "\n\n".join(f"{title}\n{indent(text, '  ')}" for title, text in titled)
 
 
 def _devices(examination: Examination) -> str:
@@ -68,12 +68,6 @@ def _gpu(gpu: Gpu) -> str:
         f"({UNKNOWN if used is None else format_bytes(used)} used), MIG {facts['mig']}, ECC "
         f"{facts['ecc']}, persistence mode {facts['persistence']}, other processes "
         f"{UNKNOWN if processes is None else processes}"
-    )
-
-
-def _frameworks(examination: Examination) -> str:
-    return "\n".join(
-        f"{framework.name}: {_framework(framework)}" for framework in examination.frameworks
     )
 
 

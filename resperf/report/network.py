@@ -153,15 +153,16 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     """
     if prediction.complete:
         return []
-    covered = prediction.covered
-    which = "known " if covered.unsized else ""
-    shares = {"multiply-adds": covered.macs, "bytes": covered.moved_bytes}
+    coverage = prediction.coverage
+    unsized = coverage["unsized"]
+    which = "known " if unsized else ""
+    shares = {"multiply-adds": coverage["macs"], "bytes": coverage["moved_bytes"]}
     parts = [
         f"{share_cell(share)} of the network's {which}{what}"
         for what, share in shares.items()
         if not math.isnan(share)
     ]
-    rest = f"; the size of {_operators(covered.unsized)} is not known" if covered.unsized else ""
+    rest = f"; the size of {_operators(unsized)} is not known" if unsized else ""
     work = " and ".join(parts) or "an unknown share of the network's work"
     lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
     if prediction.skipped:

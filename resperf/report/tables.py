@@ -37,11 +37,6 @@ def percent_cell(share: float, *, signed: bool = False) -> str:
     return f"{share:+.1%}" if signed else f"{share:.1%}"
 
 
-def text_width() -> int:
-    """Width of a line: the terminal's, or a fixed number in files and pipes."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
-
-
 def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -61,7 +56,7 @@ def table(
         Headings of columns that hold text, which is aligned to the left and may wrap. The others
         hold numbers, which are aligned to the right.
     width : int
-        Columns of text; `text_width` by default.
+        Columns of text; by default the terminal's, or `WIDTH_IN_FILES` in files and pipes.
 
     Returns
     -------
@@ -81,18 +76,17 @@ def table(
             heading, justify="right" if number else "left", no_wrap=number, overflow="fold"
         )
     for row in rows:
-        laid_out.add_row(*(_shown(row[column]) for column in filled))
+        cells = (row[column].split("\n") for column in filled)
+        laid_out.add_row(*("\n".join(map(printable, lines)) for lines in cells))
+    if not width:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
     drawn = io.StringIO()
     console = Console(
-        file=drawn, width=width or text_width(), color_system=None, force_terminal=False,
+        file=drawn, width=width, color_system=None, force_terminal=False,
         markup=False, highlight=False, emoji=False,
     )  # fmt: skip
     console.print(laid_out)
     return "\n".join(line.rstrip() for line in drawn.getvalue().rstrip("\n").split("\n"))
-
-
-def _shown(cell: str) -> str:
-    return "\n".join(printable(line) for line in cell.split("\n"))
 
 
 def counted(count: int, noun: str) -> str:

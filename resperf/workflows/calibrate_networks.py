@@ -25,7 +25,7 @@ from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
 from resperf.layers import bytes_between_layers, layer_from_key
 from resperf.measurement import Measurement, NetworkRef, Status
-from resperf.network import Network, graph_digest, read_network, weightless
+from resperf.network import graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
 from resperf.prediction import Prediction, predict_network
@@ -263,8 +263,8 @@ def measured_networks(
     reasons: dict[tuple[Path, int], str] = {}
     for path, batch in itertools.product(paths, batches):
         try:
-            network = read_network(path, batch=batch)
-            predicted[path, batch] = timed_network(alone, network, names[path], math.nan)
+            prediction = predict_network(read_network(path, batch=batch), alone, whole=False)
+            predicted[path, batch] = timed_prediction(prediction, names[path], math.nan)
         except (ResperfError, MemoryError) as error:
             reasons[path, batch] = str(error)
     files = dict.fromkeys(path for path, _ in predicted)
@@ -322,18 +322,6 @@ def measured_networks(
 def _notes(names: Mapping[Path, str], reasons: Mapping[tuple[Path, int], str]) -> list[str]:
     """Say which networks were left out, and why."""
     return [f"{names[path]} at batch {batch}: {why}" for (path, batch), why in reasons.items()]
-
-
-def timed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> TimedNetwork:
-    """Say what a network that took so long consists of, its layers as they are alone.
-
-    Raises
-    ------
-    UnsupportedError
-        If it has operators that the bundle does not know.
-    """
-    prediction = predict_network(network, alone, whole=False)
-    return timed_prediction(prediction, name, measured_ms)
 
 
 def timed_prediction(

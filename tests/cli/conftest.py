@@ -106,14 +106,8 @@ def home(monkeypatch, tmp_path) -> Path:
     """Hide the bundles of this user and of the checkout."""
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("resperf.bundle._search._places", _places_without_shipped)
+    monkeypatch.setattr("resperf.bundle._search._SHIPPED", ())
     return tmp_path
-
-
-def _places_without_shipped(extra):
-    from resperf.bundle import user_folder
-
-    return ([extra] if extra is not None else []) + [user_folder()]
 
 
 @pytest.fixture

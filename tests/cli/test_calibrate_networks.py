@@ -137,10 +137,7 @@ def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
 ):
     shipped = home / "shipped" / "some-name"
     shutil.copytree(bundle, shipped)
-    monkeypatch.setattr(
-        "resperf.bundle._search._places",
-        lambda extra: filter(None, [extra, home / "bundles", home / "shipped"]),
-    )
+    monkeypatch.setattr("resperf.bundle._search._SHIPPED", (home / "shipped",))
     words = ["--networks", str(networks), "--batch", "2", "--seconds", "0.5"]
     made = Path(cli.json("calibrate", "some-name", *words)["path"])
     assert made == home / "bundles" / "cpu-onnxruntime-1threads"

@@ -46,7 +46,7 @@ def test_help_lists_every_command_and_loads_none_of_them():
         "heavy = {'numpy', 'onnx', 'onnxruntime', 'rich', 'h5py', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "loaded = [n for n in sys.modules if n.startswith('resperf.cli.')]\n"
-        "light = ['_groups', '_sections', 'main']\n"
+        "light = ['_sections', 'main']\n"
         "assert sorted(loaded) == [f'resperf.cli.{name}' for name in light], loaded\n"
     )
     done = fresh_python("-c", script)

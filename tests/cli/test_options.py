@@ -12,7 +12,6 @@ from resperf.cli._options import (
     NETWORK,
     SHAPE,
     BatchCommand,
-    one_or_several,
     run_options,
     run_settings,
 )
@@ -71,12 +70,6 @@ def test_a_shape_must_have_a_name_and_numbers(word):
     result = CliRunner().invoke(command, ["net.onnx", "--shape", word])
     assert result.exit_code == 2
     assert "input=1,3,640,640" in result.output
-
-
-def test_several_batches_make_a_list():
-    assert one_or_several(()) is None
-    assert one_or_several((8,)) == 8
-    assert one_or_several((1, 8)) == [1, 8]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from resperf.bundle import Bundle
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.network import read_network
 from resperf.prediction import SumOfLayers, predict_network
-from resperf.prediction.composition import composable, composed
+from resperf.prediction.rules import composable, composed
 from resperf.predictors import Examples
 from resperf.quantities import (
     PHASES,
