@@ -222,10 +222,6 @@ class WorkerProcess:
         end(self._process, 1.0)
         self._stderr.close()
 
-    def kill(self) -> None:
-        """Kill the process; `close` must still follow."""
-        self._process.kill()
-
     def _ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
         return self._answer((question, arguments), timeout_s)
@@ -237,10 +233,10 @@ class WorkerProcess:
             self._pipe.send(message)
             while not self._pipe.poll(min(LISTEN_S, max(0.0, deadline - time.monotonic()))):
                 if self._wants_stop():
-                    self.kill()
+                    self._process.kill()
                     raise Interrupted("interrupted")
                 if time.monotonic() >= deadline:
-                    self.kill()
+                    self._process.kill()
                     raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
             what, answer = self._pipe.recv()
         except (EOFError, OSError):

@@ -288,9 +288,7 @@ def _gpus(device: str | None) -> tuple[tuple[Gpu, ...], str]:
 def examine_framework(name: str) -> Framework:
     """Look up a framework's packages, and ask it in a process of its own if there are any."""
     rows = [row for row in targets() if row.framework == name]
-    packages: dict[str, str] = {}
-    for row in rows:
-        packages |= row.installed()
+    packages = {name: version for row in rows for name, version in row.installed().items()}
     module = next(filter(None, map(facts_module, rows)), "")
     if not packages or not module:
         return Framework(name, packages)
