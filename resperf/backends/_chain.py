@@ -1,4 +1,6 @@
-"""Overhead between layers: a chain of different layers against the same layers in isolation.
+"""What layers cost in a network beyond their marginal time: behind each other, and by weights.
+
+The overhead between layers is that of a chain of different layers over the same in isolation.
 
 Copies of one kernel find instructions, threads and input in the caches. In a network, a different
 kernel ran before, and its output is in other cores' caches. The same chain at two batch sizes
@@ -7,11 +9,14 @@ separates the cost per node from the cost per byte passed between layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, median_of
+import numpy as np
+
+from resperf.backends._base import Backend, Built, median_of
+from resperf.copies import FOOTPRINTS_MB, weights_cost
 from resperf.layers import OPERATOR_OF, Conv, Dense, Layer, Pool, bytes_between_layers
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
@@ -22,6 +27,14 @@ CHAIN_BATCHES = (1, 256)
 CHAIN_ROUNDS, CHAIN_SECONDS = 3, 0.02
 CHAIN_BUDGET_MS = 1.0
 """Limit on the time of one run of a layer's copies."""
+
+
+WEIGHTED_LAYERS: tuple[Layer, ...] = (
+    Dense(batch=1, features_in=512, features_out=512),
+    Conv(batch=1, channels_in=512, channels_out=512, height=7, width=7, kernel_height=1,
+         kernel_width=1),
+)  # fmt: skip
+"""Layers of about 1 MB of weights: one bound by reading them, one bound by computing."""
 
 
 def chained(layers: Sequence[Layer]) -> Network:
@@ -93,6 +106,32 @@ def overheads_between_layers(
     return {"overhead_ms_per_layer": overhead_ms_per_layer, "overhead_ms_per_mb": per_mb}
 
 
+def weights_costs(copies_ms: Callable[[Layer, int], float]) -> Mapping[str, float]:
+    """Measure layers in as many copies as fill each footprint.
+
+    Parameters
+    ----------
+    copies_ms : callable
+        Time in ms of one run of a number of copies of a layer, each with different weights.
+
+    Returns
+    -------
+    mapping
+        Cost in ms per MB for each of `FOOTPRINTS_MB`, under the names of `weights_cost`; 0 for the
+        smallest. Single readings are noisy: repeat them and take the median.
+    """
+    costs = np.zeros(len(FOOTPRINTS_MB))
+    for layer in WEIGHTED_LAYERS:
+        megabytes = layer.weight_bytes / 1e6
+        counts = [round(total / megabytes) for total in FOOTPRINTS_MB]
+        per_mb = [copies_ms(layer, count) / (count * megabytes) for count in counts]
+        costs += (np.array(per_mb) - per_mb[0]) / len(WEIGHTED_LAYERS)
+    return {
+        weights_cost(total): max(float(cost), 0.0)
+        for total, cost in zip(FOOTPRINTS_MB, costs, strict=True)
+    }
+
+
 def _excess_ms(
     backend: Backend,
     build: Callable[[Network], Built],
@@ -109,13 +148,13 @@ def _excess_ms(
             for layer in layers
         ]
         return median(
-            median_of(whole.isolated, CHAIN_SECONDS) - sum(_marginal_ms(part) for part in parts)
+            median_of(whole.isolated, CHAIN_SECONDS)
+            - sum(
+                (median_of(part.sampler, CHAIN_SECONDS) - part.offset) / part.divisor
+                for part in parts
+            )
             for _ in range(CHAIN_ROUNDS)
         )
-
-
-def _marginal_ms(phase: Phase) -> float:
-    return (median_of(phase.sampler, CHAIN_SECONDS) - phase.offset) / phase.divisor
 
 
 def mixed_layers(batch: int) -> tuple[Layer, ...]:

@@ -89,11 +89,6 @@ def _always(function: Function) -> Make:
 # Functions of one or two tensors
 
 
-def _gelu(operator: Operator) -> Function:
-    approximate = str(attribute(operator, "approximate", "none"))
-    return partial(F.gelu, approximate=approximate)
-
-
 def _clip(operator: Operator) -> Function:
     low = attribute(operator, "min", None)
     high = attribute(operator, "max", None)
@@ -135,10 +130,6 @@ def _pow(operator: Operator) -> Function:
         return _chosen(torch.pow)
     number = exponent.item()
     return lambda x, *_: torch.pow(x, number)
-
-
-def _mod(operator: Operator) -> Function:
-    return _chosen(torch.fmod if attribute(operator, "fmod", 0) else torch.remainder)
 
 
 def _folded(function: Function) -> Make:
@@ -216,10 +207,6 @@ def _fused_product(operator: Operator) -> Function:
         return z if alpha == 1.0 else z * alpha
 
     return run
-
-
-def _einsum(operator: Operator) -> Function:
-    return partial(torch.einsum, str(attribute(operator, "equation", "")))
 
 
 # Normalisations
@@ -417,7 +404,8 @@ _FUNCTIONS: Mapping[str, Make] = {
         ("Where", ""), ("Sub", ""), ("Mul", ""), ("MatMul", ""), ("Det", ""),
     )},
     "Add": _always(torch.add), "Sum": _folded(torch.add), "Max": _folded(torch.maximum),
-    "Min": _folded(torch.minimum), "Div": _div, "Pow": _pow, "Mod": _mod,
+    "Min": _folded(torch.minimum), "Div": _div, "Pow": _pow,
+    "Mod": lambda o: _chosen(torch.fmod if attribute(o, "fmod", 0) else torch.remainder),
     "Softplus": _always(F.softplus), "Softsign": _always(F.softsign), "Mish": _always(F.mish),
     "HardSwish": _always(F.hardswish), "HardSigmoid": _hard_sigmoid,
     "Elu": lambda o: partial(F.elu, alpha=float(attribute(o, "alpha", 1.0))),
@@ -428,11 +416,13 @@ _FUNCTIONS: Mapping[str, Make] = {
     "ThresholdedRelu": lambda o: partial(
         F.threshold, threshold=float(attribute(o, "alpha", 1.0)), value=0.0
     ),
-    "Gelu": _gelu, "FastGelu": _always(partial(F.gelu, approximate="tanh")),
+    "Gelu": lambda o: partial(F.gelu, approximate=str(attribute(o, "approximate", "none"))),
+    "FastGelu": _always(partial(F.gelu, approximate="tanh")),
     "QuickGelu": _always(F.silu), "Swish": _always(F.silu), "Silu": _always(F.silu),
     "Clip": _clip, "PRelu": _prelu, "Cast": _cast,
     "CastLike": _always(lambda x, like: x.to(like.dtype)),
-    "Gemm": _linear, "FusedMatMul": _fused_product, "Einsum": _einsum,
+    "Gemm": _linear, "FusedMatMul": _fused_product,
+    "Einsum": lambda o: partial(torch.einsum, str(attribute(o, "equation", ""))),
     "InstanceNormalization": _instance_norm, "GroupNormalization": _group_norm,
     "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm,
     "SimplifiedLayerNormalization": _rms_norm, "SkipLayerNormalization": _skip_norm(_layer_norm),

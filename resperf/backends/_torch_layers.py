@@ -17,7 +17,8 @@ from resperf.backends._torch_functions import (
     function_of,
     prepared,
 )
-from resperf.errors import LayerError, UnsupportedError
+from resperf.backends._values import onnx_kernel
+from resperf.errors import UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
 from resperf.layers._operator import CONTRIB
 
@@ -154,10 +155,7 @@ def layer_of_torch(layer: Layer, *, training: bool = False) -> TorchLayer:
     layout = str(layer.fields().get("layout", "nchw"))
     if layout not in ("nchw", "nhwc"):
         raise UnsupportedError(f"{layer.kind}: PyTorch has no layout {layout}, only nchw and nhwc")
-    try:
-        kernel = layer.as_onnx_node()
-    except LayerError as error:
-        raise UnsupportedError(f"PyTorch runs no {layer.kind} like this: {error}") from error
+    kernel = onnx_kernel(layer, "PyTorch")
     if kernel.activation != "none" or (kernel.op == "Conv" and kernel.extra_shapes):
         raise UnsupportedError(
             f"{layer.kind}: PyTorch adds residuals and runs activations as operators of their own; "
@@ -238,11 +236,6 @@ def _copied_move(layer: Layer, function: Function) -> Function:
     return function
 
 
-def _copied(_layer: Layer, function: Function) -> Function:
-    """Copy what is a view otherwise: a transposition is measured where it is copied."""
-    return lambda x: function(x).contiguous()
-
-
 _ADAPTED: Mapping[str, Callable[[Layer, Kernel], Kernel]] = {
     "activation": _activation,
     "attention": _attention,
@@ -252,6 +245,6 @@ _ADAPTED: Mapping[str, Callable[[Layer, Kernel], Kernel]] = {
 """Kinds whose ONNX operator differs in a constant from what PyTorch's modules run."""
 _AFTER: Mapping[str, Callable[[Layer, Function], Function]] = {
     "move": _copied_move,
-    "transpose": _copied,
+    "transpose": lambda _layer, function: lambda x: function(x).contiguous(),
 }
 """Kinds that are copies of what is a view in a network."""

@@ -156,7 +156,9 @@ def _answers(member: Member, pipe: Any) -> None:
     hosts = member.hosts
     built = Built({}, lambda: 0.0)
     while True:
-        question, *arguments = _shared(None if pipe is None else pipe.recv(), hosts)
+        asked: list[Any] = [None if pipe is None else pipe.recv()]
+        distributed.broadcast_object_list(asked, src=0, group=hosts)
+        question, *arguments = asked[0]
         answer: Any = None
         error: Exception | None = None
         if question == "build":
@@ -172,13 +174,6 @@ def _answers(member: Member, pipe: Any) -> None:
             built.close()
         if pipe is not None:
             pipe.send((error, answer))
-
-
-def _shared(question: Any, hosts: Any) -> Any:
-    """Return what process 0 was asked."""
-    box = [question]
-    distributed.broadcast_object_list(box, src=0, group=hosts)
-    return box[0]
 
 
 def _error_of_building(

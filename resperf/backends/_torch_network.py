@@ -172,9 +172,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
                 else self._slot(name)
                 for position, name in enumerate(node.inputs)
             ]
-        except LayerError as error:
-            raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
-        except UnsupportedError as error:
+        except (LayerError, UnsupportedError) as error:
             raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
 
     def _prepared(self, node: Node, operator: Operator) -> list[int]:
@@ -233,12 +231,10 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             self._steps.append(_Step(function, tuple(slots), writes, tuple(frees)))
 
     def _written(self, node: Node) -> Iterator[int]:
-        for index, name in enumerate(node.outputs):
-            yield self._slot(name) if name else self._unused(f"{node.name} output {index}")
-
-    def _unused(self, name: str) -> int:
-        self._variable.add(name)
-        return self._slot(name)
+        for index, given in enumerate(node.outputs):
+            name = given or f"{node.name} output {index}"
+            self._variable.add(name)
+            yield self._slot(name)
 
 
 def _equal_constants(network: Network) -> tuple[dict[str, str], list[Node]]:

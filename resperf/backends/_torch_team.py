@@ -10,7 +10,6 @@ socket of the measuring process and passes each question on to all others
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends._base import Built, Phase
-from resperf.backends.processes import python_path
+from resperf.backends.processes import RUN, end, started
 
 START_S = 120.0
 """How long the processes may take to import PyTorch and to meet."""
@@ -42,21 +41,11 @@ def _torchrun(
     processes: int, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
 ) -> subprocess.Popen[bytes]:
     """Start the processes; the first one connects to the address."""
-    run = ["-m", "resperf.backends.processes"]
     # Else torchrun leaves a folder behind wherever it is killed.
     words = ["--standalone", f"--nproc-per-node={processes}", "--nnodes=1", f"--log-dir={logs}"]
-    member = [*run, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
-    return subprocess.Popen(
-        [sys.executable, *run, "resperf.backends._torch_team", *words, *member],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        env={
-            **os.environ,
-            "PYTHONPATH": python_path(),
-            "OMP_NUM_THREADS": str(settings["threads"]),
-        },
-    )
+    member = ["-m", RUN, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
+    threads = {"OMP_NUM_THREADS": str(settings["threads"])}
+    return started("resperf.backends._torch_team", *words, *member, stderr=stderr, env=threads)
 
 
 class RunningTeam:
@@ -136,11 +125,7 @@ class RunningTeam:
 
     def _end(self, otherwise: str) -> TeamError:
         """End what is left; return what torchrun said, or else what is given."""
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process, END_S)
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         self._open.close()

@@ -21,9 +21,10 @@ from resperf.backends._values import (
     inputs_of_kernel,
     kernel_values,
     made_up,
+    onnx_kernel,
     weights_of_kernel,
 )
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Kernel, Layer
 from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
@@ -71,10 +72,7 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
     UnsupportedError
         If TensorRT's parser has no such operator, or int8 is asked of a layer that has none.
     """
-    try:
-        kernel = layer.as_onnx_node()
-    except LayerError as error:
-        raise UnsupportedError(f"TensorRT runs no {layer.kind} like this: {error}") from error
+    kernel = onnx_kernel(layer, "TensorRT")
     if kernel.domain and kernel.op not in _STANDARD:
         raise UnsupportedError(
             f"TensorRT's parser has no {kernel.domain}.{kernel.op}, which is ONNX Runtime's own"

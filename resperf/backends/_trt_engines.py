@@ -159,7 +159,9 @@ class Builder:
         log = self._log
         log.errors.clear()
         try:
-            network = self._builder.create_network(_typed_strongly())
+            # Tensors keep the model's types, which is TensorRT 11's only way.
+            flags = 1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+            network = self._builder.create_network(flags)
             parser = tensorrt.OnnxParser(network, log)
             if not parser.parse(model):
                 raise UnsupportedError(f"TensorRT cannot read {name}: {_parse_errors(parser)}")
@@ -188,11 +190,6 @@ class Builder:
         config.max_aux_streams = 0
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         return config
-
-
-def _typed_strongly() -> int:
-    """Return the flag for tensors that keep the model's types, which is TensorRT 11's only way."""
-    return 1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
 
 
 def _use_linear_formats(network: Any) -> None:
@@ -235,11 +232,6 @@ class Engine:
         inspector = self._engine.create_engine_inspector()
         text = inspector.get_engine_information(tensorrt.LayerInformationFormat.JSON)
         return tuple(map(EngineLayer.from_json, json.loads(text)["Layers"]))
-
-    @property
-    def has_relayouts(self) -> bool:
-        """Whether TensorRT added layers that change formats."""
-        return any(layer.is_relayout for layer in self.layers)
 
     def check_copies(self, copies: int) -> None:
         """Check that every copy has kernels of its own.

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import UnsupportedError
-from resperf.layers import Kernel, spread_indices
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Kernel, Layer, spread_indices
 
 Array = npt.NDArray[Any]
 Typed = tuple[tuple[int, ...], str]
@@ -23,6 +23,20 @@ _HUGE_BYTES = 1 << 22
 """From here on numpy asks for huge pages."""
 # All pages at once: one fault for each would take longer than filling them.
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+
+
+def onnx_kernel(layer: Layer, framework: str) -> Kernel:
+    """Return the ONNX operator of a layer, or refuse it in the name of a framework.
+
+    Raises
+    ------
+    UnsupportedError
+        If no operator of ONNX does it.
+    """
+    try:
+        return layer.as_onnx_node()
+    except LayerError as error:
+        raise UnsupportedError(f"{framework} runs no {layer.kind} like this: {error}") from error
 
 
 def weights_of_kernel(kernel: Kernel) -> list[Typed]:

@@ -28,7 +28,7 @@ from typing import Any
 import onnxruntime
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
-from resperf.backends._chain import overheads_between_layers
+from resperf.backends._chain import overheads_between_layers, weights_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
@@ -37,7 +37,6 @@ from resperf.backends._ort_runs import (
     as_resperf_error,
     filled_input,
 )
-from resperf.backends._weights import weights_costs
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer

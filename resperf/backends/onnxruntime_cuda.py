@@ -116,7 +116,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
                 model, options, providers=[(CUDA, own)], enable_fallback=0
             )
         except Exception as error:
-            if _did_not_start(error):
+            if any(word in str(error) for word in ("CUDA failure 100", "driver")):
                 raise ResperfError(_not_started(first_line(error).rpartition(") ")[2])) from error
             raise
         if CUDA not in session.get_providers():
@@ -143,10 +143,6 @@ def _check_installed() -> None:
             f"ONNX Runtime {version} does not say which provider runs which node; install "
             "onnxruntime-gpu 1.24 or later"
         )
-
-
-def _did_not_start(error: Exception) -> bool:
-    return any(word in str(error) for word in ("CUDA failure 100", "driver"))
 
 
 def _not_started(why: str) -> str:

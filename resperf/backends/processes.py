@@ -10,8 +10,12 @@ import contextlib
 import importlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+RUN = "resperf.backends.processes"
 
 
 def die_with_parent() -> None:
@@ -23,10 +27,29 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def python_path() -> str:
-    """Return PYTHONPATH with the folder of this package first."""
+def started(module: str, *words: str, stderr: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """Start the `main` of a module, which writes to stderr alone, in a process of its own.
+
+    `options` are those of `subprocess.Popen`; ``env`` is added to this process's environment.
+    """
     root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-m", RUN, module, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        **{**options, "env": {**os.environ, "PYTHONPATH": path, **options.get("env", {})}},
+    )
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait for the end of a process, and kill it if it takes longer."""
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -123,17 +123,15 @@ class TensorFlowBackend(Backend):
             threads=self.threads,
             precision=self._precision or ("fp32" if self._device.is_gpu else ""),
             layout=LAYOUT if self._device.is_gpu else "",
-            compiled=self._device.compiled if self._is_named else "",
+            # Not where it is as ever, on CPUs.
+            compiled=self._device.compiled
+            if self._device.is_gpu or self._device.compiled == XLA
+            else "",
             options={
                 "inter_op_threads": "1",
                 "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             },
         ).with_optimizer(self._optimizer)
-
-    @property
-    def _is_named(self) -> bool:
-        """Whether the setting says how functions are compiled: not where it is as ever, on CPUs."""
-        return self._device.is_gpu or self._device.compiled == XLA
 
     @cached_property
     def _call_costs_ms(self) -> dict[str, float]:

@@ -14,7 +14,6 @@ from resperf.network import Node
 
 def multi_head_attention(builder: Builder, node: Node) -> Any:
     """Build ONNX Runtime's attention of projected (batch, tokens, heads x size) tensors."""
-    _refuse_more(node)
     heads = int(node.attributes["num_heads"])
     query, key, value = (_in_heads(builder.value(node, position), heads) for position in range(3))
     return _joined(builder, node, _mixed(node, query, key, value))
@@ -24,7 +23,6 @@ def attention(builder: Builder, node: Node) -> Any:
     """Build an attention operator: ONNX's of three tensors, or ONNX Runtime's with projection."""
     if node.domain:
         return _projected(builder, node)
-    _refuse_more(node)
     query, key, value = (builder.value(node, position) for position in range(3))
     if len(query.shape) == 3:
         by_query = int(node.attributes["q_num_heads"])
@@ -42,7 +40,6 @@ def attention(builder: Builder, node: Node) -> Any:
 
 def _projected(builder: Builder, node: Node) -> Any:
     """Project tokens to queries, keys and values with one product, then attend."""
-    _refuse_more(node)
     heads = int(node.attributes["num_heads"])
     x = builder.value(node, 0)
     joined = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), builder.value(node, 1))
@@ -56,11 +53,6 @@ def _projected(builder: Builder, node: Node) -> Any:
     return _joined(builder, node, _mixed(node, query, key, value))
 
 
-def _refuse_more(node: Node) -> None:
-    if any(has_input(node, position) for position in range(3, len(node.inputs))):
-        raise refusal(node, "masks and past tokens")
-
-
 def _in_heads(tokens: Any, heads: int) -> Any:
     batch, count, size = tokens.shape
     return tf.transpose(tf.reshape(tokens, (batch, count, heads, size // heads)), (0, 2, 1, 3))
@@ -72,6 +64,8 @@ def _joined(builder: Builder, node: Node, mixed: Any) -> Any:
 
 def _mixed(node: Node, query: Any, key: Any, value: Any) -> Any:
     """Return the values mixed by the softmax of the scaled products of queries and keys."""
+    if any(has_input(node, position) for position in range(3, len(node.inputs))):
+        raise refusal(node, "masks and past tokens")
     scale = float(node.attributes.get("scale", 0.0)) or 1 / math.sqrt(query.shape[-1])
     scores = tf.matmul(query * tf.cast(scale, query.dtype), key, transpose_b=True)
     if node.attributes.get("unidirectional", 0) or node.attributes.get("is_causal", 0):

@@ -55,6 +55,8 @@ class Builder:
         Which tensors of rank 4 are stored in NHWC.
     products : set of str
         Nodes that multiply by a held matrix (features_in, features_out).
+    folded : set of str
+        Each BatchNormalization that is folded into its convolution's weights.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Builder:
         self.products: set[str] = set()
         self._constants: dict[tuple[str, int], int] = {}
         self._indices: dict[tuple[Any, ...], int] = {}
-        self._folded: set[str] = set()
+        self.folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
         graph = Rewriting(network)
         for node in network.nodes:
@@ -277,10 +279,6 @@ class Builder:
             return self.held[self._constants[node.name, 2]]
         return self.optional(node, 2)
 
-    def is_folded(self, node: Node) -> bool:
-        """Whether a BatchNormalization is folded into its convolution's weights."""
-        return node.name in self._folded
-
     def running_statistics(self, norm: Node) -> tuple[Any, Any]:
         """Return the variables of a BatchNormalization in training: mean and variance."""
         return self._statistics[norm.name]
@@ -328,7 +326,7 @@ class Builder:
         folded = kernel_in_layout(node, folded)
         self._hold(node, 1, folded, norm.name)
         self._hold(node, 2, (bias * scale + shift).astype(kernel.dtype), norm.name)
-        self._folded.add(norm.name)
+        self.folded.add(norm.name)
         return True
 
     def _weights_of_product(self, node: Node) -> list[Array]:

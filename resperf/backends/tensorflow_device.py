@@ -49,12 +49,6 @@ class Device:
         """Return a traceable function of this device."""
         return tf.function(body, autograph=False, jit_compile=self.compiled == XLA or None)
 
-    def synchronise(self) -> None:
-        """Wait until the device has done all that it was given."""
-        if self.is_gpu:
-            with self.here():
-                tf.raw_ops.SyncDevice()
-
     def finished(self, work: Callable[[], _T]) -> Callable[[], _T]:
         """Return the same work, which ends when the device has done it."""
         if not self.is_gpu:
@@ -62,7 +56,8 @@ class Device:
 
         def run() -> _T:
             result = work()
-            self.synchronise()
+            with self.here():
+                tf.raw_ops.SyncDevice()
             return result
 
         return run

@@ -15,12 +15,13 @@ from resperf.backends._values import (
     inputs_of_kernel,
     kernel_values,
     made_up,
+    onnx_kernel,
     weights_of_kernel,
 )
 from resperf.backends.tensorflow_activations import ACTIVATION_FUNCTIONS
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_operators import build
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Kernel, Layer, Pool
 from resperf.lowering.tensorflow import LAYOUT, NO_OPERATOR
 from resperf.network import Network, Node, Tensor
@@ -83,11 +84,8 @@ def operator_of(layer: Layer) -> Operator:
     if layer.kind in NO_OPERATOR:
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {NO_OPERATOR[layer.kind]}")
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
-    try:
-        kernel = plain.as_onnx_node()
-        kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
-    except LayerError as error:
-        raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error
+    kernel = onnx_kernel(plain, "TensorFlow")
+    kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     if not isinstance(layer, Conv):
         return _of_kernel(kernel)
     # ONNX adds a residual to a bias only; TensorFlow to anything.

@@ -12,7 +12,7 @@ from resperf.network import Node
 
 def batch_norm(builder: Builder, node: Node) -> Any:
     """Build a BatchNormalization: nothing where a convolution contains it."""
-    if builder.is_folded(node):
+    if node.name in builder.folded:
         return builder.value(node, 0)
     if builder.training:
         return _trained_batch_norm(builder, node)

@@ -154,10 +154,6 @@ def _clip(builder: Builder, node: Node) -> Any:
     return tf.clip_by_value(x, *(tf.cast(limit, x.dtype) for limit in limits))
 
 
-def _unary(function: Callable[[Any], Any]) -> Build:
-    return lambda builder, node: function(builder.value(node, 0))
-
-
 def _binary(function: Callable[[Any, Any], Any]) -> Build:
     def make(builder: Builder, node: Node) -> Any:
         values = [builder.value(node, position) for position in range(len(node.inputs))]
@@ -186,10 +182,6 @@ def _mod(builder: Builder, node: Node) -> Any:
 def _divided(x: Any, y: Any) -> Any:
     """Divide; integers are rounded towards zero."""
     return tf.raw_ops.TruncateDiv(x=x, y=y) if x.dtype.is_integer else x / y
-
-
-def _power(x: Any, y: Any) -> Any:
-    return tf.pow(x, tf.cast(y, x.dtype))
 
 
 def _prelu(x: Any, slope: Any) -> Any:
@@ -418,14 +410,6 @@ def _scatter(builder: Builder, node: Node) -> Any:
     return _SCATTERS[how](x, indices, builder.value(node, 2))
 
 
-def _tile(builder: Builder, node: Node) -> Any:
-    return tf.tile(builder.value(node, 0), builder.constant(node, 1))
-
-
-def _expand(builder: Builder, node: Node) -> Any:
-    return tf.broadcast_to(builder.value(node, 0), builder.output_shape(node))
-
-
 def _einsum(builder: Builder, node: Node) -> Any:
     equation = str(attribute(node, "equation", ""))
     values = [builder.value(node, position) for position in range(len(node.inputs))]
@@ -525,7 +509,7 @@ _OPERATORS: Mapping[str, Build] = {
     "ThresholdedRelu": _with_constants(thresholded_relu, alpha=1.0),
     "Clip": _clip,
     **{
-        op: _unary(function)
+        op: _with_constants(function)
         for op, function in {
             "Abs": tf.abs, "Ceil": tf.math.ceil, "Cos": tf.cos, "Erf": tf.math.erf, "Exp": tf.exp,
             "Floor": tf.floor, "IsNaN": tf.math.is_nan, "Log": tf.math.log, "Neg": tf.negative,
@@ -537,7 +521,8 @@ _OPERATORS: Mapping[str, Build] = {
         op: _binary(function)
         for op, function in {
             "Add": tf.add, "Sum": tf.add, "Sub": tf.subtract, "Mul": tf.multiply,
-            "Div": _divided, "Pow": _power, "Max": tf.maximum, "Min": tf.minimum,
+            "Div": _divided, "Max": tf.maximum, "Min": tf.minimum,
+            "Pow": lambda x, y: tf.pow(x, tf.cast(y, x.dtype)),
             "And": tf.logical_and, "Or": tf.logical_or, "Xor": tf.math.logical_xor,
             "Equal": tf.equal, "Greater": tf.greater, "GreaterOrEqual": tf.greater_equal,
             "Less": tf.less, "LessOrEqual": tf.less_equal, "PRelu": _prelu,
@@ -579,8 +564,10 @@ _OPERATORS: Mapping[str, Build] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     **dict.fromkeys(("ScatterND", "ScatterElements"), _scatter),
-    "Tile": _tile,
-    "Expand": _expand,
+    "Tile": lambda builder, node: tf.tile(builder.value(node, 0), builder.constant(node, 1)),
+    "Expand": lambda builder, node: tf.broadcast_to(
+        builder.value(node, 0), builder.output_shape(node)
+    ),
     "Einsum": _einsum,
     "TopK": _top_k,
     "CumSum": _cumulate,

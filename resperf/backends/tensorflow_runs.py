@@ -16,7 +16,7 @@ from resperf.backends._base import Built, Phase, copies_for, median_ms
 from resperf.backends._values import Array, made_up
 from resperf.backends.tensorflow_device import XLA, Device
 from resperf.backends.tensorflow_kernels import Operator
-from resperf.errors import UnsupportedError
+from resperf.errors import UnsupportedError, first_line
 from resperf.timing import Sampler, WallClock
 
 MAX_COPIES_PER_RUN = 16
@@ -246,5 +246,4 @@ def refused(error: Exception) -> Exception:
     """Convert TensorFlow's error into one of resperf's."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return MemoryError(str(error).splitlines()[0])
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    return UnsupportedError(f"TensorFlow refuses: {words[0][:200]}")
+    return UnsupportedError(f"TensorFlow refuses: {first_line(error)[:200]}")

@@ -217,6 +217,6 @@ class TensorRTBackend(Backend):
 
 def _relayouts_ms(engine: Engine) -> float:
     """Return the time of an engine's re-layouts in one run."""
-    if not engine.has_relayouts:
+    if not any(layer.is_relayout for layer in engine.layers):
         return 0.0
     return median(engine.profiled_ms()[1] for _ in range(_PROFILED_RUNS))

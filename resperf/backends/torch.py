@@ -30,7 +30,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 import torch
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_of, usable_threads
-from resperf.backends._chain import overheads_between_layers
+from resperf.backends._chain import overheads_between_layers, weights_costs
 from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
 from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
@@ -38,7 +38,6 @@ from resperf.backends._torch_network import TorchNetwork, host_inputs, size_byte
 from resperf.backends._torch_team import RunningTeam
 from resperf.backends._torch_training import OPTIMIZERS, TorchStep
 from resperf.backends._training import check_optimizer
-from resperf.backends._weights import weights_costs
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Layer

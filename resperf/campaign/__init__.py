@@ -5,8 +5,7 @@ from __future__ import annotations
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.plan import Plan
-from resperf.campaign.result import CampaignResult
-from resperf.campaign.runner import run_campaign
+from resperf.campaign.runner import CampaignResult, run_campaign
 from resperf.campaign.spec import Campaign
 
 __all__ = [

@@ -176,7 +176,10 @@ class Journal:
                 f"cannot write {path}: {error.strerror}; choose another place with -o"
             ) from error
         try:
-            self._lock()
+            if not lock(self._file):
+                raise OutputError(
+                    f"another campaign is writing {path}; wait for it or choose another output"
+                )
             self._size = _cut_tail(self._file)
             new = self._size == 0
             # What the last line before said of where is not looked up: the next row says it again.
@@ -216,12 +219,6 @@ class Journal:
         """Close the file and remove it: all its rows are in the dataset."""
         self._path.unlink(missing_ok=True)
         os.close(self._file)
-
-    def _lock(self) -> None:
-        if not lock(self._file):
-            raise OutputError(
-                f"another campaign is writing {self._path}; wait for it or choose another output"
-            )
 
     def _append(self, values: Mapping[str, Any]) -> None:
         line = json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -125,17 +125,13 @@ def plan_networks(
                 one,
                 options=options,
                 setting=replace(setting, batch=one.setting.batch, shapes=one.setting.shapes),
-                least_bytes=one.least_bytes / _shrinks(setting),
+                # Values are at most so many times smaller than in the file.
+                least_bytes=one.least_bytes / (1 if setting.precision in PLAIN_PRECISIONS else 4),
             )
             for one in described
         )
     }
     return NetworkPlan(tuple(runs.values()), graphs, tuple(notes))
-
-
-def _shrinks(setting: Setting) -> int:
-    """Return how many times smaller than in its file a network's values are at most."""
-    return 1 if setting.precision in PLAIN_PRECISIONS else 4
 
 
 def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:

@@ -320,8 +320,25 @@ class Stream:
         return [v for key, v in layers.items() if key not in skipped and not self.is_excluded(v)]
 
     def items(self, layers: Sequence[Layer]) -> tuple[Planned, ...]:
-        """Return the measurements of layers, with their repeats later."""
-        return tuple(_with_repeats(layers, self.campaign))
+        """Return the measurements of layers, each repeat well after the previous measurement.
+
+        Which are repeated depends on the layer's key alone: a longer plan repeats the same ones.
+        """
+        # Imported late: only the process that plans needs numpy.
+        from resperf.splits import split_of_keys
+
+        placed: list[tuple[float, Planned]] = []
+        is_test = split_of_keys([layer.key for layer in layers]).test
+        for position, layer in enumerate(layers):
+            placed.append((position, Planned(layer)))
+            source = random.Random(f"repeat {self.campaign.seed} {layer.key}")
+            repeats = int(source.random() < self.campaign.repeat_share)
+            tested = self.campaign.test_repeats * bool(is_test[position])
+            later = float(position)
+            for repeat in range(1, 1 + max(repeats, tested)):
+                later += 50.5 + int(source.random() * 500)
+                placed.append((later, Planned(layer, repeat=repeat)))
+        return tuple(item for _, item in sorted(placed, key=lambda pair: pair[0]))
 
     def notes(self, wanted: int) -> list[str]:
         """Say which of the wanted layers were skipped or do not exist."""
@@ -352,24 +369,3 @@ def _unsupported_kinds(campaign: Campaign, lowerer: Lowerer) -> tuple[frozenset[
     if skip == set(campaign.kinds):
         raise CampaignError(f"this framework can run no kind of the campaign: {'; '.join(notes)}")
     return frozenset(skip), notes
-
-
-def _with_repeats(layers: Sequence[Layer], campaign: Campaign) -> list[Planned]:
-    """Choose the layers to repeat, and schedule each repeat well after the previous measurement.
-
-    The choice depends on the layer's key alone, so that a longer plan repeats the same ones.
-    """
-    # Imported late: only the process that plans needs numpy.
-    from resperf.splits import split_of_keys
-
-    placed: list[tuple[float, Planned]] = []
-    is_test = split_of_keys([layer.key for layer in layers]).test
-    for position, layer in enumerate(layers):
-        placed.append((position, Planned(layer)))
-        source = random.Random(f"repeat {campaign.seed} {layer.key}")
-        repeats = int(source.random() < campaign.repeat_share)
-        later = float(position)
-        for repeat in range(1, 1 + max(repeats, campaign.test_repeats * bool(is_test[position]))):
-            later += 50.5 + int(source.random() * 500)
-            placed.append((later, Planned(layer, repeat=repeat)))
-    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]

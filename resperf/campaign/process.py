@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends.monitors import Reading
-from resperf.backends.processes import python_path
+from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
 from resperf.errors import (
     CampaignError,
@@ -132,15 +130,9 @@ class WorkerProcess:
         self._pipe, its_end = Pipe()
         with its_end:
             number = its_end.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "resperf.backends.processes", WORKER, str(number)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                pass_fds=[number],
-                env={**os.environ, "PYTHONPATH": python_path()},
-                # Ctrl-C reaches the parent only, which then decides.
-                start_new_session=True,
+            # In a session of its own, Ctrl-C reaches the parent only, which then decides.
+            self._process = started(
+                WORKER, str(number), stderr=self._stderr, pass_fds=[number], start_new_session=True
             )
         try:
             self.setting, self.platform = self._answer(self._settings, START_TIMEOUT_S)
@@ -227,16 +219,8 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process; kill it if it is busy."""
         self._pipe.close()
-        try:
-            self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process, 1.0)
         self._stderr.close()
-
-    def kill(self) -> None:
-        """Kill the process; `close` must still follow."""
-        self._process.kill()
 
     def _ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
@@ -249,10 +233,10 @@ class WorkerProcess:
             self._pipe.send(message)
             while not self._pipe.poll(min(LISTEN_S, max(0.0, deadline - time.monotonic()))):
                 if self._wants_stop():
-                    self.kill()
+                    self._process.kill()
                     raise Interrupted("interrupted")
                 if time.monotonic() >= deadline:
-                    self.kill()
+                    self._process.kill()
                     raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
             what, answer = self._pipe.recv()
         except (EOFError, OSError):
@@ -269,19 +253,15 @@ class WorkerProcess:
     def _death(self) -> WorkerDied:
         """Return how the process died."""
         code = self._process.wait()
-        last_line = self._last_stderr_line()
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - 2000))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        last_line = lines[-1].strip()[:300] if lines else ""
         if code == -signal.SIGKILL:
             # Only the kernel, out of memory, kills without a message.
             return WorkerDied(Status.OUT_OF_MEMORY, "killed by the system, probably out of memory")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return WorkerDied(_status_of(last_line), f"{cause}: {last_line}" if last_line else cause)
-
-    def _last_stderr_line(self) -> str:
-        """Return the last line that the process wrote to stderr, shortened."""
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - 2000))
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip()[:300] if lines else ""
 
 
 def _status_of(message: str) -> Status:

@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -25,7 +25,6 @@ from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
-from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, DeviceLostError
 from resperf.heartbeat import Steps
@@ -40,6 +39,55 @@ COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
 HOPELESS = 25
 """Subjects in a row that may end the measuring process before the campaign gives up."""
+
+
+@dataclass(frozen=True)
+class CampaignResult:
+    """How a campaign's start ended.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset.
+    reason : str
+        ``"complete"``, ``"hours"`` (time was up) or ``"interrupted"``.
+    rows : int
+        Rows in the dataset.
+    networks : int
+        Those of them that are of whole networks.
+    statuses : mapping of str to int
+        Rows per status.
+    measured : int
+        Measurements that this start took, those taken again included.
+    again : int
+        Those taken again because they were noisy.
+    noisy : int
+        Rows of the dataset that still are.
+    elapsed_s : float
+        Wall time of the measuring, plan excluded.
+    overhead_s : float
+        Median over layers of the wall time outside warm-up and samples, journal included.
+    notes : tuple of str
+        What the plan left out, and why.
+    choosing_s : float
+        Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
+    failure : str
+        First line of the most frequent message of failed rows; empty if none failed.
+    """
+
+    path: Path
+    reason: str
+    rows: int
+    statuses: Mapping[str, int]
+    measured: int
+    again: int
+    noisy: int
+    elapsed_s: float
+    overhead_s: float
+    notes: tuple[str, ...] = ()
+    choosing_s: float = 0.0
+    networks: int = 0
+    failure: str = ""
 
 
 def run_campaign(
@@ -183,10 +231,9 @@ class _Run:
         show: bool,
     ) -> None:
         self._campaign = campaign
-        self._target = bench.target
         self._rules = campaign.run
         self._bench = bench
-        self._recycle = campaign.run.recycle_layers or self._target.recycle_layers
+        self._recycle = campaign.run.recycle_layers or bench.target.recycle_layers
         self._plan = planned
         self._monitor = planned.monitor
         self._notes = planned.notes
@@ -294,7 +341,9 @@ class _Run:
                 stack.callback(self._steps.close)
             try:
                 while (item := self._next()) is not None:
-                    self._start_limit()
+                    # The hours count from the first measurement on: planning may take long.
+                    if self._hours is not None and math.isinf(self._deadline):
+                        self._deadline = time.monotonic() + self._hours * 3600
                     if reason := self._end_reason():
                         return reason
                     self._measure(*item)
@@ -307,11 +356,6 @@ class _Run:
         if self._batches is None or self._chose_all:
             return "complete"
         return self._end_reason() or "complete"
-
-    def _start_limit(self) -> None:
-        """Count the hours from the first measurement on: planning may take long."""
-        if self._hours is not None and math.isinf(self._deadline):
-            self._deadline = time.monotonic() + self._hours * 3600
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""

@@ -110,11 +110,10 @@ class Store:
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
         self._records = Records(readings=self.readings, costs=self._costs)
-        names = set(monitor.usual_costs) & set(self._costs)
-        self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in names}
+        known_ms = {**(usual_ms or {}), **{name: median(ms) for name, ms in self._costs.items()}}
+        usual = [name for name in monitor.usual_costs if name in known_ms]
+        self.usual = {name: (known_ms[name], KNOWN_READINGS) for name in usual}
         self._graphs = written.graphs
-        for name in (set(monitor.usual_costs) & set(usual_ms or {})) - names:
-            self.usual[name] = (usual_ms or {})[name], KNOWN_READINGS
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
         (reference_ms,) = compacted.costs.get(REFERENCE_COST, [math.nan])
@@ -195,7 +194,9 @@ class Store:
             versions=self._header.versions,
             created=self._header.created,
             machine_costs=costs,
-            quantities=PHASES if any(_is_layer(row) for row in rows) else (),
+            quantities=PHASES
+            if any(not isinstance(row.subject, NetworkRef) for row in rows)
+            else (),
         )
         write_dataset(self.output, Dataset(info, tuple(rows), {**there.graphs, **self._graphs}))
 
@@ -205,10 +206,6 @@ class Store:
             self._journal.remove()
         else:
             self._journal.close()
-
-
-def _is_layer(row: Measurement) -> bool:
-    return not isinstance(row.subject, NetworkRef)
 
 
 def _without_samples(row: Measurement) -> Measurement:

@@ -153,12 +153,9 @@ def main(descriptor: str) -> None:
     with Connection(int(descriptor)) as pipe, contextlib.suppress(EOFError):
         try:
             worker = start(pipe.recv())
-        except DeviceLostError as error:
-            pipe.send(("lost", str(error)))
-            return
         except ResperfError as error:
-            what = "missing" if isinstance(error, MissingExtraError) else "error"
-            pipe.send((what, str(error)))
+            causes = {DeviceLostError: "lost", MissingExtraError: "missing"}
+            pipe.send((causes.get(type(error), "error"), str(error)))
             return
         pipe.send(("answer", (worker.backend.setting(), worker.backend.platform())))
         # What was loaded so far stays: the collector need not look through it during a sample.

@@ -6,7 +6,6 @@ from resperf.errors import require
 
 require("h5py", "bench")  # one line that says what to install, instead of a traceback
 
-from resperf.dataset.append import append_networks, refuse_to_append  # noqa: E402
 from resperf.dataset.check import check_dataset  # noqa: E402
 from resperf.dataset.descriptions import (  # noqa: E402
     ListedOperator,
@@ -39,7 +38,11 @@ from resperf.dataset.importing import (  # noqa: E402
     read_mapping,
     shipped_mapping,
 )
-from resperf.dataset.merge import merge_datasets  # noqa: E402
+from resperf.dataset.merge import (  # noqa: E402
+    append_networks,
+    merge_datasets,
+    refuse_to_append,
+)
 from resperf.dataset.noise import floor_of_medians, noise_floor, noise_warning  # noqa: E402
 from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
 from resperf.dataset.schema import NETWORKS  # noqa: E402

@@ -120,8 +120,9 @@ def to_columns(
         }
         values[column_name(quantity(name), "samples")] = _padded(name, rows, measurements)
     return {
-        name: _as_array(values[name] if name in values else _plain(name, measurements), column)
+        name: as_text(cells) if column.dtype == TEXT else np.asarray(cells, dtype=column.dtype)
         for name, column in columns.items()
+        for cells in [values[name] if name in values else _plain(name, measurements)]
     }
 
 
@@ -153,12 +154,6 @@ def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measureme
             )
         block[index, :count] = row.values
     return block
-
-
-def _as_array(values: Iterable[Any], column: Column) -> Array:
-    if column.dtype != TEXT:
-        return np.asarray(values, dtype=column.dtype)
-    return as_text(values)
 
 
 def as_text(values: Iterable[Any]) -> Array:

@@ -403,12 +403,7 @@ def read_networks(path: Path) -> Dataset:
 
 
 def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
-    files = (files_in(file, GRAPHS), files_in(file, DESCRIPTIONS))
-    return Dataset(info_of(file), _measurements(path, file, names), *files)
-
-
-def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Measurement, ...]:
-    """Read groups of rows, in the order in which they were started."""
+    """Read groups of rows, in the order in which they were started, and all files."""
     measurements: list[Measurement] = []
     references = references_of(file)
     for name in names:
@@ -424,7 +419,8 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
             raise DatasetError(
                 f"{path}: {error}; see all problems with: resperf dataset check {path}"
             ) from error
-    return tuple(sorted(measurements, key=start_order))
+    rows = tuple(sorted(measurements, key=start_order))
+    return Dataset(info_of(file), rows, files_in(file, GRAPHS), files_in(file, DESCRIPTIONS))
 
 
 def files_in(file: h5py.File, group: str) -> dict[str, bytes]:

@@ -136,7 +136,6 @@ def check_backend(
     target: Target,
     *,
     kinds: Collection[str] = tuple(KINDS),
-    network: Path | None = None,
     tell: Callable[[Finding], None] | None = None,
 ) -> Conformance:
     """Check a backend against all `RULES`.
@@ -148,8 +147,6 @@ def check_backend(
         Its row of the table.
     kinds : collection of str
         Kinds of layers to check.
-    network : Path, optional
-        ONNX file of the rules about networks; LeNet by default.
     tell : callable, optional
         Told every finding at once, which matters if the framework ends the process.
 
@@ -159,16 +156,14 @@ def check_backend(
         No error of the backend is raised: it is a finding.
     """
     findings: list[Finding] = []
-    for finding in _findings(backend, target, kinds, network or shipped_networks(["lenet5"])[0]):
+    for finding in _findings(backend, target, kinds):
         findings.append(finding)
         if tell is not None:
             tell(finding)
     return Conformance(target.name, backend.setting(), backend.platform(), tuple(findings))
 
 
-def _findings(
-    backend: Backend, target: Target, kinds: Collection[str], network: Path
-) -> Iterator[Finding]:
+def _findings(backend: Backend, target: Target, kinds: Collection[str]) -> Iterator[Finding]:
     yield from _guarded("description", target.name, _described(backend, target))
     yield from _guarded("costs", target.name, _costs(backend, target))
     built: list[str] = []
@@ -178,6 +173,7 @@ def _findings(
             yield finding
     if built:
         yield from _guarded("memory", target.name, _memory(backend))
+    (network,) = shipped_networks(["lenet5"])
     yield from _guarded("network", network.stem, _whole(backend, network))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,9 +129,7 @@ def _setting_and_platform(examples: Examples) -> tuple[Setting, Platform]:
 def _with_value(examples: Examples, value: float) -> Examples:
     values = examples.values.copy()
     values[0] = value
-    return Examples(
-        examples.subjects, examples.quantity, values, examples.settings, examples.platforms
-    )
+    return replace(examples, values=values)
 
 
 def _ranks(values: Array) -> Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.training.compare import compare
-from resperf.training.comparison import Compared, Comparison, ComparisonSettings
+from resperf.training.compare import Compared, Comparison, ComparisonSettings, compare
 from resperf.training.evaluate import Evaluated, Evaluation, evaluate
 from resperf.training.exclude import keys_of_networks
 from resperf.training.fit import train

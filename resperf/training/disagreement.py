@@ -54,9 +54,7 @@ def novelty(rows: LayerRows, columns: Columns) -> Array:
     return distances
 
 
-def disagreement(
-    rows: LayerRows, columns: Columns, *, seed: int = 0, members: int = MEMBERS
-) -> Array:
+def disagreement(rows: LayerRows, columns: Columns) -> Array:
     """Return the standard deviation of ln(predicted time) between members of an ensemble.
 
     Each member learns from a bootstrap sample of the training rows (Breiman 1996). Where members
@@ -68,8 +66,6 @@ def disagreement(
         Of one kind; their test split is not read.
     columns : mapping of str to array (layers,)
         Layers as `resperf.features.columns_of` returns them.
-    seed : int
-    members : int
 
     Returns
     -------
@@ -82,12 +78,12 @@ def disagreement(
     """
     parts, phase = own_split(rows), rows.layer_quantity
     predicted = []
-    for member in range(members):
-        random, count = np.random.default_rng([seed, member]), len(parts.train)
+    for member in range(MEMBERS):
+        random, count = np.random.default_rng([0, member]), len(parts.train)
         predictor = Boosted(rows.kind, trees=TREES)
         fit_rows(
             predictor, parts.train.select(random.integers(0, count, count)), parts.validation,
-            phase, seed=seed * members + member,
+            phase, seed=member,
         )  # fmt: skip
         predicted.append(np.log(predictor.values(columns)))
     spread: Array = np.std(predicted, axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle import NETWORK, Bundle, Times
+from resperf.bundle import NETWORK, Bundle
 from resperf.dataset import (
     DatasetInfo,
     KindTable,
@@ -359,9 +359,8 @@ def _of_networks(quantity: str, method: str, rows: Sequence[EvaluatedNetwork]) -
         np.array([getattr(row, name) for row in rows])
         for name in ("measured", "predicted", "low", "high")
     )
-    within = math.nan if np.isnan(low).any() else np.mean((low <= measured) & (measured <= high))
-    judged = errors(measured, values)
-    return Evaluated(NETWORK, quantity, method, judged, math.nan, 0, float(within), tuple(rows))
+    within, judged = _within(measured, low, high), errors(measured, values)
+    return Evaluated(NETWORK, quantity, method, judged, math.nan, 0, within, tuple(rows))
 
 
 def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArray[np.bool_]:
@@ -386,7 +385,7 @@ def _evaluate_kind(kind: str, table: KindTable, runs: Sequence[_Run]) -> list[Ev
             continue
         measured = np.concatenate([run.rows.measured for run in timed])
         within = [
-            _within(_single_times(run.table, run.rows, phase), times)
+            _within(_single_times(run.table, run.rows, phase), times.low_ms, times.high_ms)
             for run, times in zip(timed, predicted, strict=True)
         ]
         evaluated.append(
@@ -421,13 +420,12 @@ def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     ]
 
 
-def _within(measured_ms: list[Array], times: Times) -> float:
-    """Return the share of measured times within their bounds, averaged over layers."""
-    if np.isnan(times.low_ms).any():
+def _within(measured: Iterable[Array], lows: Array, highs: Array) -> float:
+    """Return the share of measured values within their bounds, averaged over the subjects."""
+    if np.isnan(lows).any():
         return math.nan
-    return float(
-        np.mean([
-            np.mean((low <= measured) & (measured <= high))
-            for measured, low, high in zip(measured_ms, times.low_ms, times.high_ms, strict=True)
-        ])
-    )  # fmt: skip
+    shares = [
+        np.mean((low <= own) & (own <= high))
+        for own, low, high in zip(measured, lows, highs, strict=True)
+    ]
+    return float(np.mean(shares))

@@ -57,6 +57,7 @@ FEWEST_ROWS_FOR_NETWORK = 40
 TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 """Phase -> the bytes of a layer that are copied between host and device in it."""
 
+_GOLDEN = 10
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn only the layers' own times."""
 
@@ -247,9 +248,7 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
         if count < FEWEST_ROWS:
             notes.append(f"{kind}: {count} training rows, no predictor")
             continue
-        other = None
-        if count < FEWEST_ROWS_FOR_NETWORK and not many:
-            other = "baseline"
+        other = "baseline" if count < FEWEST_ROWS_FOR_NETWORK and not many else None
         if other is not None:
             notes.append(f"{kind}: {count} training rows, baseline only")
         chosen, own = other or learning.method, part.train.layer_quantity
@@ -307,10 +306,10 @@ def _predicted(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _typical(rows: LayerRows, places: Places, count: int = 10) -> list[GoldenLayer]:
+def _typical(rows: LayerRows, places: Places) -> list[GoldenLayer]:
     """Return layers spread over their times, from the shortest to the longest."""
     order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(_GOLDEN, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([chosen[start::3] for start in range(3)])
     return places.golden(rows.select(order[spread]))

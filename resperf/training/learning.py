@@ -22,7 +22,6 @@ from resperf.predictors.metrics import errors
 from resperf.quantities import QUANTITIES
 from resperf.settings import Setting
 from resperf.splits import SPLIT_SEED, pack_keys
-from resperf.training.manifest import part_of
 from resperf.training.progress import TrainingProgress
 
 _EXPORT_TOLERANCE = 1e-4
@@ -132,7 +131,12 @@ class Learning:
 
     def part(self, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a bundle's manifest, with what only layers or only networks have."""
-        return part_of(self.info) | {
+        return {
+            "device": self.info.platform.device,
+            "framework": self.info.setting.framework,
+            "costs": dict(self.info.machine_costs),
+            # Layers say of how many copies of them ran together; of networks it is assumed.
+            "copies": {},
             "method": self.method,
             "predictors": self.stored,
             "errors": {split: _errors_of(judged) for split, judged in self.judged.items()},

@@ -214,18 +214,12 @@ def _judged(
 def _by_group(
     groups: Sequence[str], measured: Array, values: Array
 ) -> tuple[LeftOutGroup, ...]:  # fmt: skip
-    names = np.array(groups)
-    return tuple(
-        _group(str(name), measured[names == name], values[names == name])
-        for name in np.unique(names)
-    )
-
-
-def _group(name: str, measured: Array, predicted: Array) -> LeftOutGroup:
-    judged = errors(measured, predicted)
-    return LeftOutGroup(
-        name, judged.rows, judged.mape, judged.rmse_ms, _nrmse(measured, predicted)
-    )  # fmt: skip
+    names, judged = np.array(groups), []
+    for name in np.unique(names):
+        own_ms, predicted_ms = measured[names == name], values[names == name]
+        own, nrmse = errors(own_ms, predicted_ms), _nrmse(own_ms, predicted_ms)
+        judged.append(LeftOutGroup(str(name), own.rows, own.mape, own.rmse_ms, nrmse))
+    return tuple(judged)
 
 
 def _nrmse(measured: Array, predicted: Array) -> float:

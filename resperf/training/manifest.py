@@ -12,17 +12,6 @@ from resperf.platform import Platform
 from resperf.settings import Setting
 
 
-def part_of(info: DatasetInfo) -> dict[str, Any]:
-    """Return the device, framework and measured costs of a part of a bundle's manifest."""
-    return {
-        "device": info.platform.device,
-        "framework": info.setting.framework,
-        "costs": dict(info.machine_costs),
-        # Not stored: how many copies of a layer ran together is assumed.
-        "copies": {},
-    }
-
-
 def manifest_of(
     part: Mapping[str, Any],
     settings: Sequence[Setting],

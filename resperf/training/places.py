@@ -67,10 +67,9 @@ def on_platforms(
     named = main if device is None else replace(main, device=device)
     learning.info = replace(learning.info, platform=named)
     if not others:
-        here = {main: named}
         return {
             kind: replace(
-                table, platforms=tuple(here.get(platform, platform) for platform in table.platforms)
+                table, platforms=tuple(named if one == main else one for one in table.platforms)
             )
             for kind, table in of_most.items()
         }

@@ -17,7 +17,12 @@ TrainingProgress = Callable[[str, str, int, int, float], None]
 def progress_bar() -> Iterator[TrainingProgress]:
     """Yield a callback that draws one bar per predictor on stderr, or writes lines to a file."""
     if not sys.stderr.isatty():
-        yield _lines(Heartbeat("training"))
+        heartbeat = Heartbeat("training")
+
+        def beat(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
+            heartbeat.beat(f"{kind} {phase}, epoch {done} of {epochs}, validation {error:.1%}")
+
+        yield beat
         return
     tqdm = require("tqdm", "train").tqdm
     bars: dict[tuple[str, str], object] = {}
@@ -38,10 +43,3 @@ def progress_bar() -> Iterator[TrainingProgress]:
     finally:
         for bar in bars.values():
             bar.close()  # type: ignore[attr-defined]
-
-
-def _lines(heartbeat: Heartbeat) -> TrainingProgress:
-    def report(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
-        heartbeat.beat(f"{kind} {phase}, epoch {done} of {epochs}, validation {error:.1%}")
-
-    return report

@@ -70,9 +70,7 @@ class DemoResult:
     rows: tuple[tuple[Prediction, MeasuredNetwork], ...]
 
 
-def run_demo(
-    campaign: Campaign, folder: Path, *, minutes: float, tell: Tell, progress: bool = True
-) -> DemoResult:
+def run_demo(campaign: Campaign, folder: Path, *, minutes: float, tell: Tell) -> DemoResult:
     """Measure layers, train, and judge the predictions of networks by running these.
 
     Everything is written to `folder`, and a later call goes on from what is there; the runs of
@@ -87,8 +85,6 @@ def run_demo(
         Time for the campaign, that of earlier calls included.
     tell : callable
         Told what happens, one line each.
-    progress : bool
-        Show progress bars on stderr if it is a terminal.
 
     Raises
     ------
@@ -107,7 +103,7 @@ def run_demo(
     device = backend(DEFAULT.framework)
     judged = list(_judged_networks(device, campaign.kinds))
     tell(f"[1/5] campaign: {minutes:g} minutes of layers into {dataset}")
-    measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
+    measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell)
     tell(f"[2/5] training on {dataset} into {bundle_path}")
     bundle = _trained(dataset, bundle_path, tell=tell)
     tell(f"[3/5] fitting {PAPERS_METHOD}, the paper's network, to the same layers")
@@ -136,7 +132,6 @@ def _collect(
     minutes: float,
     judged: Sequence[Path],
     tell: Tell,
-    progress: bool,
 ) -> CampaignResult | None:
     """Run the campaign for the time that earlier demos left of it."""
     spent_s = _spent_s(dataset)
@@ -151,7 +146,6 @@ def _collect(
         dataset,
         Bench(exclude=list(dict.fromkeys(judged))),
         hours=left_s / 3600,
-        progress=progress,
     )
     for note in result.notes:
         tell(f"      {note}")

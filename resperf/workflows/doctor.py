@@ -275,23 +275,20 @@ def _gpus(device: str | None) -> tuple[tuple[Gpu, ...], str]:
         for word in words:
             gpu = nvml.Gpu(word)
             facts = gpu.facts()
-            state = {name: _plain(value) for name, value in vars(gpu.state()).items()}
+            state = {
+                name: sorted(value) if isinstance(value, frozenset) else value
+                for name, value in vars(gpu.state()).items()
+            }
             gpus.append(Gpu(word, facts.device, facts.cuda or "", dict(vars(facts)), state))
     except ResperfError as error:
         return (), str(error)
     return tuple(gpus), "" if gpus else "this machine has no NVIDIA GPU that CUDA may use"
 
 
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else value
-
-
 def examine_framework(name: str) -> Framework:
     """Look up a framework's packages, and ask it in a process of its own if there are any."""
     rows = [row for row in targets() if row.framework == name]
-    packages: dict[str, str] = {}
-    for row in rows:
-        packages |= row.installed()
+    packages = {name: version for row in rows for name, version in row.installed().items()}
     module = next(filter(None, map(facts_module, rows)), "")
     if not packages or not module:
         return Framework(name, packages)
@@ -373,16 +370,14 @@ def judge(
         return state(Answer.NO, no_gpu)
     facts = framework.facts
     if facts is None:
-        return state(Answer.UNKNOWN if row.packages else Answer.YES, _unasked(row))
+        if row.packages:
+            return state(Answer.UNKNOWN, "what it finds here cannot be asked")
+        return state(Answer.YES, "it needs no package")
     if any(device_class(word) == row.device_class for word in facts.devices):
         return state(Answer.YES, f"{row.framework} {facts.version}")
     built = f"built for CUDA {facts.cuda}" if facts.cuda else "not built for it"
     why = f"{row.framework} {facts.version} finds no {row.device_class} device ({built})"
     return state(Answer.NO, "; ".join((why, *facts.notes)), row.install)
-
-
-def _unasked(row: Target) -> str:
-    return "what it finds here cannot be asked" if row.packages else "it needs no package"
 
 
 def host_advice(host: Host) -> list[str]:

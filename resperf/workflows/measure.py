@@ -217,7 +217,9 @@ def measure_network(
     result = MeasuredNetwork(
         Subject(network.name, row.platform.device, row.setting.framework, network.batch),
         phases=_median_phases(timed),
-        percentiles_ms=_percentiles(timed),
+        percentiles_ms={
+            name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()
+        },
         runs=len(timed.totals_ms),
         quantities={name: row.value(name) for name in row.samples if name not in PHASES},
         warnings=(*network.notes, *_run_warnings(timed)),
@@ -317,10 +319,6 @@ def _median_phases(timed: GuardedRuns) -> PhaseTimes:
     return PhaseTimes(
         *(median(times_ms[name]) if name in times_ms else math.nan for name in PHASES)
     )
-
-
-def _percentiles(timed: GuardedRuns) -> dict[str, float]:
-    return {name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()}
 
 
 def percentile(values: Sequence[float], share: float) -> float:

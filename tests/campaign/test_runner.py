@@ -150,7 +150,7 @@ def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None
         limits = Path(f"/proc/{worker.pid}/limits")
         if limits.exists():
             assert f"Max data size             {200 << 20}" in limits.read_text()
-        worker.kill()
+        os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied) as death:
             worker.costs()
     assert death.value.status is Status.OUT_OF_MEMORY

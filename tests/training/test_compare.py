@@ -21,7 +21,7 @@ from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.splits import split_of_keys
 from resperf.training import ComparisonSettings, compare
-from resperf.training.comparison import TIMED_LAYERS
+from resperf.training.compare import TIMED_LAYERS
 
 WIDTHS = range(1, 301)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Self
 
-from resperf.backends._base import Backend, Built
+from resperf.backends._base import Backend
 from resperf.errors import UnsupportedError, require
 from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
@@ -180,7 +180,8 @@ class Monitor:
         if self.reference is None:
             return self
         try:
-            reference = self._build(backend, self.reference)
+            (lowered,) = backend.lower([self.reference])
+            reference = self._built.enter_context(backend.layer(lowered, budget_ms=1.0))
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
@@ -204,11 +205,6 @@ class Monitor:
 
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
-
-    def _build(self, backend: Backend, layer: Layer) -> Built:
-        """Build a layer, which this monitor closes."""
-        lowered = backend.lower([layer])[0]
-        return self._built.enter_context(backend.layer(lowered, budget_ms=1.0))
 
     def _machine_checks(
         self, _backend: Backend, _usual: Mapping[str, tuple[float, int]]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from resperf.dataset.importing.mapping import SourceMapping
+from resperf.dataset.importing.mapping import SessionRule, SourceMapping
 from resperf.dataset.importing.published import Imported, Published
 from resperf.dataset.importing.rows import ForeignRow, read_files
-from resperf.dataset.importing.session import session_costs
 from resperf.devices import canonical_device
-from resperf.measurement import Samples, StopReason
+from resperf.errors import DatasetError
+from resperf.measurement import Samples, StopReason, layer_kind
 from resperf.quantities import EXECUTION, STEP
 from resperf.settings import MEASURED_BY, Setting
 
@@ -78,6 +78,55 @@ def import_dataset(
     ]
     source = {"files": counted, "mapping": mapping.text}
     return published.write(output, files, call_ms=costs, source=source)
+
+
+def session_costs(
+    rows: Sequence[ForeignRow], rule: SessionRule, device: str
+) -> Mapping[str, float]:
+    """Estimate the cost of a call in the times of each kind, in ms.
+
+    A call without a layer was not timed, so it is estimated from the smallest layers. A call takes
+    no longer than the shortest of those forward passes that move the fewest bytes. A training step
+    contains the same call as a forward pass of its layer. Kinds are estimated separately, because
+    they were measured in separate campaigns.
+
+    Parameters
+    ----------
+    rows : sequence of ForeignRow
+    rule : SessionRule
+    device : str
+        Values in `rule` for this device are used instead of estimates.
+
+    Returns
+    -------
+    mapping of str to float
+        `ForeignRow.kind` -> cost in ms.
+
+    Raises
+    ------
+    DatasetError
+        If there are training steps of a kind, but neither forward passes nor a value in `rule`.
+    """
+    given_ms = rule.known_ms.get(device, {})
+    forward: dict[str, list[ForeignRow]] = {}
+    for row in rows:
+        if not row.optimizer:
+            forward.setdefault(row.kind, []).append(row)
+    costs = {}
+    for kind in dict.fromkeys(row.kind for row in rows):
+        base = layer_kind(kind)
+        if base in given_ms:
+            costs[kind] = given_ms[base]
+        elif base in forward:
+            by_size = sorted(forward[base], key=lambda row: row.layer.moved_bytes)
+            smallest = by_size[: math.ceil(rule.smallest * len(by_size))]
+            costs[kind] = rule.share * min(row.median_ms for row in smallest)
+        else:
+            raise DatasetError(
+                f"training steps of {base} layers, but no forward pass to estimate the session "
+                f"call from; import the rows of forward passes in the same command"
+            )
+    return costs
 
 
 def _samples(row: ForeignRow, mapping: SourceMapping, call_ms: float) -> dict[str, Samples]:

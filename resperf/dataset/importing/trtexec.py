@@ -14,6 +14,7 @@ import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -328,18 +329,25 @@ def version_of(digits: str) -> str:
     return f"{int(digits[:-4])}.{int(digits[-4:-2])}.{int(digits[-2:])}"
 
 
+@contextmanager
+def _reading(file: ForeignFile, what: str) -> Iterator[None]:
+    """Name the file of which a part is malformed."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise DatasetError(
+            f"{file.name} has {what} that cannot be read ({type(error).__name__}: {error}); "
+            "export it again"
+        ) from error
+
+
 def _graph(file: ForeignFile, content: Mapping[str, Any]) -> Engine:
     layers = content["Layers"]
     if not layers:
         raise DatasetError(f"{file.name} holds no layers; build the engine with trtexec {DETAILED}")
-    try:
+    with _reading(file, "a layer"):
         read = tuple(map(_layer, layers))
         bindings = tuple(map(str, content.get("Bindings") or ()))
-    except MALFORMED as error:
-        raise DatasetError(
-            f"{file.name} has a layer that cannot be read ({type(error).__name__}: {error}); "
-            "export it again"
-        ) from error
     return Engine(_stem(file.name), read, bindings)
 
 
@@ -466,18 +474,13 @@ _MOST_UNTIMED = 0.25
 
 def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> Engine:
     """Give layers their times, by name; of equal names, by order."""
-    try:
+    with _reading(file, "an entry"):
         runs = int(content[0]["count"])
         if not 0 < runs < MOST:
             raise ValueError(f"{runs} runs")
         waiting: dict[str, deque[tuple[float, bool]]] = defaultdict(deque)
         for entry in content[1:]:
             waiting[str(entry["name"])].append(_time_ms(entry, runs))
-    except MALFORMED as error:
-        raise DatasetError(
-            f"{file.name} has an entry that cannot be read ({type(error).__name__}: {error}); "
-            "export it again"
-        ) from error
     if not waiting:
         raise DatasetError(f"{file.name} has no times of layers; export it again")
     engine = _of_shapes(engine, next(filter(None, map(_shapes_of, waiting)), ""))
@@ -547,24 +550,17 @@ def _phase_ms(run: Mapping[str, Any], names: tuple[str, ...]) -> float:
     return _not_negative(run[next((name for name in names if name in run), names[0])])
 
 
-def _started_ms(run: Mapping[str, Any]) -> float:
-    return float(run.get("startComputeMs", math.inf))
-
-
 def _with_times(
     engine: Engine, file: ForeignFile, content: Sequence[Any], warm_up_ms: float
 ) -> Engine:
-    try:
+    with _reading(file, "a run"):
         # Runs may all be shorter than the warm-up where trtexec was told to do so few.
-        later = [run for run in content if _started_ms(run) >= warm_up_ms] or content
+        later = [
+            run for run in content if float(run.get("startComputeMs", math.inf)) >= warm_up_ms
+        ] or content
         h2d_ms, compute_ms, d2h_ms = (
             tuple(_phase_ms(run, names) for run in later) for names in _COLUMNS
         )
-    except MALFORMED as error:
-        raise DatasetError(
-            f"{file.name} has a run that cannot be read ({type(error).__name__}: {error}); "
-            "export it again"
-        ) from error
     if not any(compute_ms):
         raise DatasetError(f"{file.name} has no run that took time; export it again")
     return replace(

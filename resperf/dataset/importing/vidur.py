@@ -10,7 +10,7 @@ from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import Imported, Published, common_device
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
 from resperf.errors import DatasetError, LayerError
-from resperf.layers import Layer, kind_of
+from resperf.layers import kind_of
 from resperf.measurement import Samples, StopReason
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
@@ -137,7 +137,9 @@ def _add_file(published: Published, file: ForeignFile, setting: Setting) -> None
                     published.left_out.add(_NO_LAYER, location, operator)
                 else:
                     samples = Samples(times_ms, len(times_ms), 0, StopReason.BUDGET)
-                    published.add(_layer(*arguments), setting, {EXECUTION: samples})
+                    kind, fields = arguments
+                    layer = kind_of(kind).from_fields({**fields, "dtype": "float16"})
+                    published.add(layer, setting, {EXECUTION: samples})
         except KeyError as error:
             published.left_out.add(f"no value in {error.args[0]}", location)
         except (ValueError, ZeroDivisionError, LayerError) as error:
@@ -155,7 +157,3 @@ def _times(cells: Mapping[str, str]) -> Iterator[tuple[str, tuple[float, ...]]]:
             if not 0 < times_ms[0] <= times_ms[1] <= times_ms[2]:
                 raise ValueError(f"{operator}: times {times_ms} out of order or not above 0")
             yield operator, times_ms
-
-
-def _layer(kind: str, fields: Mapping[str, object]) -> Layer:
-    return kind_of(kind).from_fields({**fields, "dtype": "float16"})

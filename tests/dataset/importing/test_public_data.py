@@ -22,8 +22,8 @@ from resperf.dataset import (
     read_table,
     shipped_mapping,
 )
+from resperf.dataset.importing.importer import session_costs
 from resperf.dataset.importing.rows import CountedRows, ForeignFile
-from resperf.dataset.importing.session import session_costs
 from resperf.measurement import NetworkRef
 
 ROOT = Path(os.environ.get("RESPERF_PUBLIC_DATA", Path(__file__).parents[4] / "shared" / "data"))
