@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "code lines in resperf/": Budget(43_110, 42_000),
+    "code lines in resperf/": Budget(42_910, 42_000),
     "code lines in the largest file": Budget(500, 500),
     "options of all commands": Budget(117, 120),
     "code lines in tools/": Budget(3_500, 3_500),
