@@ -250,8 +250,10 @@ def joined_spread(squares: float, count: float, prior_spread: float) -> tuple[fl
     return math.sqrt((PRIOR_NETWORKS * prior_spread**2 + squares) / freedom), freedom
 
 
-def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = ()) -> float:
-    """Return the conformal quantile: the next size is below it with probability `SHARE`.
+def conformal_bound(
+    sizes: Sequence[float] | Array, weights: Sequence[float] = (), *, share: float = SHARE
+) -> float:
+    """Return the conformal quantile: the next size is below it with probability `share`.
 
     Sizes that err together weigh less than 1 each (`weights`), by default all weigh 1.
     """
@@ -259,7 +261,7 @@ def conformal_bound(sizes: Sequence[float] | Array, weights: Sequence[float] = (
     order = np.argsort(sizes)
     up_to = np.cumsum(size_weights[order])
     # Sums of fractions are a little off.
-    index = int(np.searchsorted(up_to, (up_to[-1] + 1) * SHARE - 1e-9))
+    index = int(np.searchsorted(up_to, (up_to[-1] + 1) * share - 1e-9))
     return float(np.asarray(sizes)[order[min(index, len(order) - 1)]])
 
 
@@ -299,8 +301,5 @@ def _bounds(ratios: Array) -> tuple[float, float]:
 
     They always include 0: a prediction is inside its own interval.
     """
-    ordered, rows = np.sort(ratios), len(ratios)
-    outer = (1 - SHARE) / 2
-    first = max(math.floor((rows + 1) * outer), 1) - 1
-    last = min(math.ceil((rows + 1) * (1 - outer)), rows) - 1
-    return min(float(ordered[first]), 0.0), max(float(ordered[last]), 0.0)
+    below, above = (conformal_bound(sizes, share=(1 + SHARE) / 2) for sizes in (-ratios, ratios))
+    return min(-below, 0.0), max(above, 0.0)
