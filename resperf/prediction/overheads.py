@@ -152,7 +152,7 @@ def _copies(
         if copies is not None:
             times_ms = copies.predict(sizes).tolist()
             outside = zip(tensors, copies.outside(sizes), strict=True)
-            out_of_range += [(tensor.name, why) for tensor, why in outside if why]
+            out_of_range += [(tensor.name, reason) for tensor, reason in outside if reason]
         reasons = {
             tensor.name: "the size of its values is not known"
             if math.isnan(size)

@@ -14,7 +14,7 @@ from resperf.errors import TrainingError
 from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.prediction.network import predict_network
+from resperf.prediction.network import predict_networks
 from resperf.predictors import Estimate, Predicted, Predictor, Task
 from resperf.quantities import PHASES, Level
 from resperf.settings import Setting
@@ -55,10 +55,8 @@ class SumOfLayers(Predictor):
         part = kinds[0].part_for(None, None, setting, platform) if kinds else self.bundle
         if part.many_settings:
             part = part.for_device(platform, setting)
-        predictions = [
-            predict_network(network, part, whole=False, in_session=True)
-            for network in cast("Sequence[Network]", subjects)
-        ]
+        networks = cast("Sequence[Network]", subjects)
+        predictions = predict_networks(networks, part, whole=False, in_session=True)
         self.notes_ = tuple(
             f"{prediction.subject.network}: its total leaves out {len(prediction.skipped)} "
             f"operators and {len(prediction.overheads.missing_costs)} costs that the bundle does "

@@ -61,7 +61,7 @@ def whole_quantities(network: Network, bundle: Bundle) -> dict[str, QuantityPred
 def time_quantity(
     subjects: Sequence[Any], name: str, part: Bundle, setting: Setting, platform: Platform
 ) -> list[QuantityPrediction]:
-    """Predict a quantity of networks, or of what stands for them (`Bundle.at_batches`)."""
+    """Predict a quantity of networks, or of what stands for them (`Predictor.at_batches`)."""
     estimate = part.predict_networks(subjects, setting, platform, name)[name]
     rows = zip(estimate.values.tolist(), estimate.low.tolist(), estimate.high.tolist(), strict=True)
     method = part.method_of(NETWORK, name)
