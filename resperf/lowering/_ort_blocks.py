@@ -264,11 +264,11 @@ class Placing:
         self.maker[step.result] = step
         return True
 
-    def _is_per_channel(self, node: Node) -> bool:
-        """Whether a node multiplies or adds one constant per channel of an image."""
+    def _scales_channels(self, node: Node) -> bool:
+        """Whether a node multiplies each channel of an image by a constant, or normalises it."""
         if node.op == "BatchNormalization":
             return self._are_fixed(node.inputs[1:])
-        if node.op not in ("Mul", "Add") or len(node.inputs) != 2:
+        if node.op != "Mul" or len(node.inputs) != 2:
             return False
         image, constant = (self.network.tensors.get(name) for name in node.inputs)
         if image is None or constant is None or not constant.is_weight:
@@ -384,7 +384,7 @@ class Placing:
         if node.op in Pool.OPERATORS:
             block = self.block if maker is None or maker.is_blocked else 1
             return lower_layer(layer_from_node(network, node, block), self.block)
-        scales = node.op != "Add" and self._is_per_channel(node)
+        scales = self._scales_channels(node)
         if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
             batch, channels, height, width = network.tensors[node.inputs[0]].shape
             return Conv(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from resperf.layers._operator import FLOATS
 from resperf.network import Network, Node, Tensor
 from resperf.network.protos import data_type_of, dtype_name
 
 HALF, SINGLE = "float16", "float32"
-_FLOATS = frozenset({SINGLE, HALF, "bfloat16"})
 _HALF_OPS = frozenset(
     {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "PRelu"}
 )
@@ -66,7 +66,7 @@ class _Casting:
 
     def _visit(self, node: Node) -> None:
         given = {name: self.tensors[name].dtype for name in node.inputs if name in self.tensors}
-        floats = {name for name, dtype in given.items() if dtype in _FLOATS}
+        floats = {name for name, dtype in given.items() if dtype in FLOATS}
         if node.op in _HALF_OPS:
             target = self.half
         elif node.op in _SINGLE_OPS:
@@ -91,7 +91,7 @@ class _Casting:
             return self.tensors[node.inputs[1]].dtype
         if node.op == "Cast":
             dtype = dtype_name(int(node.attributes.get("to", 0)))
-            return dtype if dtype in _FLOATS else ""
+            return dtype if dtype in FLOATS else ""
         if node.op in _SINGLE_RESULT:
             return SINGLE
         if node.op in _KEEPS_FIRST:
@@ -125,5 +125,5 @@ class _Casting:
     def _set_result(self, node: Node, dtype: str) -> None:
         for name in node.outputs:
             tensor = self.tensors.get(name)
-            if dtype and tensor is not None and tensor.dtype in _FLOATS:
+            if dtype and tensor is not None and tensor.dtype in FLOATS:
                 self.tensors[name] = replace(tensor, dtype=dtype)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers._operator import FLOATS
 from resperf.layers.attention import Attention
 from resperf.lowering._base import qualified_by_domain
 from resperf.lowering._read import about_node
@@ -23,7 +24,6 @@ from resperf.network.protos import data_type_of
 CHANNELS_LAST = (0, 2, 3, 1)
 """Order of an image's axes (batch, channels, rows, columns) in memory, channels last."""
 OWN_DOMAINS = frozenset({""})
-_FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _SHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -75,11 +75,11 @@ class TorchKernel:
 
     def _promoted(self) -> Operator:
         """Return the operator with the type that unlike operands are promoted to."""
-        if self.op not in _PROMOTING or self.output_dtype not in _FLOATS:
+        if self.op not in _PROMOTING or self.output_dtype not in FLOATS:
             return self.operator
         inputs = tuple(
             replace(operand, dtype=self.output_dtype)
-            if operand is not None and operand.dtype in _FLOATS
+            if operand is not None and operand.dtype in FLOATS
             else operand
             for operand in self.operator.inputs
         )

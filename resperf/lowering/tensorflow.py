@@ -326,12 +326,10 @@ class _Rules:
 
     def _transposition(self, label: str, name: str, to_image: bool) -> LoweredNode:
         tensor = self.network.tensors[name]
-        stored = nhwc(tensor.shape)
-        before, after, perm = (
-            (tensor.shape, stored, STORED_AXES) if to_image else (stored, tensor.shape, FILE_AXES)
+        shape, perm = (tensor.shape, STORED_AXES) if to_image else (nhwc(tensor.shape), FILE_AXES)
+        return LoweredNode(
+            label, "Transpose", _transpose_layer(shape, perm, tensor.dtype), "execution"
         )
-        operator = Operator("Transpose", {"perm": perm}, (Operand(before, tensor.dtype),), (after,))
-        return LoweredNode(label, "Transpose", layer_of_operator(operator), "execution")
 
     def _layers(self, node: Node) -> list[LoweredNode]:
         if node.op in VIEW_OPS:
@@ -370,9 +368,7 @@ class _Rules:
         if perm == tuple(range(len(tensor.shape))):
             return LoweredNode(node.name, "Identity", None, "view", sources=(node.name,))
         shape = nhwc(tensor.shape) if tensor.name in self.storage.images else tensor.shape
-        result = tuple(shape[axis] for axis in perm)
-        operator = Operator("Transpose", {"perm": perm}, (Operand(shape, tensor.dtype),), (result,))
-        layer = layer_of_operator(operator)
+        layer = _transpose_layer(shape, perm, tensor.dtype)
         return LoweredNode(node.name, "Transpose", layer, "execution", sources=(node.name,))
 
     def _view(self, node: Node) -> list[LoweredNode]:
@@ -385,6 +381,12 @@ class _Rules:
             view,
             *([self._transposition(f"{after} as stored", after, True)] if last else []),
         ]
+
+
+def _transpose_layer(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str) -> Layer:
+    operands = (Operand(shape, dtype),)
+    result = tuple(shape[axis] for axis in perm)
+    return layer_of_operator(Operator("Transpose", {"perm": perm}, operands, (result,)))
 
 
 def stored_perm(network: Network, storage: Storage, node: Node) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, listed, printable
+from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import Assumed, Assumptions
 from resperf.network.fit import check_inputs
@@ -35,7 +36,6 @@ from resperf.network.shapes import declared_outputs, model_outputs, node_outputs
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-_FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
@@ -168,7 +168,7 @@ class _Reading:
             {**self.weights, **{tensor.name: tensor for tensor in self.inputs.tensors}},
             # Exporters store the numbers of a formula as weights too.
             of_weights={tensor.name for tensor in self.weights.values()
-                        if tensor.dtype in _FLOATS and math.prod(tensor.shape) > 1},
+                        if tensor.dtype in FLOATS and math.prod(tensor.shape) > 1},
         )  # fmt: skip
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
@@ -332,7 +332,7 @@ class _Reading:
             return None
         of_weights.update(filter(None, outputs))
         first = next((tensor for tensor in tensors if tensor.name == outputs[0]), None)
-        if first is None or first.dtype not in _FLOATS:
+        if first is None or first.dtype not in FLOATS:
             return None  # Indices: exporters compute them where frameworks do not.
         name = printable(f"{outputs[0]}/of_weights")
         if op == "CastLike":  # Of the other tensor only the type counts.
