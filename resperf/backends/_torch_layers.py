@@ -17,7 +17,7 @@ from resperf.backends._torch_functions import (
     function_of,
     prepared,
 )
-from resperf.backends._values import onnx_kernel
+from resperf.backends._values import in_order, onnx_kernel
 from resperf.errors import UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
 from resperf.layers._operator import CONTRIB
@@ -180,12 +180,12 @@ def _as_operator(kernel: Kernel) -> tuple[Operator, tuple[int, ...]]:
         Operand(shape, dtype, is_fixed=0 < position <= fixed)
         for position, (shape, dtype) in enumerate(zip(shapes, kernel.input_dtypes, strict=True))
     ]
-    order = kernel.order or tuple(range(len(given)))
     constants = [
         None if ints is None else Operand((len(ints),), "int64", np.array(ints), is_fixed=True)
         for ints in kernel.constants
     ]
-    inputs = (*(given[position] if position >= 0 else None for position in order), *constants)
+    inputs = (*in_order(kernel, given, None), *constants)
+    order = kernel.order or tuple(range(len(given)))
     beyond = tuple(range(len(given), len(given) + len(constants)))
     operator = Operator(
         kernel.op, kernel.attributes, inputs, (kernel.output_shape,) * (1 + kernel.more_outputs)

@@ -195,13 +195,14 @@ class Builder:
         In training those of few values too, since floats with axes are trained. Nodes that read
         the same constant share it.
         """
+        is_convolution = node.op in ("Conv", "ConvTranspose")
         for position in positions:
             tensor = self.network.tensors.get(node.inputs[position])
-            is_kernel = node.op in ("Conv", "ConvTranspose") and position == 1
+            is_kernel = is_convolution and position == 1
             if tensor is None or not tensor.is_weight:
                 continue
             fewest = 0 if self.training and tensor.shape else HELD_VALUES
-            if math.prod(tensor.shape) <= fewest and node.op not in ("Conv", "ConvTranspose"):
+            if math.prod(tensor.shape) <= fewest and not is_convolution:
                 continue
             array = self.constant(node, position)
             is_image = False
@@ -216,18 +217,17 @@ class Builder:
     def _hold(self, node: Node, position: int, array: Array, *form: object) -> None:
         """Capture an input of a node, once for all that read it in one form."""
         what = (node.inputs[position] if has_input(node, position) else "", *form)
-        self._constants[node.name, position] = self._held_at(what, array)
-
-    def _held_at(self, what: tuple[Any, ...], array: Array) -> int:
-        if what not in self._indices and not self._holds_values:
-            self._indices[what] = len(self.held)
-            self.held.append(tf.TensorSpec(array.shape, array.dtype))
         if what not in self._indices:
-            tensor = tf.constant(array)
-            is_trained = self.training and tensor.dtype.is_floating and array.ndim
             self._indices[what] = len(self.held)
-            self.held.append(tf.Variable(tensor) if is_trained else tensor)
-        return self._indices[what]
+            self.held.append(self._captured(array))
+        self._constants[node.name, position] = self._indices[what]
+
+    def _captured(self, array: Array) -> Any:
+        if not self._holds_values:
+            return tf.TensorSpec(array.shape, array.dtype)
+        tensor = tf.constant(array)
+        is_trained = self.training and tensor.dtype.is_floating and array.ndim
+        return tf.Variable(tensor) if is_trained else tensor
 
     def constant(self, node: Node, position: int) -> Array:
         """Return a node's constant input in the file's layout.

@@ -68,7 +68,7 @@ class _Window:
 
 
 def _around(values: Sequence[Any], other: Any) -> list[Any]:
-    """Return one value for each axis of an image."""
+    """Return one value for each axis of a tensor with channels last: `other` but in space."""
     return [other, *values, other]
 
 
@@ -85,7 +85,7 @@ def conv(builder: Builder, node: Node) -> Any:
     if rank == 1:
         y = tf.nn.conv1d(x, kernel, strides, padding="VALID", dilations=dilations)
     else:
-        y = tf.nn.conv3d(x, kernel, [1, *strides, 1], "VALID", dilations=[1, *dilations, 1])
+        y = tf.nn.conv3d(x, kernel, _around(strides, 1), "VALID", dilations=_around(dilations, 1))
     if has_input(node, 2):
         y = tf.nn.bias_add(y, builder.value(node, 2))
     return _back(builder, node, y)
@@ -267,5 +267,4 @@ def _pads(node: Node, rank: int) -> list[tuple[int, int]]:
 def _padded(x: Any, pads: Sequence[tuple[int, int]], value: Any = 0) -> Any:
     if not any(before or after for before, after in pads):
         return x
-    margins = [(0, 0), *pads, (0, 0)]
-    return tf.pad(x, margins, constant_values=tf.cast(value, x.dtype))
+    return tf.pad(x, _around(pads, (0, 0)), constant_values=tf.cast(value, x.dtype))

@@ -197,11 +197,8 @@ class Monitor:
         machine_checks: Mapping[str, MachineCheck] | None = None,
     ) -> None:
         """Time this reference, fixed work of about a millisecond, and run these checks."""
-        self._reference, self._interval_s, self.machine_checks = (
-            reference,
-            interval_s,
-            machine_checks or {},
-        )
+        self._reference, self._interval_s = reference, interval_s
+        self.machine_checks = machine_checks or {}
 
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
