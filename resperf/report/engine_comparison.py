@@ -14,7 +14,7 @@ from resperf.quantities import PHASES, quantity
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.engine_nodes import nodes_of_layers
 from resperf.report.network import SHOWN_LAYERS, notes_text, warnings_text
-from resperf.report.side_by_side import order_agreement, slower_ms
+from resperf.report.side_by_side import order_agreement, slower_ms, sum_of_layers_ms
 from resperf.report.tables import counted
 from resperf.settings import PLAIN_PRECISIONS
 from resperf.units import format_ms, json_values
@@ -67,11 +67,9 @@ class EngineComparison:
             )
             for name in PHASES
         ]  # fmt: skip
-        of_execution = [layer for layer in mine.layers if layer.phase == "execution"]
-        layers_ms = sum(layer.execution_ms for layer in of_execution) if mine.layers else math.nan
         remark = "profiled layers do not overlap, and each carries its launch"
-        return [*rows, ComparisonRow("    sum of layers", None, layers_ms, self.run.layers_ms,
-                                     remark)]  # fmt: skip
+        return [*rows, ComparisonRow("    sum of layers", None, sum_of_layers_ms(mine),
+                                     self.run.layers_ms, remark)]  # fmt: skip
 
     @property
     def differences(self) -> list[str]:

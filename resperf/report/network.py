@@ -387,10 +387,10 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     )
 
 
-def _distinct_names(predictions: Sequence[Subject]) -> list[str]:
+def _distinct_names(subjects: Sequence[Subject]) -> list[str]:
     """Name each prediction by its device; if bundles of a device differ, by its bundle's name."""
     bundles: dict[tuple[str, str], set[str]] = {}
-    for subject in predictions:
+    for subject in subjects:
         bundles.setdefault((subject.device, subject.framework), set()).add(subject.bundle)
 
     def name(subject: Subject) -> str:
@@ -402,7 +402,7 @@ def _distinct_names(predictions: Sequence[Subject]) -> list[str]:
             folder = subject.bundle
         return folder if folder.startswith(f"{subject.device}-") else f"{subject.device} ({folder})"
 
-    return [name(subject) for subject in predictions]
+    return [name(subject) for subject in subjects]
 
 
 def _batch_cell(batch: int | None) -> str:

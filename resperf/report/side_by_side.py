@@ -100,14 +100,19 @@ def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> Com
     return ComparisonRow(f"{layer.name} ({layer.kind})", None, predicted_ms, measured_ms, remark)
 
 
+def sum_of_layers_ms(prediction: Prediction) -> float:
+    """Add up the predicted layers of the execution phase; NaN without layers."""
+    if not prediction.layers:
+        return math.nan
+    return sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
+
+
 def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
     """Return the total, the phases, and the parts of the execution phase.
 
     The remainder is the time of the whole network beyond its layers measured in isolation:
     overhead between layers, which is predicted, and operators that were not measured in isolation.
     """
-    of_execution = [layer for layer in prediction.layers if layer.phase == "execution"]
-    layers_ms = sum(layer.execution_ms for layer in of_execution) if prediction.layers else math.nan
     mine, theirs = prediction.phases, measured.phases
     remark = "; ".join(incomplete_lines(prediction, listed=False))
     alone = len(measured.skipped)
@@ -116,7 +121,7 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
         ComparisonRow("total", None, prediction.total_ms, measured.total_ms, remark),
         ComparisonRow("  preprocess", None, mine.preprocess_ms, theirs.preprocess_ms),
         ComparisonRow("  execution", None, mine.execution_ms, theirs.execution_ms),
-        ComparisonRow("    sum of layers", None, layers_ms, measured.layers_ms),
+        ComparisonRow("    sum of layers", None, sum_of_layers_ms(prediction), measured.layers_ms),
         ComparisonRow("    per-run overhead", None, prediction.overheads.call_ms, measured.call_ms),
         ComparisonRow("    reshapes", None, prediction.overheads.reshapes_ms, measured.reshapes_ms),
         ComparisonRow(

@@ -186,7 +186,7 @@ class ForeignFile:
                 left_out.add(error.reason, location, error.detail)
 
     def _lines(self, delimiter: str = ",") -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
-        """Return the columns, and each row's place and cells; an empty line is no row."""
+        """Return the columns, and each row's location and cells; an empty line is no row."""
 
         def read() -> Iterator[tuple[str, list[str]]]:
             table = csv.reader(io.StringIO(self.text), delimiter=delimiter, strict=True)
