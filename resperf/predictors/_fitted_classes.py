@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -140,13 +140,11 @@ class ClassFit:
         class_ms = self.class_ms(sheet_ms)
         errors = times_ms / np.maximum(network_out, 1e-9)
         corrected = network_out * left_out_factors(class_ms, errors, folds)
-        return cls(
-            **{
-                **vars(self),
-                "nearness": Nearness.fit(class_ms, errors),
-                "near": Intervals.fit(times_ms, corrected),
-                "far": Intervals.fit(times_ms, family_out),
-            }
+        return replace(
+            self,
+            nearness=Nearness.fit(class_ms, errors),
+            near=Intervals.fit(times_ms, corrected),
+            far=Intervals.fit(times_ms, family_out),
         )
 
     @property
@@ -213,11 +211,11 @@ class ClassFit:
         return columns_of(listed, self.costs).sheet_ms
 
     def _is_unlisted(self, cost: Cost) -> bool:
-        return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._places
+        return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._listed
 
     @cached_property
-    def _places(self) -> Mapping[Cost, int]:
-        return {cost: index for index, cost in enumerate(self.costs)}
+    def _listed(self) -> frozenset[Cost]:
+        return frozenset(self.costs)
 
     def _unlisted_ms(self, networks: Sequence[Terms]) -> Array:
         """Return the time of terms that no network of the data has, shape (networks,)."""

@@ -238,7 +238,7 @@ def _work(operator: RunOperator) -> tuple[str, float, float]:
         sort = _convolution(operator.groups, filters.shape)
         return sort, inputs[0].values, output_values * filters.values / max(filters.shape[0], 1)
     if operator.op in ("addmm", "mm"):
-        data, _ = (operand for operand in inputs[-2:])
+        data, _ = inputs[-2:]
         return PRODUCT, data.values, output_values * data.shape[-1]
     if operator.op in ("bmm", "baddbmm"):
         data = inputs[-2]

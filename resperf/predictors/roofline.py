@@ -137,7 +137,10 @@ class Roofline(Boosted):
     def _learn(self, task: Task) -> None:
         """Fit pooled coefficients, then those of each session, then trees on what is left."""
         examples = task.examples
-        sessions = _sessions(examples.columns, examples.settings, examples.platforms)
+        sessions, validated = (
+            _sessions(rows.columns, rows.settings, rows.platforms)
+            for rows in (examples, task.validation)
+        )
         parts = [
             self._part(session, examples, places, task.seed) for session, places in sessions.items()
         ]
@@ -153,17 +156,16 @@ class Roofline(Boosted):
         self.left_out_ = {sort: intervals for sort in self.priors_ if (intervals := left_out(
             [part for part in parts if part.session.sort == sort]
         ))}  # fmt: skip
-        self._learn_trees(task, sessions)
-        self.intervals_, self.between_ = self._calibrated(task.validation)
+        self._learn_trees(task, sessions, validated)
+        self.intervals_, self.between_ = self._calibrated(task.validation, validated)
 
     def _calibrated(
-        self, validation: Examples
+        self, validation: Examples, sessions: Mapping[Session, Places]
     ) -> tuple[dict[Session, Intervals], dict[tuple[str, str], Intervals]]:
         """Return intervals of each session, and of those that others replace."""
         judged: dict[Session, tuple[Array, Array]] = {}
         ratios: dict[tuple[str, str], dict[str, list[Array]]] = {}
-        places_of = _sessions(validation.columns, validation.settings, validation.platforms)
-        for session, places in places_of.items():
+        for session, places in sessions.items():
             layers = Described.of(self.kind, take(validation.columns, places))
             measured_ms = validation.values[places]
             if session in self.sessions_:
@@ -199,7 +201,9 @@ class Roofline(Boosted):
             return np.ones(len(next(iter(columns.values()))))
         return np.array([self.factors_.get(str(choice), 1.0) for choice in choices])
 
-    def _learn_trees(self, task: Task, sessions: Mapping[Session, Places]) -> None:
+    def _learn_trees(
+        self, task: Task, sessions: Mapping[Session, Places], validated: Mapping[Session, Places]
+    ) -> None:
         """Learn ln(time / sum of terms) of the sessions with enough rows."""
         used = [session for session, places in sessions.items() if len(places) >= _FEWEST_FOR_TREES]
         used = used or [max(sessions, key=lambda session: len(sessions[session]))]
@@ -211,11 +215,7 @@ class Roofline(Boosted):
         rows, estimates_ms, places = self._tree_rows(examples, sessions, used)
         chosen = informative(rows)
         self.features_ = tuple(self._names[index] for index in chosen)
-        judged, judged_ms, judged_places = self._tree_rows(
-            validation,
-            _sessions(validation.columns, validation.settings, validation.platforms),
-            used,
-        )
+        judged, judged_ms, judged_places = self._tree_rows(validation, validated, used)
         measured_ms = validation.values[judged_places]
         if not len(judged):
             judged, judged_ms, measured_ms = rows[:1], estimates_ms[:1], examples.values[places[:1]]

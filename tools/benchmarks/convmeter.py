@@ -31,6 +31,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ import numpy as np
 from resperf.errors import ResperfError, TrainingError
 from resperf.features import Array
 from resperf.predictors import Examples, predictor_class
+from resperf.predictors.linear import left_out
 from resperf.predictors.metrics import mape
 from resperf.quantities import QUANTITIES
 from resperf.report.markdown import markdown_table
@@ -119,10 +121,10 @@ def report(
     is_block = np.array([bool(block_of(network.name)) for network in rows.networks])
     sets = {"networks": ~is_block, "blocks": is_block, "networks and blocks": is_block | ~is_block}
     for on, chosen in sets.items() if is_block.any() else [("networks", ~is_block)]:
-        left_out = each_left_out(rows.select(np.flatnonzero(chosen)), methods)
+        results = each_left_out(rows.select(np.flatnonzero(chosen)), methods)
         yield f"{on}, each network left out:"
-        yield left_out_text(left_out)
-        yield names_table(left_out)
+        yield left_out_text(results)
+        yield names_table(results)
     whole = rows.select(np.flatnonzero(~is_block))
     if len({platform.devices for _, platform in whole.per_row()}) > 1:
         yield ("By the number of devices that share a run, each with a batch of its own; "
@@ -176,7 +178,7 @@ def predicted(method: str, rows: Examples, learnt: Array, judged: Array) -> Arra
 
 def devices_table(rows: Examples, methods: Sequence[str]) -> str:
     """Show the errors of each method by number of devices, and those of the efficiency."""
-    groups = np.array([architecture_of(network.name) for network in rows.networks])
+    groups = [architecture_of(network.name) for network in rows.networks]
     runs = [
         (network.name, setting.batch or 0, platform.devices)
         for network, (setting, platform) in zip(rows.networks, rows.per_row(), strict=True)
@@ -184,9 +186,7 @@ def devices_table(rows: Examples, methods: Sequence[str]) -> str:
     row_of_run = {run: row for row, run in enumerate(runs)}
     table = []
     for method in methods:
-        estimates = np.zeros(len(groups))
-        for name in np.unique(groups):
-            estimates[groups == name] = predicted(method, rows, groups != name, groups == name)
+        estimates = left_out(groups, partial(predicted, method, rows))
         for count in sorted({devices for *_, devices in runs}):
             own = [row for row, run in enumerate(runs) if run[2] == count]
             pairs = [(row_of_run[*runs[row][:2], 1], row) for row in own

@@ -12,7 +12,6 @@ trees. Rows that the importer flags are left out. No measured row is written int
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from pages import (
     merged,
     parser_of,
     public_data,
+    stored,
     write_page,
 )
 
@@ -288,10 +288,9 @@ def main() -> None:
     ]
     for part, (_, title, words) in PARTS.items():
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
-        stored = {kind: json.loads(path.read_text()) for kind, path in paths.items()
-                  if path.exists()}  # fmt: skip
-        judged = [row for record in stored.values() for row in record["result"]]
-        parts += [f"## {title}", commits(stored), words, by_card(judged)]
+        records = {kind: record for kind, path in paths.items() if (record := stored(path))}
+        judged = [row for record in records.values() for row in record["result"]]
+        parts += [f"## {title}", commits(records), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]
     write_page(given.output, "Operators in PyTorch on GPUs", parts)
