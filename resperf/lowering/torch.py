@@ -90,6 +90,8 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     setting : Setting
         Its precision, version and whether it is compiled decide what runs.
     """
+    if setting.compiled not in COMPILED:
+        network = network.with_dead_nodes()
     joined, kernels = _kernels(network, setting)
     original = {node.name for node in network.nodes}
     nodes: list[LoweredNode] = []

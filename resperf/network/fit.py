@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import le
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import NetworkError, ShapeError
+from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
 from resperf.network.shapes import schema_of
 
@@ -57,10 +60,11 @@ def check_inputs(
             f"{unequal}, which must be of one type; no framework runs this file: export or "
             "convert it again"
         )
-    inputs = [tensors.get(name) for name in node.input if name]
-    if node.domain or None in inputs:
+    inputs = [tensors.get(name) for name in node.input]
+    unknown = any(name and name not in tensors for name in node.input)
+    if unknown or node.domain not in ("", CONTRIB):
         return
-    if why := _misfit(node.op_type, [tensor.shape for tensor in inputs if tensor], attributes):
+    if why := _misfit(node.op_type, inputs, attributes):
         raise ShapeError(
             f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) {why}; "
             "check --batch and --shape"
@@ -84,20 +88,54 @@ def _unequal_types(schema: OpSchema, node: NodeProto, tensors: Mapping[str, Tens
     return ""
 
 
-def _misfit(op: str, shapes: Shapes, attributes: Mapping[str, Any]) -> str:
-    """Say why weights do not fit an input; empty if they do, or if no rule checks it.
+def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> str:
+    """Say why weights, a window or a target do not fit an input; empty if they do.
 
-    A wrong input size shows here first: a dense layer after a flattened image takes one size.
+    Also empty if no rule checks it. A wrong input size shows here first: a dense layer after a
+    flattened image takes one size.
     """
-    rule = _RULES.get(op)
-    if rule is None or len(shapes) < 2:
-        return ""
+    shapes = [() if tensor is None else tensor.shape for tensor in inputs]
     try:
-        given, wanted = rule(shapes, attributes)
+        given, wanted = _RULES[op](shapes, attributes) if op in _RULES else (0, 0)
+        if given != wanted:
+            return f"is given {given} features, but its weights take {wanted}"
+        if op == "Reshape" and len(inputs) > 1 and inputs[1] and inputs[1].value is not None:
+            return _misses(inputs[1].value, shapes[0], attributes)
+        return _too_wide(shapes, attributes) if op in _WINDOWS else ""
     except (IndexError, TypeError, ValueError):
-        words = " and ".join(",".join(map(str, shape)) for shape in shapes[:2])
-        return f"cannot take the shapes {words}"
-    return "" if given == wanted else f"is given {given} features, but its weights take {wanted}"
+        return f"cannot take the shapes {' and '.join(map(_words, shapes[:2]))}"
+
+
+def _words(shape: Sequence[int]) -> str:
+    return ",".join(map(str, shape))
+
+
+def _misses(target: Iterable[int], shape: Sequence[int], attributes: Mapping[str, Any]) -> str:
+    """Say that a target shape has another number of values; empty if it has not."""
+    copies = not attributes.get("allowzero")
+    dims = [shape[i] if dim == 0 and copies else int(dim) for i, dim in enumerate(target)]
+    if -1 in dims or math.prod(dims) == math.prod(shape):
+        return ""
+    return f"cannot make {_words(dims)} of its input {_words(shape)}"
+
+
+def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:
+    """Say that a window is larger than the image with its padding; empty if it is not."""
+    size, ones = shapes[0][2:], (1,) * len(shapes[0])
+    window = attributes.get("kernel_shape") or shapes[1][2:]
+    pads = attributes.get("pads", (0, 0) * len(size))
+    dilations, strides = (attributes.get(name, ones) for name in ("dilations", "strides"))
+    spans = [1 + (taps - 1) * step for taps, step in zip(window, dilations, strict=False)]
+    # Rounded up, the last window may end outside.
+    more = [stride - 1 if attributes.get("ceil_mode") else 0 for stride in strides]
+    room = [length + pads[i] + pads[i + len(size)] + more[i] for i, length in enumerate(size)]
+    same = str(attributes.get("auto_pad", "")).startswith("SAME")
+    if same or 0 in shapes[0] or all(map(le, spans, room)):
+        return ""
+    return (
+        f"has a window of {_words(spans)}, larger than its input of {_words(size)}"
+        + f" with pads {_words(pads)}" * any(pads)
+    )
 
 
 def _conv(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
@@ -113,9 +151,17 @@ def _gemm(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     return m if attributes.get("transA") else k, n if attributes.get("transB") else k_b
 
 
+def _recurrent(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
+    return shapes[0][2], shapes[1][2]
+
+
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
     "BatchNormalization": _transposed,
     "Conv": _conv,
     "ConvTranspose": _transposed,
+    "FusedConv": _conv,
     "Gemm": _gemm,
+    "InstanceNormalization": _transposed,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }
+_WINDOWS = frozenset({"AveragePool", "Conv", "FusedConv", "LpPool", "MaxPool"})
