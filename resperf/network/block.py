@@ -115,7 +115,7 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         weight_nodes=tuple(weights),
         unfolded_nodes=(),
         dead_nodes=(),
-        overridable=tuple(name for name in network.overridable if name in (*read, *given)),
+        overridable=tuple(name for name in network.overridable if name in read or name in given),
         weight_tensors=_some(network.weight_tensors, given),
         parameters=None,
     )

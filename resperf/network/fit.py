@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.errors import NetworkError, ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
+from resperf.network.rebatch import SHAPE_INPUT
 from resperf.network.shapes import schema_of
 
 if TYPE_CHECKING:
@@ -95,26 +96,35 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     flattened image takes one size.
     """
     shapes = [() if tensor is None else tensor.shape for tensor in inputs]
+    if op == "QLinearConv":  # Its weights come behind a scale and a zero point.
+        shapes = shapes[:4:3]
     try:
         given, wanted = _RULES[op](shapes, attributes) if op in _RULES else (0, 0)
         if given != wanted:
             return f"is given {given} features, but its weights take {wanted}"
-        if op == "Reshape" and len(inputs) > 1 and inputs[1] and inputs[1].value is not None:
-            return _misses(inputs[1].value, shapes[0], attributes)
+        if op in ("Reshape", "Resize"):
+            own = inputs[SHAPE_INPUT[op] : SHAPE_INPUT[op] + 1]
+            target = own[0].value if own and own[0] else attributes.get("shape")
+            return "" if target is None else _misses(op, target, shapes[0], attributes)
         return _too_wide(shapes, attributes) if op in _WINDOWS else ""
     except (IndexError, TypeError, ValueError):
-        return f"cannot take the shapes {' and '.join(map(_words, shapes[:2]))}"
+        return f"cannot take the shapes {' and '.join(map(_words, filter(None, shapes)))}"
 
 
 def _words(shape: Sequence[int]) -> str:
     return ",".join(map(str, shape))
 
 
-def _misses(target: Iterable[int], shape: Sequence[int], attributes: Mapping[str, Any]) -> str:
-    """Say that a target shape has another number of values; empty if it has not."""
+def _misses(
+    op: str, target: Iterable[int], shape: Sequence[int], attributes: Mapping[str, Any]
+) -> str:
+    """Say that a target has another number of values, or of images to resize; else empty."""
     copies = not attributes.get("allowzero")
     dims = [shape[i] if dim == 0 and copies else int(dim) for i, dim in enumerate(target)]
-    if -1 in dims or math.prod(dims) == math.prod(shape):
+    fits = -1 in dims or math.prod(dims) == math.prod(shape)
+    if op == "Resize":
+        fits = len(dims) < 3 or bool(attributes.get("axes")) or dims[0] == shape[0]
+    if fits:
         return ""
     return f"cannot make {_words(dims)} of its input {_words(shape)}"
 
@@ -151,17 +161,19 @@ def _gemm(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     return m if attributes.get("transA") else k, n if attributes.get("transB") else k_b
 
 
-def _recurrent(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
+def _recurrent(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
+    batch = 0 if attributes.get("layout") else 1
+    if len(shapes) > 5 and shapes[5] and shapes[5][batch] != shapes[0][batch]:
+        raise ValueError("a state of another batch")
     return shapes[0][2], shapes[1][2]
 
 
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
     "BatchNormalization": _transposed,
-    "Conv": _conv,
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _conv),
     "ConvTranspose": _transposed,
-    "FusedConv": _conv,
     "Gemm": _gemm,
     "InstanceNormalization": _transposed,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }
-_WINDOWS = frozenset({"AveragePool", "Conv", "FusedConv", "LpPool", "MaxPool"})
+_WINDOWS = {"AveragePool", "LpPool", "MaxPool", *(op for op in _RULES if _RULES[op] is _conv)}

@@ -32,12 +32,7 @@ from resperf.network.protos import (
 )
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
-from resperf.network.shapes import (
-    batched_outputs,
-    declared_outputs,
-    model_outputs,
-    node_outputs,
-)
+from resperf.network.shapes import batched_outputs, declared_outputs, model_outputs, node_outputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -175,7 +170,7 @@ class _Reading:
         declared = [info for info in self.graph.input if info.name not in self.weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
-        self.batched = batched_outputs(self.graph, declared)
+        self.traced, self.batched = traced, batched_outputs(self.graph, declared)
         self.declared = declared_outputs(self.graph, declared, self.inputs)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
@@ -474,7 +469,7 @@ class _Reading:
         strays = [
             name
             for name in outputs
-            if (old or name in self.batched)
+            if ((old and not self.traced) or name in self.batched)
             and (tensor := tensors.get(name))
             and tensor.shape[:1] not in ((), (batch,))
         ]

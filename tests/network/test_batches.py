@@ -175,6 +175,29 @@ def test_attention_that_a_tracer_fixed_mixes_no_images(write: Callable[..., Path
     assert network.tensors["scores"].shape == (4, 2, 6, 6)
 
 
+def test_a_batch_behind_the_tokens_is_folded_into_the_heads(write: Callable[..., Path]) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node("Reshape", ["t", "heads"], ["h"]),
+        node("Reshape", ["h", "joined"], ["rows"]),
+        node("Add", ["rows", "t"], ["y"]),
+    ]
+    weights = [constant("heads", [6, 2, 4]), constant("joined", [6, 1, 8])]
+    network = read_network(write(nodes, ["batch", 6, 8], weights), batch=4)
+    assert network.tensors["h"].shape == (6, 8, 4)
+    assert network.notes == ("batch 1 was fixed in the shapes of h, rows; read as 4",)
+
+
+def test_sizes_of_a_resize_keep_the_number_of_images(write: Callable[..., Path]) -> None:
+    nodes = [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")]
+    path = write(nodes, ["batch", 3, 8, 8], [constant("sizes", [1, 3, 16, 16])])
+    assert read_network(path, batch=4).tensors["y"].shape == (4, 3, 16, 16)
+    path = write(nodes, ["batch", 3, 8, 8], [constant("sizes", [2, 3, 16, 16])])
+    with pytest.raises(ShapeError, match=r"\(Resize\) cannot make 2,3,16,16 of its input 4,3,8,8"):
+        read_network(path, batch=4)
+
+
 def test_an_output_that_keeps_the_batch_of_the_file_is_noted(tmp_path: Path) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx.helper import make_node
 
 from resperf.errors import ShapeError
@@ -31,6 +32,7 @@ def filters(*shape: int) -> np.ndarray[Any, Any]:
         ("MaxPool", [1, 3, 8, 8], None, {"kernel_shape": [9, 9]}, "window of 9,9"),
         ("AveragePool", [1, 3, 5], None, {"kernel_shape": [9], "strides": [3]}, "window of 9"),
         ("MaxPool", [1, 3, 8, 8, 2], None, {"kernel_shape": [3, 3, 3]}, "window of 3,3,3"),
+        ("FusedConv", [1, 3, 8, 8], (4, 3, 9, 9), {}, "window of 9,9"),
         ("LSTM", [5, 1, 10], (1, 32, 12), {"hidden_size": 8}, "10 features.* take 12"),
     ],
 )
@@ -44,7 +46,8 @@ def test_a_window_or_weights_that_do_not_fit_are_refused(
 ) -> None:
     names = ["x"] if weights is None else ["x", "w", *(["r"] if op == "LSTM" else [])]
     values = {"w": filters(*(weights or ())), "r": filters(1, 32, 8)}
-    node = make_node(op, names, ["y"], "one", **attributes)
+    domain = "com.microsoft" if op == "FusedConv" else ""
+    node = make_node(op, names, ["y"], "one", domain=domain, **attributes)
     path = network_file("n.onnx", [node], {"x": image}, {"y": None}, values)
     with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) .*{words}"):
         read_network(path)
@@ -103,3 +106,25 @@ def test_a_name_has_one_length(network_file: NetworkFile) -> None:
         read_network(path, shapes={"img": (4, 3, 32, 32), "skip": (2, 8, 2, 2)})
     shapes = {"img": (1, 3, 32, 32), "skip": (1, 8, 2, 2)}
     assert read_network(path, batch=4, shapes=shapes).tensors["z"].shape == (4, 8, 2, 2)
+
+
+def test_windows_of_integer_convolutions_are_checked(network_file: NetworkFile) -> None:
+    weights = {"w": np.ones((4, 3, 9, 9), np.int8), "s": np.float32(0.1), "z": np.int8(0)}
+    quantised = ["s", "z", "w", "s", "z", "s", "z"]
+    for node in (
+        make_node("ConvInteger", ["x", "w"], ["y"], "one"),
+        make_node("QLinearConv", ["x", *quantised], ["y"], "one"),
+    ):
+        inputs = {"x": (TensorProto.INT8, [1, 3, 8, 8])}
+        path = network_file("n.onnx", [node], inputs, {"y": None}, weights)
+        with pytest.raises(ShapeError, match="window of 9,9, larger than its input of 8,8"):
+            read_network(path)
+
+
+def test_states_of_another_batch_are_refused(network_file: NetworkFile) -> None:
+    weights = {"w": filters(1, 32, 12), "r": filters(1, 32, 8), "h": filters(1, 1, 8)}
+    node = make_node("LSTM", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=8)
+    path = network_file("n.onnx", [node], {"x": [5, "batch", 12]}, {"y": None}, weights)
+    assert read_network(path, shapes={"x": (5, 1, 12)}).tensors["y"].shape == (5, 1, 1, 8)
+    with pytest.raises(ShapeError, match=r"cannot take the shapes 5,4,12 .* and 1,1,8"):
+        read_network(path, shapes={"x": (5, 4, 12)})
