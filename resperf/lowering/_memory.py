@@ -32,14 +32,12 @@ def too_large(network: Network, precision: str, memory_bytes: float) -> str:
     """
     shared, shares = shared_weights(network), _SHARES.get(precision, (1, 1))
     computed = {name for node in network.nodes for name in node.outputs}
-    weights: dict[str, float] = {}
-    values: dict[str, float] = {}
+    weights, values = dict[str, float](), dict[str, float]()
     for name, tensor in network.tensors.items():
         is_weight = tensor.is_weight and name not in computed
         share = shares[not is_weight] if tensor.dtype == "float32" else 1
-        size_bytes = tensor_bytes(tensor) * share
-        # Texts have no known size.
-        (weights if is_weight else values)[shared.get(name, name)] = max(0.0, size_bytes)
+        sizes = weights if is_weight else values
+        sizes[shared.get(name, name)] = max(0.0, tensor_bytes(tensor) * share)  # Texts have none.
     weight_bytes, value_bytes = sum(weights.values()), _most_alive(network, values)
     if weight_bytes + value_bytes <= memory_bytes:
         return ""

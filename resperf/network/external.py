@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
-from resperf.network.protos import EXTERNAL, check_size
+from resperf.network.protos import EXTERNAL, check_size, dtype_name
 from resperf.network.wire import COPIED_BYTES, COPIED_INTEGER_BYTES, INTEGER_TYPES
 from resperf.units import LOW_BITS
 
@@ -96,25 +96,18 @@ def external_data(path: Path, proto: TensorProto) -> npt.NDArray[Any] | None:
     NetworkError
         If the file is too short, or the element type is unknown.
     """
-    from onnx import helper, numpy_helper
-
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     file = _inside(path.parent, location)
-    if file is None:
+    # Values of less than a byte are packed, and take the same time whatever they are.
+    if file is None or LOW_BITS.get(dtype_name(proto.data_type), 8) < 8:
         return None
     dtype, shape = numpy_dtype(proto), tuple(proto.dims)
     check_size(path, proto.name, shape)
     try:
-        offset, bits = int(entries.get("offset", 0)), LOW_BITS.get(dtype.name, 8 * dtype.itemsize)
-        stored = math.ceil(math.prod(shape) * bits / 8)
-        if offset < 0 or offset + stored > file.stat().st_size:
+        offset = int(entries.get("offset", 0))
+        if offset < 0 or offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
             raise ValueError("too short")
-        if bits < 8:
-            content = np.memmap(file, np.uint8, "r", offset, stored).tobytes()
-            packed = helper.make_tensor("", proto.data_type, shape, content, raw=True)
-            values: npt.NDArray[Any] = numpy_helper.to_array(packed)
-            return values
         return np.memmap(file, dtype, "r", offset, shape)
     except (OSError, ValueError) as error:
         raise NetworkError(

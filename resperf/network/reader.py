@@ -128,7 +128,7 @@ def resolve(
         if written:
             model.ParseFromString(written)  # Reading changed it.
             with suppress(ShapeError):
-                return _Reading(path, model, batch, shapes, assume, _TRACED_BATCH).network()
+                return _Reading(path, model, batch, shapes, assume, traced=_TRACED_BATCH).network()
         raise
 
 
@@ -161,6 +161,7 @@ class _Reading:
         batch: int | None,
         shapes: Mapping[str, Sequence[int]] | None,
         assume: Assumed | None,
+        *,
         traced: int | None = None,
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
