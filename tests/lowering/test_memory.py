@@ -54,6 +54,23 @@ def test_weights_that_do_not_fit_by_themselves_are_named_alone(path: Path) -> No
     assert words == "1.0 MiB of weights do not fit into 512.0 KiB"
 
 
+def test_attention_that_runs_as_one_kernel_holds_no_scores(network_file: NetworkFile) -> None:
+    nodes = [
+        make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        make_node("Mul", ["q", "root"], ["q_scaled"]),
+        make_node("Mul", ["t", "root"], ["k_scaled"]),
+        make_node("MatMul", ["q_scaled", "k_scaled"], ["scores"]),
+        make_node("Softmax", ["scores"], ["shares"], axis=-1),
+        make_node("MatMul", ["shares", "v"], ["y"]),
+    ]
+    heads = [1, 8, 4096, 64]  # 8 MiB; scores of 512 MiB
+    scale = {"root": np.float32(0.35)}
+    path = network_file("a.onnx", nodes, dict.fromkeys("qkv", heads), {"y": None}, scale)
+    network = read_network(path)
+    assert too_large(network, "", 40 * MIB) == ""
+    assert "and 32.0 MiB of inputs, outputs and values" in too_large(network, "", 30 * MIB)
+
+
 def test_a_prediction_says_so_first_and_strict_refuses(path: Path) -> None:
     fits = predict(path, device="t4", batch=8)
     assert (fits.remarks.too_large, fits.to_json()["too_large"]) == ("", "")
