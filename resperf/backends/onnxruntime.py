@@ -43,7 +43,7 @@ from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
-from resperf.network import Network
+from resperf.network import Network, read_network
 from resperf.platform import Platform, this_platform
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
@@ -172,9 +172,18 @@ class OnnxRuntimeBackend(Backend):
         NetworkError, UnsupportedError
             If the file cannot be read or run.
         """
+        from onnx.helper import make_tensor_value_info
+
         from resperf.network.weights import materialise
 
         model, weights = materialise(path, batch=batch, shapes=shapes)
+        overridable = read_network(path, batch=batch, shapes=shapes).overridable
+        # As inputs they are not constant to ONNX Runtime.
+        model.graph.input.extend(
+            make_tensor_value_info(proto.name, proto.data_type, proto.dims)
+            for proto in model.graph.initializer
+            if proto.name in overridable
+        )
         return self._network_run(model, weights, path.name)
 
     def _tiny_ms(self, copies: int) -> float:

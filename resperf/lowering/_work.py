@@ -54,7 +54,7 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     names : sequence of str
         Names of the nodes.
     """
-    network = network.with_unfolded_nodes()
+    network = network.with_overridable().with_dead_nodes().with_unfolded_nodes()
     wanted = set(names)
     nodes = [node for node in network.nodes if node.name in wanted]
     if any(node.op in CONTROL_FLOW for node in nodes):

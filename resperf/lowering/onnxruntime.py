@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from resperf.layers import Layer
@@ -29,7 +30,8 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     UnsupportedError
         If ONNX Runtime cannot run the network.
     """
-    network = network.with_unfolded_nodes()
+    inputs = network.inputs
+    network = network.with_overridable().with_dead_nodes().with_unfolded_nodes()
     difference = _difference(setting, platform)
     notes = (f"lowered by ONNX Runtime, {difference}",) if difference else ()
     block = int(setting.options.get(NCHWC_BLOCK, "0"))
@@ -37,7 +39,7 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     also = (str(shared),) if shared else ()
     identity = (installed(), instruction_set(), setting.provider, str(block), *also)
     nodes = _cache.once(network, identity, lambda: _ort_graph.ask(network, block))
-    return answer(network, nodes, installed(), notes)
+    return answer(replace(network, inputs=inputs), nodes, installed(), notes)
 
 
 def _difference(setting: Setting, platform: Platform) -> str:

@@ -82,9 +82,10 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
         raise UnsupportedError(
             "which operators the CUDA provider runs in NHWC is not known; measure whole networks"
         )
+    inputs, network = network.inputs, network.with_overridable().with_dead_nodes()
     ops = {node.op for node in network.nodes}
     notes = tuple(note for op, note in _NOTES.items() if op in ops)
-    return answer(network, _ask(network), installed(), notes)
+    return answer(replace(network, inputs=inputs), _ask(network), installed(), notes)
 
 
 def _ask(network: Network) -> list[LoweredNode]:

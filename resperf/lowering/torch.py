@@ -90,6 +90,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     setting : Setting
         Its precision, version and whether it is compiled decide what runs.
     """
+    network = _whole(network, setting)
     joined, kernels = _kernels(network, setting)
     original = {node.name for node in network.nodes}
     nodes: list[LoweredNode] = []
@@ -135,11 +136,16 @@ def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchK
 
 
 def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:
-    joined = canonical(network.with_weight_nodes())
+    joined = canonical(_whole(network, setting).with_weight_nodes())
     whole, version = joined.network, _version(setting.framework_version)
     if version < _FUSED_ATTENTION_SINCE:
         whole = attention_in_parts(whole)
     return joined, unfused_attention_in_parts(_in_precision(whole, setting), version)
+
+
+def _whole(network: Network, setting: Setting) -> Network:
+    """Add the operators that no output needs, where no compiler leaves them out."""
+    return network if setting.compiled in COMPILED else network.with_dead_nodes()
 
 
 def _in_precision(network: Network, setting: Setting) -> Network:

@@ -98,8 +98,14 @@ class Network:
     unfolded_nodes : tuple of Node
         Nodes that compute shapes or other constants in half precision, or of dequantised values, in
         order. ONNX Runtime runs them each time on a CPU; others fold them.
+    dead_nodes : tuple of Node
+        Nodes that lead to no output, in order. ONNX Runtime and eager PyTorch run them; others
+        leave them out.
+    overridable : tuple of str
+        Weights that are also inputs, from IR version 4 on. ONNX Runtime does not fold them; others
+        do.
     weight_tensors : mapping of str to Tensor
-        What weight nodes and unfolded nodes read and write.
+        What weight nodes, unfolded nodes and dead nodes read and write.
     parameters : int or None
         At most so many (`resperf.network.parameters`); None if it was not read from a file.
     assumed : tuple of str
@@ -116,6 +122,8 @@ class Network:
     notes: tuple[str, ...] = ()
     weight_nodes: tuple[Node, ...] = ()
     unfolded_nodes: tuple[Node, ...] = ()
+    dead_nodes: tuple[Node, ...] = ()
+    overridable: tuple[str, ...] = ()
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: int | None = None
     assumed: tuple[str, ...] = ()
@@ -129,6 +137,35 @@ class Network:
             weight_nodes=(),
             unfolded_nodes=(),
             weight_tensors={},
+        )
+
+    def with_dead_nodes(self) -> Network:
+        """Return the network with its dead nodes, behind all others."""
+        if not self.dead_nodes:
+            return self
+        tensors = {**self.weight_tensors, **self.tensors}
+        return replace(self, nodes=(*self.nodes, *self.dead_nodes), tensors=tensors, dead_nodes=())
+
+    def with_overridable(self) -> Network:
+        """Return the network whose overridable weights are inputs, as ONNX Runtime sees it.
+
+        What is computed of them is computed each time.
+        """
+        if not self.overridable:
+            return self
+        free, nodes = set(self.overridable), list[Node]()
+        unfolded = {name for node in self.unfolded_nodes for name in node.outputs}
+        for node in self.weight_nodes:
+            if unfolded.isdisjoint(node.outputs) and not free.isdisjoint(node.inputs):
+                nodes.append(node)
+                free.update(node.outputs)
+        tensors = {
+            name: replace(tensor, is_weight=tensor.is_weight and name not in free)
+            for name, tensor in {**self.weight_tensors, **self.tensors}.items()
+        }
+        inputs = (*self.inputs, *(name for name in self.overridable if name in tensors))
+        return replace(
+            self, nodes=(*nodes, *self.nodes), tensors=tensors, inputs=inputs, overridable=()
         )
 
     def with_unfolded_nodes(self) -> Network:

@@ -114,6 +114,8 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         outputs=outputs,
         weight_nodes=tuple(weights),
         unfolded_nodes=(),
+        dead_nodes=(),
+        overridable=tuple(name for name in network.overridable if name in read or name in given),
         weight_tensors=_some(network.weight_tensors, given),
         parameters=None,
     )

@@ -65,7 +65,8 @@ def read_network_once(
 def _is_small(network: Network) -> bool:
     tensors = (*network.tensors.values(), *network.weight_tensors.values())
     value_bytes = sum(tensor.value.nbytes for tensor in tensors if tensor.value is not None)
-    nodes = len(network.nodes) + len(network.weight_nodes) + len(network.unfolded_nodes)
+    beside = (network.weight_nodes, network.unfolded_nodes, network.dead_nodes)
+    nodes = sum(map(len, (network.nodes, *beside)))
     return nodes <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 """A fixed dimension, a named free one, or a free one without name."""
+_NO_NAMES = ("", "?", "*", "-1", "None", "none", "unk", "unknown")
+_NUMBERED = "unk__"
+"""Begins tf2onnx's words for dimensions that it does not know."""
 _NAMED = 12
 """Inputs that a message names: language models have a cache for each layer."""
 
@@ -82,8 +85,13 @@ def complete_inputs(
                 f"input {name!r} stays {_words(own or ())}: its first dimension is not a batch"
             )
         for old_dim, new_dim in zip(own or (), new or (), strict=False):
-            if isinstance(old_dim, str) and isinstance(new_dim, int):
-                bound.setdefault(old_dim, new_dim)
+            if not (isinstance(old_dim, str) and isinstance(new_dim, int)):
+                continue
+            if (length := bound.setdefault(old_dim, new_dim)) != new_dim:
+                raise ShapeError(
+                    f"{path}: dimension {old_dim!r} has two lengths, {length} and {new_dim} in "
+                    f"input {name!r} = {_words(own or ())}; give it one by --batch and --shape"
+                )
         if (
             own
             and new
@@ -185,9 +193,17 @@ def declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
         return None
     return [
         # Exporters write 0 or -1 for a free dimension too.
-        dim.dim_value if dim.dim_value > 0 else (dim.dim_param or None)
+        dim.dim_value if dim.dim_value > 0 else name_of(dim.dim_param)
         for dim in tensor_type.shape.dim
     ]
+
+
+def name_of(param: str) -> str | None:
+    """Return a free dimension's name; None for the words that exporters write where it has none.
+
+    Two dimensions without a name may differ in length.
+    """
+    return None if param in _NO_NAMES or param.startswith(_NUMBERED) else param
 
 
 def _wanted_dims(

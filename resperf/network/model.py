@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
+from resperf.network.external import with_shapes
 from resperf.network.graph import subgraphs
 from resperf.network.wire import Buffer, Stripped, strip
 
@@ -50,9 +51,11 @@ def stripped_file(path: Path) -> Stripped:
 def strip_file(path: Path, buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
     """Strip a mapped file of its weights' bytes; errors name the file."""
     try:
-        return strip(buffer, keep_attributes=keep_attributes)
+        stripped = strip(buffer, keep_attributes=keep_attributes)
     except NetworkError as error:
         raise _unreadable(path, str(error)) from error
+    stripped.model = with_shapes(path, stripped.model)
+    return stripped
 
 
 def parse(path: Path, stripped: Stripped) -> ModelProto:

@@ -16,6 +16,7 @@ from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import Assumed, Assumptions
+from resperf.network.external import check_shapes
 from resperf.network.fit import check_inputs
 from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
@@ -31,11 +32,13 @@ from resperf.network.protos import (
 )
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
-from resperf.network.shapes import declared_outputs, model_outputs, node_outputs
+from resperf.network.shapes import batched_outputs, declared_outputs, model_outputs, node_outputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+_TRACED_BATCH = 1
+"""What a shape holds that a tracer fixed in a file whose batch is free."""
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
@@ -118,7 +121,15 @@ def resolve(
     NetworkError, ShapeError
         As `read_network`.
     """
-    return _Reading(path, model, batch, shapes, assume).network()
+    written = model.SerializeToString() if batch is not None or shapes else b""
+    try:
+        return _Reading(path, model, batch, shapes, assume).network()
+    except ShapeError:
+        if written:
+            model.ParseFromString(written)  # Reading changed it.
+            with suppress(ShapeError):
+                return _Reading(path, model, batch, shapes, assume, traced=_TRACED_BATCH).network()
+        raise
 
 
 @dataclass
@@ -150,6 +161,8 @@ class _Reading:
         batch: int | None,
         shapes: Mapping[str, Sequence[int]] | None,
         assume: Assumed | None,
+        *,
+        traced: int | None = None,
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
@@ -157,10 +170,22 @@ class _Reading:
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
+        self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
+        self.traced, self.batched = traced, batched_outputs(self.graph, declared)
         self.declared = declared_outputs(self.graph, declared, self.inputs)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
-        self.notes = [*self.inputs.notes, *self._overridable()]
+        self.overridable = tuple(
+            info.name
+            for info in self.graph.input
+            if info.name in self.weights and model.ir_version >= _IR_WITH_DEFAULTS
+        )
+        self.notes = [*self.inputs.notes]
+        if self.overridable:
+            self.notes.append(
+                f"{len(self.overridable)} weights are also inputs of the network: ONNX Runtime "
+                "does not fold them and is slower; export it without keep_initializers_as_inputs"
+            )
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.inferred = model_outputs(model)
         self.names: dict[str, int] = {}
@@ -172,16 +197,6 @@ class _Reading:
         )  # fmt: skip
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
-
-    def _overridable(self) -> list[str]:
-        """Note the weights that a run could override; the network reads them as constants."""
-        count = sum(info.name in self.weights for info in self.graph.input)
-        if not count or self.model.ir_version < _IR_WITH_DEFAULTS:
-            return []
-        return [
-            f"{count} weights are also inputs of the network, so a framework may not treat them as "
-            "constants; the prediction does: export it without keep_initializers_as_inputs"
-        ]
 
     def network(self) -> Network:
         """Walk the nodes."""
@@ -197,14 +212,23 @@ class _Reading:
         tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
         weight_nodes = live_nodes(seen.weight_nodes, used, {})
         unfolded_nodes = self._unfolded_nodes(outputs, nodes)
+        live = (*nodes, *weight_nodes, *unfolded_nodes)
+        alive = {name for node in live for name in (*node.inputs, *node.outputs)}
+        dead_nodes = [node for node in seen.nodes if alive.isdisjoint(node.outputs)]
         beside = dict.fromkeys(
             name
-            for node in (*weight_nodes, *unfolded_nodes)
-            for name in (*node.inputs, *node.outputs)
-            if name
+            for node in (*weight_nodes, *unfolded_nodes, *dead_nodes)
+            for name in (*node.inputs, *node.outputs, *seen.inner.get(node.name, ()))
+            if name in seen.tensors
         )
         missing = self.assumptions.missing(self.path)
         notes = [*self.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
+        if dead_nodes:
+            listed = _listed([f"{node.name} ({node.op})" for node in dead_nodes])
+            notes.append(
+                f"no output needs {listed}: ONNX Runtime and eager PyTorch run such operators, "
+                "others leave them out; remove them from the file, or make what they write outputs"
+            )
         return Network(
             name=self.path.stem,
             nodes=tuple(nodes),
@@ -216,6 +240,8 @@ class _Reading:
             notes=tuple(notes),
             weight_nodes=tuple(weight_nodes),
             unfolded_nodes=tuple(unfolded_nodes),
+            dead_nodes=tuple(dead_nodes),
+            overridable=self.overridable,
             weight_tensors={name: seen.tensors[name] for name in beside},
             parameters=parameters_of(self.graph).most,
             assumed=self.assumptions.statements(),
@@ -230,6 +256,7 @@ class _Reading:
         return [node for node in live if node.name not in own]
 
     def _weights(self) -> dict[str, Tensor]:
+        check_shapes(self.path, self.graph.initializer)
         weights = [weight(self.path, proto) for proto in self.graph.initializer]
         weights += [sparse_weight(self.path, proto) for proto in self.graph.sparse_initializer]
         by_name = {tensor.name: tensor for tensor in weights}
@@ -443,12 +470,14 @@ class _Reading:
         strays = [
             name
             for name in outputs
-            if (tensor := tensors.get(name)) and old and tensor.shape[:1] not in ((), (batch,))
+            if ((old and not self.traced) or name in self.batched)
+            and (tensor := tensors.get(name))
+            and tensor.shape[:1] not in ((), (batch,))
         ]
         if strays and batch:
             notes.append(
-                f"batch {batch} does not reach output {_listed(strays)}; "
-                "export with a free batch dimension if it should"
+                f"batch {batch} does not reach output {_listed(strays)}, whose shape the file "
+                "fixes; export with a free batch dimension if it should"
             )
         return notes
 

@@ -41,8 +41,14 @@ def rebatched(
         rest = new * math.prod(dim for dim in dims[1:] if dim != -1)
         fits = rest > 0 and math.prod(shape) % rest == 0
         return (new, *target[1:]) if replaced and fits else None
-    # The batch may be folded into the first dimension with others, such as attention heads.
+    # The batch may be folded into a dimension with others, such as attention heads; it is the first
+    # one, or comes behind tokens.
+    first = 0
+    while (
+        shape[0] != new and first < min(len(dims), len(shape)) - 1 and dims[first] == shape[first]
+    ):
+        first += 1
     misfit = math.prod(dims) * new == math.prod(shape) * old
-    if misfit and target[0] > 0 and target[0] % old == 0:
-        return (target[0] // old * new, *target[1:])
+    if misfit and dims[first] > 0 and dims[first] % old == 0:
+        return (*target[:first], dims[first] // old * new, *target[first + 1 :])
     return None

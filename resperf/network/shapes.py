@@ -16,7 +16,7 @@ from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor, TensorType
 from resperf.network.contrib import contrib_outputs
 from resperf.network.graph import subgraphs
-from resperf.network.inputs import Inputs
+from resperf.network.inputs import Inputs, name_of
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ def _inferred(
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
         return nothing
-    protos = (outputs.get(name) for name in node.output)
+    protos = [outputs.get(name) for name in node.output]
+    for dim in (d for proto in protos if proto for d in proto.tensor_type.shape.dim):
+        if dim.dim_value < 0:
+            raise ShapeError(f"a dimension of its output would be {dim.dim_value}")
     return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
 
 
@@ -215,7 +218,7 @@ def declared_outputs(
         name: length
         for info, tensor in zip(inputs, sizes.tensors, strict=True)
         for name, length in zip(_stated_dims(info), tensor.shape, strict=False)
-        if isinstance(name, str) and name
+        if isinstance(name, str)
     }
     outputs: dict[str, TensorType] = {}
     for info in {info.name: info for info in (*graph.value_info, *graph.output)}.values():
@@ -232,9 +235,15 @@ def declared_outputs(
 def _stated_dims(info: ValueInfoProto) -> list[int | str]:
     """Return the dimensions that a file states, names where they are free."""
     return [
-        dim.dim_param if dim.HasField("dim_param") else dim.dim_value
+        (name_of(dim.dim_param) or 0) if dim.HasField("dim_param") else dim.dim_value
         for dim in info.type.tensor_type.shape.dim
     ]
+
+
+def batched_outputs(graph: GraphProto, inputs: Sequence[ValueInfoProto]) -> set[str]:
+    """Name the outputs whose first dimension has the name of an input's first dimension."""
+    firsts = {dim for info in inputs for dim in _stated_dims(info)[:1] if isinstance(dim, str)}
+    return {info.name for info in graph.output if firsts.intersection(_stated_dims(info)[:1])}
 
 
 def type_and_shape(proto: TypeProto) -> TensorType | None:

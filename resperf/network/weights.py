@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
-from resperf.network.graph import all_tensors, any_external
+from resperf.network.external import external_data, numpy_dtype
+from resperf.network.graph import all_tensors, any_external, names_read
 from resperf.network.model import open_buffer, parse, strip_file
-from resperf.network.protos import EXTERNAL, check_size, has_bytes
+from resperf.network.protos import EXTERNAL, has_bytes
 from resperf.network.reader import resolve
 from resperf.network.wire import Buffer
 
@@ -85,11 +86,17 @@ def materialise(
             "which is not read for measuring; make them initializers of the main graph"
         )
     random_weight = _RandomWeights(seed, model.graph)
-    for proto in model.graph.initializer:
+    read = set(names_read(model.graph))
+    for proto in [*model.graph.initializer]:
+        if proto.name not in read:
+            # ONNX Runtime drops it before it looks for the values of external weights.
+            weights.pop(proto.name, None)
+            model.graph.initializer.remove(proto)
+            continue
         if proto.name not in weights:
             if has_bytes(proto):
                 continue
-            external = _external_data(path, proto)
+            external = external_data(path, proto)
             weights[proto.name] = random_weight(proto) if external is None else external
         proto.data_location = EXTERNAL
         del proto.external_data[:]
@@ -144,49 +151,6 @@ def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Ar
         ) from error
 
 
-def _external_data(path: Path, proto: TensorProto) -> Array | None:
-    """Map external data that is stored in the model's folder; None where there is none."""
-    entries = {entry.key: entry.value for entry in proto.external_data}
-    location = entries.get("location", "")
-    file = _inside(path.parent, location)
-    if file is None:
-        return None
-    dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
-    check_size(path, proto.name, shape)
-    try:
-        offset = int(entries.get("offset", 0))
-        if offset < 0 or offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
-            raise ValueError("too short")
-        return np.memmap(file, dtype, "r", offset, shape)
-    except (OSError, ValueError) as error:
-        raise NetworkError(
-            f"{file} does not hold weight {proto.name!r} of {path.name}: {error}; "
-            "export or download both files again"
-        ) from error
-
-
-def _inside(folder: Path, location: str) -> Path | None:
-    """Return the file at a location, if it exists and is inside the folder."""
-    try:
-        root = folder.resolve()
-        file = (root / location).resolve()
-        return file if file.is_relative_to(root) and file.is_file() else None
-    except (OSError, RuntimeError, TypeError, ValueError):
-        return None  # a cycle of links, or text that is not a path
-
-
-def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:
-    from onnx import helper
-
-    try:
-        dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(proto.data_type)
-    except (KeyError, ValueError, TypeError) as error:
-        raise NetworkError(
-            f"weight {proto.name!r} has the unknown element type {proto.data_type}"
-        ) from error
-    return dtype
-
-
 class _RandomWeights:
     """Weights from one random block, repeated: hundreds of megabytes in a fraction of a second."""
 
@@ -202,7 +166,7 @@ class _RandomWeights:
         }
 
     def __call__(self, proto: TensorProto) -> Array:
-        dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
+        dtype, shape = numpy_dtype(proto), tuple(proto.dims)
         # Integers may be indices, for which only 0 is always valid.
         if dtype.kind not in "fV":
             return np.zeros(shape, dtype)

@@ -23,7 +23,8 @@ _MAX_FIELDS = 5_000_000
 _MAX_DEPTH = 40
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_INTEGER_TYPES = (6, 7)
+INTEGER_TYPES = (6, 7)
+"""ONNX's numbers of int32 and int64."""
 
 # Message -> field -> message to enter.
 _CHILDREN: Mapping[str, Mapping[int, str]] = {
@@ -184,7 +185,7 @@ def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | No
             fields.append(buffer[tag:stop])
         if number == _DATA_TYPE and wire == _VARINT:
             data_type = _varint(buffer, content, stop)[0]
-    limit = COPIED_INTEGER_BYTES if data_type in _INTEGER_TYPES else COPIED_BYTES
+    limit = COPIED_INTEGER_BYTES if data_type in INTEGER_TYPES else COPIED_BYTES
     return None if payload_bytes <= limit else b"".join(fields)
 
 

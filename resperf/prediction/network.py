@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Literal
 
 from resperf.bundle import Bundle
+from resperf.devices import device_facts
 from resperf.errors import UnsupportedError
-from resperf.lowering import LoweredNetwork, lower
+from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.network import Network
 from resperf.prediction.calibrated import calibrated_with, widths
 from resperf.prediction.custom import CustomTimes
@@ -185,7 +186,12 @@ def _prediction(
         # A framework that was asked lowers as its version here does, and notes what differs.
         versions = lowered.method == "rules"
     costs = overheads(bundle, lowered, rule, host_dispatch_us, estimate=estimate)
+    facts = device_facts(bundle.device)
+    memory_bytes = math.inf if facts is None else facts.memory_bytes
+    too_big = too_large(network, bundle.setting.precision, memory_bytes)
     if strict:
+        if too_big:
+            raise UnsupportedError(f"{network.name}: {too_big} of {bundle.device}")
         _refuse_incomplete(strict, network.name, bundle, parts, costs)
     total = add_up(parts, costs, rule)
     count = calibrated_with(bundle, corrected)
@@ -198,6 +204,7 @@ def _prediction(
         assumed=(*network.assumed, *(custom.statements() if custom else ())),
         calibrated_by=bundle.calibrated_by,
         calibrated_with=count,
+        too_large=too_big,
     )
     setting = bundle.setting
     subject = Subject(

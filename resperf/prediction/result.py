@@ -422,6 +422,8 @@ class Remarks:
         What it costs that they were not, and what to do; empty if nothing can be done.
     calibrated_with : int
         Number of networks whose runs, given by the user, correct the total and give its interval.
+    too_large : str
+        What does not fit into the device's memory; empty if it may fit, or if that is not known.
     """
 
     warnings: tuple[str, ...] = ()
@@ -430,6 +432,7 @@ class Remarks:
     calibrated_by: Calibration | None = None
     advice: str = ""
     calibrated_with: int = 0
+    too_large: str = ""
 
 
 @dataclass(frozen=True)
@@ -625,5 +628,5 @@ _OWN = (
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
     "groups", "classes", "inferred_from", "extrapolated", "assumed", "quantities", "missing_costs",
-    "calibrated_by", "advice",
+    "calibrated_by", "advice", "too_large",
 )  # fmt: skip

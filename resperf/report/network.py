@@ -34,6 +34,8 @@ SHOWN_SOURCES = 4
 SHOWN_DEVICES = 4
 UNKNOWN_BATCH = "as read"
 UNKNOWN_TIME = f"{'unknown':>9}"
+TOO_LARGE = "TOO LARGE"
+"""Begins the answer for a network that does not fit into the device's memory."""
 INCOMPLETE = "INCOMPLETE"
 """Begins every total that does not cover the whole network."""
 ESTIMATED = "estimated"
@@ -151,8 +153,9 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
 
     `listed` refers to a list of the skipped operators below.
     """
+    lines = [f"{TOO_LARGE}: {x}"] if (x := prediction.remarks.too_large) else []
     if prediction.complete:
-        return []
+        return lines
     coverage = prediction.coverage
     unsized = coverage["unsized"]
     which = "known " if unsized else ""
@@ -164,7 +167,7 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     ]
     rest = f"; the size of {_operators(unsized)} is not known" if unsized else ""
     work = " and ".join(parts) or "an unknown share of the network's work"
-    lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
+    lines.append(f"{INCOMPLETE}: the total covers {work}{rest}")
     if prediction.skipped:
         skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
@@ -175,6 +178,11 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
             f"{names}"
         )
     return lines
+
+
+def _mark(prediction: Prediction) -> str:
+    marks = {TOO_LARGE: prediction.remarks.too_large, INCOMPLETE: not prediction.complete}
+    return ", ".join(mark for mark, applies in marks.items() if applies)
 
 
 def share_cell(share: float) -> str:
@@ -432,7 +440,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     names = _distinct_names(subjects)
     rows = [
         [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
-         "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
+         _mark(prediction), ms_cell(prediction.total_ms),
          interval_cell(prediction),
          ms_cell(prediction.phases.execution_ms), ms_cell(prediction.origins["estimated_ms"]),
          str(len(prediction.skipped) or ""),
@@ -487,7 +495,7 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
         batch = math.nan if result.subject.batch is None else result.subject.batch
         rows.append(
             [_batch_cell(result.subject.batch),
-             INCOMPLETE if predicted and not predicted.complete else "",
+             _mark(predicted) if predicted else "",
              ms_cell(result.total_ms), interval_cell(predicted) if predicted else "",
              ms_cell(result.total_ms / batch), rate_cell(batch / result.total_ms * MS_PER_S)]
         )  # fmt: skip

@@ -49,7 +49,7 @@ VERSION = "1"
 
 def lower(network: Network, _setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network as ONNX Runtime does where it has no blocked layouts."""
-    network = network.with_unfolded_nodes()
+    network = network.with_dead_nodes().with_unfolded_nodes()
     nodes = _cache.once(network, (installed(), "synthetic"), lambda: _ort_graph.ask(network, 0))
     return answer(network, nodes, installed())
 

@@ -20,7 +20,7 @@ from resperf.campaign.lock import only_campaign_on
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import MeasurementError
 from resperf.layers import Layer
-from resperf.lowering import LoweredNetwork, lower
+from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
 from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, Subject
@@ -206,8 +206,12 @@ def measure_network(
         If the file cannot be read.
     UnsupportedError
         If the framework cannot run the network.
+    MeasurementError
+        If it does not fit into the memory of this machine, or of its GPU.
     """
     network = read_network(path, batch=batch, shapes=shapes)
+    if why := too_large(network, backend.setting().precision, monitor.memory_bytes()):
+        raise MeasurementError(f"{path}: {why} of this device; measure it at a smaller batch")
     subject = NetworkRef(path.stem, graph_digest(weightless(path)))
     timed, row = time_network(
         backend, path, subject, batch=batch, shapes=shapes, seconds=seconds, monitor=monitor

@@ -116,3 +116,94 @@ def test_a_network_in_memory_keeps_its_name() -> None:
     network = read_given_network(content, batch=5)
     assert network.name != "the given network"
     assert network.batch == 5
+
+
+def head() -> list[NodeProto]:
+    """A convolution whose channels are split into anchors and values."""
+    node = helper.make_node
+    return [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Reshape", ["c", "target"], ["split"]),
+        node("Transpose", ["split"], ["turned"], perm=[0, 1, 3, 4, 2]),
+        node("Reshape", ["turned", "behind"], ["y"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "behind"),
+    [
+        ([1, 3, 5, 8, 8], [1, -1, 5]),
+        ([1, 3, 5, 8, 8], [1, 192, 5]),
+        ([1, 3, -1, 8, 8], [1, 192, 5]),
+    ],
+)
+def test_a_batch_that_a_tracer_fixed_is_read_as_the_requested_one(
+    write: Callable[..., Path], target: list[int], behind: list[int]
+) -> None:
+    weights = [
+        constant("w", np.ones((15, 3, 1, 1)), np.float32),
+        constant("target", target),
+        constant("behind", behind),
+    ]
+    path = write(head(), ["batch", 3, 8, 8], weights)
+    network = read_network(path, batch=4)
+    assert network.tensors["turned"].shape == (4, 3, 8, 8, 5)
+    assert network.tensors["y"].shape == (4, 192, 5)
+    (note,) = network.notes
+    assert note == "batch 1 was fixed in the shapes of split, y; read as 4"
+    alone = read_network(path, batch=1)
+    assert (alone.tensors["y"].shape, alone.notes) == ((1, 192, 5), ())
+    # A size of the image that a tracer fixed is no batch.
+    with pytest.raises(ShapeError, match=r"\(Reshape\) cannot make .* of its input 1,"):
+        read_network(path, shapes={"x": (1, 3, 16, 16)})
+
+
+def test_attention_that_a_tracer_fixed_mixes_no_images(write: Callable[..., Path]) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Reshape", ["x", "heads"], ["h"]),
+        node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("MatMul", ["scores", "q"], ["mixed"]),
+        node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["back", "joined"], ["rows"]),
+        node("Add", ["rows", "x"], ["y"]),
+    ]
+    weights = [constant("heads", [1, -1, 2, 4]), constant("joined", [1, -1, 8])]
+    network = read_network(write(nodes, ["batch", 6, 8], weights), batch=4)
+    assert network.tensors["scores"].shape == (4, 2, 6, 6)
+
+
+def test_a_batch_behind_the_tokens_is_folded_into_the_heads(write: Callable[..., Path]) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node("Reshape", ["t", "heads"], ["h"]),
+        node("Reshape", ["h", "joined"], ["rows"]),
+        node("Add", ["rows", "t"], ["y"]),
+    ]
+    weights = [constant("heads", [6, 2, 4]), constant("joined", [6, 1, 8])]
+    network = read_network(write(nodes, ["batch", 6, 8], weights), batch=4)
+    assert network.tensors["h"].shape == (6, 8, 4)
+    assert network.notes == ("batch 1 was fixed in the shapes of h, rows; read as 4",)
+
+
+def test_sizes_of_a_resize_keep_the_number_of_images(write: Callable[..., Path]) -> None:
+    nodes = [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")]
+    path = write(nodes, ["batch", 3, 8, 8], [constant("sizes", [1, 3, 16, 16])])
+    assert read_network(path, batch=4).tensors["y"].shape == (4, 3, 16, 16)
+    path = write(nodes, ["batch", 3, 8, 8], [constant("sizes", [2, 3, 16, 16])])
+    with pytest.raises(ShapeError, match=r"\(Resize\) cannot make 2,3,16,16 of its input 4,3,8,8"):
+        read_network(path, batch=4)
+
+
+def test_an_output_that_keeps_the_batch_of_the_file_is_noted(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])
+    nodes = [helper.make_node("Slice", ["x", "from", "to"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [constant("from", [0]), constant("to", [1])])
+    network = read_given_network(helper.make_model(graph), batch=4)
+    (note,) = network.notes
+    assert note.startswith("batch 4 does not reach output y")
+    assert read_given_network(helper.make_model(graph), batch=1).notes == ()

@@ -1,0 +1,130 @@
+"""Shapes that contradict each other are errors that name the operator and the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from onnx.helper import make_node
+
+from resperf.errors import ShapeError
+from resperf.network import read_network
+
+NetworkFile = Callable[..., Path]
+
+
+def filters(*shape: int) -> np.ndarray[Any, Any]:
+    return np.ones(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "image", "weights", "attributes", "words"),
+    [
+        ("Conv", [1, 3, 8, 8], (4, 3, 16, 16), {}, "window of 16,16, larger than its input of 8,8"),
+        ("Conv", [1, 3, 8, 2], (4, 3, 3, 3), {"pads": [1, 0, 1, 0]}, "of 8,2 with pads 1,0,1,0"),
+        ("Conv", [1, 3, 8], (4, 3, 3), {"dilations": [8]}, "window of 17, larger than .* of 8"),
+        ("Conv", [1, 3, 8, 8, 2], (4, 3, 3, 3, 3), {}, "window of 3,3,3"),
+        ("ConvTranspose", [1, 3, 2, 2], (3, 4, 3, 3), {"pads": [3] * 4}, "output would be -2"),
+        ("MaxPool", [1, 3, 8, 8], None, {"kernel_shape": [9, 9]}, "window of 9,9"),
+        ("AveragePool", [1, 3, 5], None, {"kernel_shape": [9], "strides": [3]}, "window of 9"),
+        ("MaxPool", [1, 3, 8, 8, 2], None, {"kernel_shape": [3, 3, 3]}, "window of 3,3,3"),
+        ("FusedConv", [1, 3, 8, 8], (4, 3, 9, 9), {}, "window of 9,9"),
+        ("LSTM", [5, 1, 10], (1, 32, 12), {"hidden_size": 8}, "10 features.* take 12"),
+    ],
+)
+def test_a_window_or_weights_that_do_not_fit_are_refused(
+    network_file: NetworkFile,
+    op: str,
+    image: list[int],
+    weights: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    words: str,
+) -> None:
+    names = ["x"] if weights is None else ["x", "w", *(["r"] if op == "LSTM" else [])]
+    values = {"w": filters(*(weights or ())), "r": filters(1, 32, 8)}
+    domain = "com.microsoft" if op == "FusedConv" else ""
+    node = make_node(op, names, ["y"], "one", domain=domain, **attributes)
+    path = network_file("n.onnx", [node], {"x": image}, {"y": None}, values)
+    with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) .*{words}"):
+        read_network(path)
+
+
+def test_windows_that_just_fit_are_read(network_file: NetworkFile) -> None:
+    attributes = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    nodes = [
+        make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        make_node("MaxPool", ["a"], ["b"], ceil_mode=1, **attributes),
+        make_node("AveragePool", ["b"], ["y"], auto_pad="SAME_UPPER", **attributes),
+    ]
+    path = network_file(
+        "n.onnx", nodes, {"x": [1, 3, 2, 2]}, {"y": None}, {"w": filters(4, 3, 4, 4)}
+    )
+    with pytest.raises(ShapeError, match=r"MaxPool\) has a window of 3,3"):
+        read_network(path)
+    tensors = read_network(path, shapes={"x": (1, 3, 3, 3)}).tensors
+    assert (tensors["a"].shape[2:], tensors["b"].shape[2:]) == ((2, 2), (1, 1))
+    assert tensors["y"].shape == (1, 4, 1, 1)
+
+
+@pytest.mark.parametrize("target", [[4, 11], [2, 3, 5], [0, 11]])
+def test_a_target_of_another_size_is_refused(network_file: NetworkFile, target: list[int]) -> None:
+    nodes = [make_node("Reshape", ["x", "t"], ["a"], "two"), make_node("Relu", ["a"], ["y"])]
+    path = network_file("n.onnx", nodes, {"x": [4, 10]}, {"y": None}, {"t": np.array(target)})
+    with pytest.raises(
+        ShapeError, match=r"node 'two' \(Reshape\) cannot make .* of its input 4,10"
+    ):
+        read_network(path)
+
+
+def encoder(network_file: NetworkFile, image: list[Any], skip: list[Any]) -> Path:
+    nodes = [
+        make_node("Conv", ["img", "w"], ["f"], strides=[16, 16]),
+        make_node("Add", ["f", "skip"], ["z"]),
+    ]
+    inputs = {"img": image, "skip": skip}
+    return network_file("n.onnx", nodes, inputs, {"z": None}, {"w": filters(8, 3, 16, 16)})
+
+
+@pytest.mark.parametrize("word", ["?", "", "None", "-1", "unk__7"])
+def test_words_for_unknown_dimensions_are_no_names(network_file: NetworkFile, word: str) -> None:
+    path = encoder(network_file, [word, 3, word, word], [word, 8, word, word])
+    with pytest.raises(ShapeError, match=r"dimension 2 of input 'img' = 4,3,\?,\? is free"):
+        read_network(path, batch=4)
+    shapes = {"img": (4, 3, 32, 64), "skip": (4, 8, 2, 4)}
+    assert read_network(path, shapes=shapes).tensors["z"].shape == (4, 8, 2, 4)
+
+
+def test_a_name_has_one_length(network_file: NetworkFile) -> None:
+    path = encoder(network_file, ["N", 3, "H", "H"], ["N", 8, "h", "h"])
+    with pytest.raises(ShapeError, match="'H' has two lengths, 32 and 64 in input 'img'"):
+        read_network(path, shapes={"img": (4, 3, 32, 64), "skip": (4, 8, 2, 2)})
+    with pytest.raises(ShapeError, match="'N' has two lengths, 4 and 2 in input 'skip'"):
+        read_network(path, shapes={"img": (4, 3, 32, 32), "skip": (2, 8, 2, 2)})
+    shapes = {"img": (1, 3, 32, 32), "skip": (1, 8, 2, 2)}
+    assert read_network(path, batch=4, shapes=shapes).tensors["z"].shape == (4, 8, 2, 2)
+
+
+def test_windows_of_integer_convolutions_are_checked(network_file: NetworkFile) -> None:
+    weights = {"w": np.ones((4, 3, 9, 9), np.int8), "s": np.float32(0.1), "z": np.int8(0)}
+    quantised = ["s", "z", "w", "s", "z", "s", "z"]
+    for node in (
+        make_node("ConvInteger", ["x", "w"], ["y"], "one"),
+        make_node("QLinearConv", ["x", *quantised], ["y"], "one"),
+    ):
+        inputs = {"x": (TensorProto.INT8, [1, 3, 8, 8])}
+        path = network_file("n.onnx", [node], inputs, {"y": None}, weights)
+        with pytest.raises(ShapeError, match="window of 9,9, larger than its input of 8,8"):
+            read_network(path)
+
+
+def test_states_of_another_batch_are_refused(network_file: NetworkFile) -> None:
+    weights = {"w": filters(1, 32, 12), "r": filters(1, 32, 8), "h": filters(1, 1, 8)}
+    node = make_node("LSTM", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=8)
+    path = network_file("n.onnx", [node], {"x": [5, "batch", 12]}, {"y": None}, weights)
+    assert read_network(path, shapes={"x": (5, 1, 12)}).tensors["y"].shape == (5, 1, 1, 8)
+    with pytest.raises(ShapeError, match=r"cannot take the shapes 5,4,12 .* and 1,1,8"):
+        read_network(path, shapes={"x": (5, 4, 12)})
