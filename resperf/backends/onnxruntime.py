@@ -29,8 +29,7 @@ import onnxruntime
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
 from resperf.backends._chain import overheads_between_layers, weights_costs
-from resperf.backends._ort_copies import copies_graph
-from resperf.backends._ort_kernels import kernel_of
+from resperf.backends._ort_kernels import copies_graph, kernel_of
 from resperf.backends._ort_runs import (
     HOST,
     BoundSession,

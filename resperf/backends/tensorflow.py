@@ -31,9 +31,8 @@ from resperf.backends._base import Backend, Built, Phase, usable_threads
 from resperf.backends._chain import overheads_between_layers
 from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
-from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_network import built, start
-from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, refused
+from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, operator_of, refused
 from resperf.backends.tensorflow_training import OPTIMIZERS
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer

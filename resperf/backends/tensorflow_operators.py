@@ -20,7 +20,6 @@ from resperf.backends.tensorflow_activations import (
     leaky_relu,
     thresholded_relu,
 )
-from resperf.backends.tensorflow_attention import attention, multi_head_attention
 from resperf.backends.tensorflow_builder import Builder, refusal
 from resperf.backends.tensorflow_norms import (
     batch_norm,
@@ -28,7 +27,7 @@ from resperf.backends.tensorflow_norms import (
     layer_norm,
     lrn,
 )
-from resperf.backends.tensorflow_recurrent import recurrent
+from resperf.backends.tensorflow_sequences import attention, multi_head_attention, recurrent
 from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF

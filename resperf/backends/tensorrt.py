@@ -33,10 +33,9 @@ from pathlib import Path
 from statistics import median
 
 from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
-from resperf.backends._trt_copies import copies_model, kernel_of
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, Engine
-from resperf.backends._trt_network import network_model
+from resperf.backends._trt_models import copies_model, kernel_of, network_model
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers

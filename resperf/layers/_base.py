@@ -243,3 +243,18 @@ class Layer(Fields):
             If there is none.
         """
         raise LayerError(f"no ONNX operator does the work of a {self.kind} layer")
+
+
+class FlatLayer(Layer):
+    """Fields and shape that such kinds share: every value is computed by itself."""
+
+    batch: int = number("images or rows in one run")
+    values: int = number("values of one image or row")
+
+    SCALED = ("values",)
+    FLOPS_PER_VALUE = 1
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, values)."""
+        return (self.batch, self.values)

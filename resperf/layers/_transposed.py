@@ -8,8 +8,8 @@ from random import Random
 from typing import Any, Self
 
 from resperf.errors import LayerError
-from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._sliding import GroupedLayer, with_groups
 from resperf.layers.columns import smaller
 
 WORDS = ("kernel", "stride", "dilation", "cut")

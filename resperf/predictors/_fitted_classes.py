@@ -23,11 +23,73 @@ from resperf.predictors._class_fit import (
     expected_of,
     relative_to,
 )
-from resperf.predictors._nearness import Nearness
 from resperf.predictors.intervals import ASSUMED, Intervals, assumed
 from resperf.predictors.linear import left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
+
+_SCALE = 0.3
+"""Distance over which errors of networks are alike."""
+_NOISE = 0.05
+"""Variance of single errors over that of the errors that near networks share."""
+_NEAR, _FAR = 0.15, 0.3
+"""Distances up to which a correction counts fully, and from which it does not count."""
+_LARGEST = 0.7
+"""Logarithm that an error is limited to: outliers say nothing of other networks."""
+_DIGITS = 4
+"""Decimals of places and weights: as many as bundles store of places."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Corrects predictions near known networks.
+
+    Attributes
+    ----------
+    places : array (networks, classes)
+        Square roots of the shares of their time: vectors of length 1.
+    weights : array (networks,)
+    """
+
+    places: Array
+    weights: Array
+
+    @classmethod
+    def fit(cls, class_ms: Array, ratios: Array) -> Self:
+        """Learn from predictions of networks whose own family was left out.
+
+        Parameters
+        ----------
+        class_ms : array (networks, classes)
+            Predicted time in each class.
+        ratios : array (networks,)
+            Measured over predicted time.
+        """
+        places = np.round(_places(class_ms), _DIGITS)
+        errors = np.clip(np.log(ratios), -_LARGEST, _LARGEST)
+        alike = np.exp(-_distances(places, places) / _SCALE)
+        weights = np.linalg.solve(alike + _NOISE * np.eye(len(alike)), errors)
+        return cls(places, np.round(np.asarray(weights, dtype=float), _DIGITS))
+
+    def nearness(self, class_ms: Array) -> Array:
+        """Return how far each network is known: 1 near one that was measured, 0 far from all."""
+        nearest = _distances(_places(class_ms), self.places).min(axis=1)
+        return np.asarray(np.clip((_FAR - nearest) / (_FAR - _NEAR), 0.0, 1.0))
+
+    def factors(self, class_ms: Array) -> Array:
+        """Return what the predicted times are to be multiplied by."""
+        alike = np.exp(-_distances(_places(class_ms), self.places) / _SCALE)
+        return np.asarray(np.exp(alike @ self.weights * self.nearness(class_ms)))
+
+
+def _places(class_ms: Array) -> Array:
+    shares = np.sqrt(class_ms)
+    return np.asarray(shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12))
+
+
+def _distances(first: Array, second: Array) -> Array:
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * first @ second.T, 0.0)))
+
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "convolutions with normalisation and activation": (

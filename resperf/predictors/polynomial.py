@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._paper import Inputs, Learnt
-from resperf.predictors._regression import FormulaGraph, PaperRegression
+from resperf.predictors._paper import FormulaGraph, Inputs, Learnt, PaperRegression
 
 _DEGREE = 3
 """Largest number of factors of a term."""

@@ -6,8 +6,7 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._paper import Inputs, Learnt
-from resperf.predictors._regression import FormulaGraph, PaperRegression
+from resperf.predictors._paper import FormulaGraph, Inputs, Learnt, PaperRegression
 
 _CACHE_MB = 400
 """Memory for values of the kernel during a fit; it changes no result."""

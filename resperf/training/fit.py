@@ -24,7 +24,9 @@ from resperf.bundle import (
 from resperf.dataset import noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import quantities
-from resperf.layers import KINDS
+from resperf.layers import KINDS, key_at_any_batch
+from resperf.lowering import lower
+from resperf.network import networks_at
 from resperf.predictors import (
     DEFAULT_METHOD,
     LayerPredictor,
@@ -34,8 +36,14 @@ from resperf.predictors import (
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level, learnt_quantities
 from resperf.splits import SPLIT_SEED
-from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
-from resperf.training.manifest import described_dataset, manifest_of
+from resperf.training.learning import (
+    CannotLearnError,
+    Judged,
+    Learning,
+    described_dataset,
+    manifest_of,
+    values_of,
+)
 from resperf.training.networks import learn_networks
 from resperf.training.places import Places, on_platforms, set_places
 from resperf.training.progress import TrainingProgress
@@ -313,3 +321,45 @@ def _typical(rows: LayerRows, places: Places) -> list[GoldenLayer]:
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([chosen[start::3] for start in range(3)])
     return places.golden(rows.select(order[spread]))
+
+
+BATCHES = (1, 8)
+"""At batch 1 a layer may have another key; for larger batches only the batch differs."""
+
+
+def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> frozenset[str]:
+    """Find the keys in datasets that are layers of networks, at any batch size.
+
+    Parameters
+    ----------
+    datasets : sequence of Path
+    networks : sequence of Path
+        ONNX files; they are lowered for each dataset's machine.
+
+    Raises
+    ------
+    NetworkError, ShapeError, UnsupportedError
+        If a network cannot be read or lowered.
+    DatasetError
+        If a dataset cannot be read.
+    """
+    if not networks:
+        return frozenset()
+    return frozenset().union(*(_keys_in(dataset, networks) for dataset in datasets))
+
+
+def _keys_in(dataset: Path, networks: Sequence[Path]) -> frozenset[str]:
+    info = read_info(dataset)
+    wanted = {
+        key_at_any_batch(node.layer.key)
+        for path in networks
+        for network in networks_at(path, BATCHES)
+        for node in lower(network, info.setting, info.platform).nodes
+        if node.layer is not None
+    }
+    return frozenset(
+        str(key)
+        for table in read_table(dataset).values()
+        for key in table.key
+        if key_at_any_batch(str(key)) in wanted
+    )

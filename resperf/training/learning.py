@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resperf._version import __version__
-from resperf.dataset import DatasetInfo
+from resperf.dataset import DatasetInfo, checksum
 from resperf.errors import TrainingError
 from resperf.features import Array, take
 from resperf.measurement import layer_kind
@@ -195,3 +196,41 @@ def _intervals_of(judged: Iterable[Judged]) -> dict[str, dict[str, Any]]:
         for kind, intervals in intervals_of_kinds(kinds).items():
             result.setdefault(kind, {})[quantity] = intervals.to_json()
     return result
+
+
+def manifest_of(
+    part: Mapping[str, Any],
+    settings: Sequence[Setting],
+    platforms: Sequence[Platform],
+    came_from: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the manifest of a bundle of one part for some settings and platforms."""
+    stored = {
+        "settings": {str(i): setting.to_json() for i, setting in enumerate(settings, start=1)},
+        "platforms": {str(i): platform.to_json() for i, platform in enumerate(platforms, start=1)},
+    }
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **stored,
+        "parts": [{**part, **{name: list(values) for name, values in stored.items()}}],
+        "provenance": came_from,
+    }
+
+
+def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
+    """Describe a dataset for a bundle's provenance."""
+    return {
+        "name": dataset.name,
+        "checksum": checksum(dataset),
+        "campaign": info.campaign.get("name", ""),
+        "seed": info.seed,
+        "created": info.created,
+        "versions": dict(info.versions),
+        "phases": list(info.quantities),
+        "merged": [dict(merged) for merged in info.merged],
+        "source": {
+            name: info.source[name]
+            for name in ("format", "description", "citation", "files", "call_ms")
+            if name in info.source
+        },
+    }

@@ -31,7 +31,7 @@ from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
 from resperf.settings import PLAIN_PRECISIONS, Setting, same_settings
 from resperf.training.correction import TimedNetwork, fit_calibration, priors_of_runs
-from resperf.training.manifest import described_dataset
+from resperf.training.learning import described_dataset
 from resperf.training.rows import network_examples, network_quantities
 from resperf.workflows.calibrate_networks import refuse_published_rule, timed_prediction
 

@@ -17,8 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
-from resperf.backends._ort_copies import copies_graph
-from resperf.backends._ort_kernels import GEMM_ACTIVATIONS, kernel_of
+from resperf.backends._ort_kernels import GEMM_ACTIVATIONS, copies_graph, kernel_of
 from resperf.backends._values import filled
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.copies import (

@@ -15,12 +15,13 @@ from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_kernels import Operator, operator_of
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
+    Operator,
     chain,
     dummy_weights,
     layer_run,
+    operator_of,
     traced_copies,
 )
 from resperf.errors import ResperfError, UnsupportedError

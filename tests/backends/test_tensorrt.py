@@ -20,7 +20,7 @@ import pytest
 
 from resperf import targets
 from resperf.backends import Built, backend
-from resperf.backends._trt_copies import copies_model, kernel_of
+from resperf.backends._trt_models import copies_model, kernel_of
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.sampler import Sampler
@@ -164,7 +164,7 @@ def test_the_backend_keeps_the_contract(started: TensorRTBackend) -> None:
 def test_copies_that_share_a_tensor_are_merged_and_refused(
     started: TensorRTBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = importlib.import_module("resperf.backends._trt_copies")
+    copies = importlib.import_module("resperf.backends._trt_models")
     of_its_own = copies._Graph._input
 
     def shared(graph: Any, name: str) -> str:

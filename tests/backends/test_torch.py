@@ -18,7 +18,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 
 from resperf.backends import Backend, _chain, backend
 from resperf.backends import torch as module
-from resperf.backends._ort_copies import copies_graph
+from resperf.backends._ort_kernels import copies_graph
 from resperf.backends._torch_devices import Cpu, EventTimer, Filler, as_resperf_error
 from resperf.backends._torch_functions import prepared
 from resperf.backends._torch_layers import layer_of_torch
