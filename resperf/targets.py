@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from resperf.errors import (
-    MissingExtraError,
-    ResperfError,
-    did_you_mean,
-    first_line,
-    silent_stderr,
-)
+from resperf.errors import MissingExtraError, ResperfError, did_you_mean, first_line, silent_stderr
 
 UNKNOWN = "unknown"
 """Class of a device that is in no table."""

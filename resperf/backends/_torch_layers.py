@@ -11,12 +11,7 @@ import numpy as np
 import torch
 
 from resperf.backends._attributes import Function
-from resperf.backends._torch_functions import (
-    STATISTICS,
-    TYPES,
-    function_of,
-    prepared,
-)
+from resperf.backends._torch_functions import STATISTICS, TYPES, function_of, prepared
 from resperf.backends._values import in_order, onnx_kernel
 from resperf.errors import UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices

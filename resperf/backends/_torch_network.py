@@ -12,13 +12,7 @@ import numpy.typing as npt
 import torch
 
 from resperf.backends._attributes import Function
-from resperf.backends._torch_functions import (
-    STATISTICS,
-    TYPES,
-    function_of,
-    prepared,
-    prepares,
-)
+from resperf.backends._torch_functions import STATISTICS, TYPES, function_of, prepared, prepares
 from resperf.backends._torch_layers import made_up
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Operand, Operator

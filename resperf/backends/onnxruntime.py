@@ -27,15 +27,18 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
+from resperf.backends._base import (
+    Backend,
+    Built,
+    Phase,
+    as_resperf_error,
+    copies_for,
+    median_ms,
+    usable_threads,
+)
 from resperf.backends._chain import overheads_between_layers, weights_costs
 from resperf.backends._ort_kernels import copies_graph, kernel_of
-from resperf.backends._ort_runs import (
-    HOST,
-    BoundSession,
-    as_resperf_error,
-    filled_input,
-)
+from resperf.backends._ort_runs import HOST, BoundSession, filled_input
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
@@ -215,7 +218,7 @@ class OnnxRuntimeBackend(Backend):
         except ResperfError:
             raise
         except Exception as error:  # onnxruntime's errors have no common root of their own
-            raise as_resperf_error(error, name) from error
+            raise as_resperf_error(error, "ONNX Runtime", name) from error
 
     def _started(self, model: bytes, options: Any) -> Any:
         """Start a session with this backend's provider."""

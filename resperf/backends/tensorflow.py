@@ -27,9 +27,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built, Phase, usable_threads
+from resperf.backends._base import Backend, Built, Phase, check_choices, usable_threads
 from resperf.backends._chain import overheads_between_layers
-from resperf.backends._training import check_optimizer
 from resperf.backends.tensorflow_device import XLA, chosen_device
 from resperf.backends.tensorflow_network import built, start
 from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, operator_of, refused
@@ -88,15 +87,10 @@ class TensorFlowBackend(Backend):
         optimizer: str = "",
     ) -> None:
         self.threads = usable_threads(threads)
-        check_optimizer(optimizer, OPTIMIZERS, "TensorFlow")
-        for what, value, choices in (
-            ("precision", precision, PRECISIONS),
-            ("layout", layout, ("", LAYOUT)),
-            ("compiled", compiled, COMPILED),
-        ):
-            if value not in choices:
-                words = ", ".join(filter(None, choices))
-                raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
+        check_choices(
+            "TensorFlow", precision=(precision, PRECISIONS), layout=(layout, ("", LAYOUT)),
+            compiled=(compiled, COMPILED), optimizer=(optimizer, ("", *OPTIMIZERS)),
+        )  # fmt: skip
         self._word, self._precision, self._optimizer = device, precision, optimizer
         _set_threads(self.threads)
         with silent_stderr():

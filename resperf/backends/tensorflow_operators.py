@@ -21,12 +21,7 @@ from resperf.backends.tensorflow_activations import (
     thresholded_relu,
 )
 from resperf.backends.tensorflow_builder import Builder, refusal
-from resperf.backends.tensorflow_norms import (
-    batch_norm,
-    instance_norm,
-    layer_norm,
-    lrn,
-)
+from resperf.backends.tensorflow_norms import batch_norm, instance_norm, layer_norm, lrn
 from resperf.backends.tensorflow_sequences import attention, multi_head_attention, recurrent
 from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError

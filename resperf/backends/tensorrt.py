@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
+from resperf.backends._base import Backend, Built, Phase, check_choices, copies_for, median_of
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, Engine
 from resperf.backends._trt_models import copies_model, kernel_of, network_model
@@ -80,10 +80,7 @@ class TensorRTBackend(Backend):
         optimization_level: int = 3,
     ) -> None:
         precision = precision or "fp32"
-        if precision not in PRECISIONS:
-            raise ResperfError(
-                f"TensorRT has no precision {precision!r}; it has {', '.join(PRECISIONS)}"
-            )
+        check_choices("TensorRT", precision=(precision, PRECISIONS))
         if not 0 <= optimization_level <= 5:
             raise ResperfError(f"optimization_level={optimization_level} must be from 0 to 5")
         self._device, self._precision = device, precision

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends import known_settings
+from resperf.backends._base import check_choices
 from resperf.campaign.harvest import harvest
 from resperf.devices import DeviceFacts, device_facts
-from resperf.errors import MissingExtraError, ResperfError
+from resperf.errors import MissingExtraError
 from resperf.layers import Layer
 from resperf.platform import Accelerator, Platform
 from resperf.settings import Setting
@@ -51,11 +52,7 @@ class AbsentDevice:
         with suppress(MissingExtraError):
             known_settings(target, settings)
         precision = settings.get("precision") or target.precisions[0]
-        if precision not in target.precisions:
-            raise ResperfError(
-                f"precision={precision} does not exist for {target.name}; it has "
-                f"{', '.join(target.precisions)}"
-            )
+        check_choices(target.name, precision=(precision, target.precisions))
         self.facts: DeviceFacts | None = device_facts(device) if device else None
         given = {name: value for name, value in settings.items() if name in _SETTING_FIELDS}
         optimizer = str(given.pop("optimizer", ""))

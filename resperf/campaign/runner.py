@@ -527,17 +527,15 @@ class _Run:
         words += [f"{self._again} measured again"] if self._again else []
         self._steps.show(self._done, self._total, *words)
 
-    def _states(self) -> tuple[str, ...]:
-        """Say which slow states are this machine's usual ones."""
-        return tuple(
-            f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
-            "machine"
-            for name, share in usual_states(self._store.rows, self._monitor.device_states).items()
-        )
-
     def result(self, output: Path, reason: str) -> CampaignResult:
         """Sum up."""
         rows = self._store.best()
+        usual = usual_states(self._store.rows, self._monitor.device_states)
+        states = tuple(
+            f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
+            "machine"
+            for name, share in usual.items()
+        )
         return CampaignResult(
             path=output,
             reason=reason,
@@ -549,7 +547,7 @@ class _Run:
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
-            notes=self._notes + self._states(),
+            notes=self._notes + states,
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
             failure=_usual_failure(rows),
         )

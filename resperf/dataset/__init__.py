@@ -32,11 +32,7 @@ from resperf.dataset.importing import (  # noqa: E402
     read_mapping,
     shipped_mapping,
 )
-from resperf.dataset.merge import (  # noqa: E402
-    append_networks,
-    merge_datasets,
-    refuse_to_append,
-)
+from resperf.dataset.merge import append_networks, merge_datasets, refuse_to_append  # noqa: E402
 from resperf.dataset.records import (  # noqa: E402  # noqa: E402
     Dataset,
     DatasetInfo,

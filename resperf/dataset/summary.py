@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.dataset.hdf5 import (
-    groups_of,
-    info_of,
-    open_dataset,
-    tables_of,
-)
+from resperf.dataset.hdf5 import groups_of, info_of, open_dataset, tables_of
 from resperf.dataset.records import DatasetInfo, KindTable
 from resperf.dataset.schema import NETWORKS, SCHEMA_VERSION
 from resperf.platform import Platform

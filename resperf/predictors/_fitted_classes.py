@@ -23,7 +23,7 @@ from resperf.predictors._class_fit import (
     expected_of,
     relative_to,
 )
-from resperf.predictors.intervals import ASSUMED, Intervals, assumed
+from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
@@ -241,13 +241,13 @@ class ClassFit:
         outside = np.array(
             [bool(self.outside(*pair)) for pair in zip(plain_ms, given, strict=True)], dtype=bool
         )
-        times_ms, low, high = plain_ms, *_bounds(self.far, plain_ms, ~outside)
+        times_ms, low, high = plain_ms, *bounds_of(self.far, plain_ms, ~outside)
         if self.nearness is not None:
             class_ms = self.class_ms(sheet_ms)
             class_ms[:, self.classes.index(REST)] += unlisted_ms
             times_ms = plain_ms * self.nearness.factors(class_ms)
             is_near = self.nearness.nearness(class_ms) > 0.5
-            near = _bounds(self.near, times_ms, ~outside)
+            near = bounds_of(self.near, times_ms, ~outside)
             low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
         widest = np.where(outside, math.exp(ASSUMED), 1.0)
         return Estimate(
@@ -425,11 +425,3 @@ def group_of(name: str) -> str:
         if name.startswith(beginnings):
             return group
     return OTHER_GROUP
-
-
-def _bounds(
-    intervals: Intervals | None, times_ms: Array, in_range: npt.NDArray[np.bool_]
-) -> tuple[Array, Array]:
-    if intervals is None:
-        return assumed(times_ms, in_range)
-    return intervals.bounds(times_ms, in_range)

@@ -138,7 +138,7 @@ class PaperMethod(LayerPredictor):
         self.transforms_ += (ZScore.fit(self._transformed(matrix), self.features_),)
         self._run, self._content = self._fit_rows(self._rows(columns), task)
 
-    def _first_transforms(self, matrix: Array, columns: Columns) -> tuple[BoxCox | ZScore, ...]:  # noqa: ARG002
+    def _first_transforms(self, matrix: Array, columns: Columns) -> tuple[BoxCox | ZScore, ...]:
         """Fit what comes before the z-score."""
         return ()
 

@@ -26,15 +26,7 @@ from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    Account,
-    Band,
-    Estimate,
-    Predicted,
-    Predictor,
-    Task,
-    stored,
-)
+from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
 from resperf.predictors._class_fit import alike as twins
 from resperf.predictors._class_fit import columns_of, relative_to
 from resperf.predictors._fitted_classes import ClassFit, group_of
@@ -178,7 +170,8 @@ class _Chosen(NamedTuple):
         estimates = [fit.predict(terms, batches) for fit in self.fits]
         if self.spread is None:
             return estimates[0]
-        times_ms = _geometric_mean([estimate.values for estimate in estimates])
+        values = np.array([estimate.values for estimate in estimates])
+        times_ms = np.exp(np.log(np.maximum(values, 1e-9)).mean(axis=0))
         # Within the data, the spread of whole devices holds; outside it, what is wider.
         low, high = self.spread.bounds(times_ms)
         outside = np.array(
@@ -288,8 +281,8 @@ class ClassCosts(Predictor):
         wanted = setting_name(setting, platform)
         if wanted in self.fits_:
             return self.fits_[wanted]
-        start = _without_version(wanted)
-        others = [key for key in self.fits_ if _without_version(key) == start]
+        start = wanted.rpartition(" ")[0]
+        others = [key for key in self.fits_ if key.rpartition(" ")[0] == start]
         return self.fits_[max(others, key=_version)] if others else None
 
     def _chosen(self, setting: Setting, platform: Platform) -> _Chosen:
@@ -439,10 +432,6 @@ def _class_of(device: str) -> str:
     return "unknown" if facts is None else facts.device_class
 
 
-def _without_version(key: str) -> str:
-    return key.rpartition(" ")[0]
-
-
 def _version(key: str) -> tuple[int, ...]:
     """Return the numbers of the version that a key ends with; none come before all others."""
     words = key.rpartition("torch-")[2].split(".")
@@ -492,8 +481,3 @@ def _facts(platform: Platform) -> DeviceFacts:
             "docs/importing.md"
         )
     return facts
-
-
-def _geometric_mean(values: Sequence[Array]) -> Array:
-    logs = np.log(np.maximum(np.array(values), 1e-9))
-    return np.asarray(np.exp(logs.mean(axis=0)))

@@ -23,12 +23,7 @@ class Polynomial(PaperRegression):
 
     method = "polynomial"
 
-    def regress(
-        self,
-        rows: Inputs,
-        targets: Array,
-        seed: int,  # noqa: ARG002
-    ) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, seed: int) -> Learnt:
         """Solve the least squares; nothing is random."""
         preprocessing = require("sklearn.preprocessing", "train")
         linear_model = require("sklearn.linear_model", "train")

@@ -27,12 +27,7 @@ from resperf.features import quantities
 from resperf.layers import KINDS, key_at_any_batch
 from resperf.lowering import lower
 from resperf.network import networks_at
-from resperf.predictors import (
-    DEFAULT_METHOD,
-    LayerPredictor,
-    methods_of,
-    predictor_class,
-)
+from resperf.predictors import DEFAULT_METHOD, LayerPredictor, methods_of, predictor_class
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level, learnt_quantities
 from resperf.splits import SPLIT_SEED

@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from resperf.bundle import (
-    Bundle,
-    Calibration,
-    Source,
-    provenance,
-    write_calibrated,
-)
+from resperf.bundle import Bundle, Calibration, Source, provenance, write_calibrated
 from resperf.dataset import checksum, read_info, read_networks
 from resperf.devices import canonical_device, is_at_hand
 from resperf.errors import DeviceError, ResperfError, TrainingError, UnsupportedError, require

@@ -216,7 +216,12 @@ def measure_network(
     setting = dataclasses.replace(row.setting, batch=network.batch, shapes=given)
     result = MeasuredNetwork(
         Subject(network.name, row.platform.device, row.setting.framework, network.batch),
-        phases=_median_phases(timed),
+        phases=PhaseTimes(
+            *(
+                median(timed.phases_ms[name]) if name in timed.phases_ms else math.nan
+                for name in PHASES
+            )
+        ),
         percentiles_ms={
             name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()
         },
@@ -311,14 +316,6 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> i
         output, rows, {graph_digest(content): content for content in contents}
     )
     return sum(isinstance(row.subject, NetworkRef) for row in dataset.measurements)
-
-
-def _median_phases(timed: GuardedRuns) -> PhaseTimes:
-    """Return the medians of the phases; NaN of a training step, which has other parts."""
-    times_ms = timed.phases_ms
-    return PhaseTimes(
-        *(median(times_ms[name]) if name in times_ms else math.nan for name in PHASES)
-    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -227,7 +227,7 @@ def test_what_has_no_training_step_says_so(network_file: NetworkFile, trained: B
     layer = Dense(batch=1, features_in=4, features_out=4)
     row = measure_layer(trained, layer, SamplingProtocol(), monitor=Monitor())
     assert (row.status, row.detail) == (Status.UNSUPPORTED, trained.without_layers())
-    with pytest.raises(ResperfError, match="no optimizer 'lion'"):
+    with pytest.raises(ResperfError, match="optimizer=lion does not exist in TensorFlow"):
         backend("tensorflow", threads=1, optimizer="lion")
 
 

@@ -373,7 +373,10 @@ def test_int8_networks_must_be_quantised(gpu: Any, network: Path) -> None:
     ("settings", "message"),
     [
         ({"device": "cuda:3"}, "no device cuda:3; this machine has cuda:0 only"),
-        ({"precision": "amp"}, "no precision 'amp'; it has fp32, tf32, fp16, bf16, int8"),
+        (
+            {"precision": "amp"},
+            "precision=amp does not exist in TensorRT; it has fp32, tf32, fp16, bf16, int8",
+        ),
         ({"optimization_level": 9}, "optimization_level=9 must be from 0 to 5"),
         ({"threads": 2}, "no setting .threads."),
     ],
