@@ -47,16 +47,13 @@ class Phase:
         Of the values; milliseconds of times.
     offset : float
         Part of the raw value that does not belong to the quantity, such as the call.
-    divisor : float
-        A sample is ``(value - offset) / divisor``.
     copies : int
-        How many copies of the layer one run holds.
+        How many copies of the layer one run holds: a sample is ``(value - offset) / copies``.
     """
 
     sampler: Sampler
     unit: str = TIME_UNIT
     offset: float = 0.0
-    divisor: float = 1.0
     copies: int = 1
 
 

@@ -72,7 +72,4 @@ class TrainingStep(ABC):
         if self.has_weights:
             samplers["update_ms"] = timer(self.update, self._ready_to_update)
         samplers["step_ms"] = timer(self.step, self.clear)
-        return {
-            name: Phase(sampler, divisor=copies, copies=copies)
-            for name, sampler in samplers.items()
-        }
+        return {name: Phase(sampler, copies=copies) for name, sampler in samplers.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,23 +52,6 @@ _EPSILON = 1e-5
 _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
-@dataclass(frozen=True)
-class CopiesModel:
-    """A model of several copies, and what they read.
-
-    Attributes
-    ----------
-    model : bytes
-        ONNX. Inputs and outputs are called ``copy3.x``, ``copy3.extra0``, ``copy3.y``.
-    host : mapping of str to array
-        What each copy reads, by the part of the name after the point. Values of type bfloat16 are
-        uint16 with the same bits.
-    """
-
-    model: bytes
-    host: Mapping[str, Array]
-
-
 def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
     """Return the ONNX operator of a layer, in the layer's type.
 
@@ -103,7 +85,9 @@ def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
     return kernel.in_floats(dtype)
 
 
-def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesModel:
+def copies_model(
+    kernel: Kernel, copies: int, *, int8: bool = False
+) -> tuple[bytes, dict[str, Array]]:
     """Build a model of copies of a kernel.
 
     Parameters
@@ -113,6 +97,14 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     copies : int
     int8 : bool
         Whether inputs, weights and output are quantised.
+
+    Returns
+    -------
+    model : bytes
+        ONNX. Inputs and outputs are called ``copy3.x``, ``copy3.extra0``, ``copy3.y``.
+    host : dict of str to array
+        What each copy reads, by the part of the name after the point. Values of type bfloat16 are
+        uint16 with the same bits.
 
     Raises
     ------
@@ -124,7 +116,7 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     graph = _Graph(model.graph, kernel, int8)
     for copy in range(copies):
         graph.add(copy)
-    return CopiesModel(as_bytes(model, "the layer"), graph.host())
+    return as_bytes(model, "the layer"), graph.host()
 
 
 def as_bytes(model: ModelProto, name: str) -> bytes:

@@ -154,9 +154,7 @@ class OnnxRuntimeBackend(Backend):
         alone = self._copies(kernel, 1)
         copies = copies_for(WallClock(alone.run), self._call_ms, layer.weight_bytes, budget_ms)
         marginal = alone if copies == 1 else self._copies(kernel, copies)
-        execution = Phase(
-            WallClock(marginal.run), offset=self._call_ms, divisor=copies, copies=copies
-        )
+        execution = Phase(WallClock(marginal.run), offset=self._call_ms, copies=copies)
         return Built.of_phases(
             WallClock(partial(alone.preprocess, ("x",))),
             execution,

@@ -14,14 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from resperf.backends._attributes import attribute
-from resperf.backends.tensorflow_activations import (
+from resperf.backends.tensorflow_builder import Builder, refusal
+from resperf.backends.tensorflow_functions import (
     ACTIVATION_FUNCTIONS,
+    batch_norm,
     hard_sigmoid,
+    instance_norm,
+    layer_norm,
     leaky_relu,
+    lrn,
     thresholded_relu,
 )
-from resperf.backends.tensorflow_builder import Builder, refusal
-from resperf.backends.tensorflow_norms import batch_norm, instance_norm, layer_norm, lrn
 from resperf.backends.tensorflow_sequences import attention, multi_head_attention, recurrent
 from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError

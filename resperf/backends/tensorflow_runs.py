@@ -23,9 +23,9 @@ from resperf.backends._values import (
     onnx_kernel,
     weights_of_kernel,
 )
-from resperf.backends.tensorflow_activations import ACTIVATION_FUNCTIONS
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import XLA, Device
+from resperf.backends.tensorflow_functions import ACTIVATION_FUNCTIONS
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Activation, Conv, Kernel, Layer, Pool
@@ -342,9 +342,7 @@ def layer_run(
         functions.append(traced_copies(operator, x, [first, *more], extras, device))
     timed = functions[-1]
     offset_ms = call_ms + (copies - 1) * link_ms
-    execution = Phase(
-        device.timed(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
-    )
+    execution = Phase(device.timed(lambda: timed(x)), offset=offset_ms, copies=copies)
     return run_of([image], [output], execution, WallClock(run_alone), functions, device)
 
 

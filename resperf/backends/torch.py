@@ -42,8 +42,13 @@ from resperf.backends._base import (
 from resperf.backends._chain import overheads_between_layers, weights_costs
 from resperf.backends._torch_devices import Cpu, Cuda, Device
 from resperf.backends._torch_functions import TYPES
-from resperf.backends._torch_layers import TorchLayer, layer_of_torch
-from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
+from resperf.backends._torch_modules import (
+    TorchLayer,
+    TorchNetwork,
+    host_inputs,
+    layer_of_torch,
+    size_bytes,
+)
 from resperf.backends._torch_team import RunningTeam
 from resperf.backends._torch_training import OPTIMIZERS, TorchStep
 from resperf.copies import MAX_COPIES
@@ -274,9 +279,7 @@ class TorchBackend(Backend):
         sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
         many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()
-        execution = Phase(
-            self._device.timer(many), offset=self._call_ms, divisor=copies, copies=copies
-        )
+        execution = Phase(self._device.timer(many), offset=self._call_ms, copies=copies)
         host = x.to("cpu", memory_format=torch.contiguous_format)
         return Built.of_phases(
             self._device.uploads([host], torch_layer.format_of),

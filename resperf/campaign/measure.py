@@ -168,7 +168,6 @@ def sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:
         protocol,
         unit=phase.unit,
         offset=phase.offset,
-        divisor=phase.divisor,
         copies=phase.copies,
         clock=clock,
     )

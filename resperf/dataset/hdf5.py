@@ -1,4 +1,9 @@
-"""Writing and reading dataset files: one group per kind, one HDF5 dataset per column."""
+"""Writing and reading dataset files: one group per kind, one HDF5 dataset per column.
+
+A damaged HDF5 file can crash the whole process, so a seal is checked before HDF5 opens the file: a
+line of text with the SHA-256 of the HDF5 part that follows, in the file's user block, which HDF5
+libraries skip.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import LayerError, Message, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
-from resperf.layers._layouts import BLOCKED_LAYOUTS
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
+from resperf.layers.columns import BLOCKED_LAYOUTS
 
 if TYPE_CHECKING:
     from resperf.layers.concat import Concat

@@ -277,6 +277,8 @@ class Predictor(ABC):
     many_settings: ClassVar[bool] = False
     """Whether its layers may be of several settings and platforms, each row of its own. Networks
     always may."""
+    all_phases: ClassVar[bool] = False
+    """Whether it learns every measured phase; else the layers' own times (`learnt_quantities`)."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
     fallbacks: ClassVar[Mapping[str, str]] = {}

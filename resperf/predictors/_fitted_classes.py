@@ -42,7 +42,11 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Nearness:
-    """Corrects predictions near known networks.
+    """Corrects predicted times from networks that are made of the same classes of operators.
+
+    Gaussian process regression on the logarithm of measured over predicted time. What a network is
+    near to is decided by the shares of its predicted time in each class. Without a near network
+    there is no correction, so that a new family is predicted no worse than without.
 
     Attributes
     ----------
@@ -183,7 +187,7 @@ class ClassFit:
         costs = costs_of(
             networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
         )
-        sheet_ms = columns_of(networks, costs).sheet_ms
+        sheet_ms = columns_of(networks, costs)
         relative = relative_to(times_ms, sheet_ms, costs, training=training)
         shrinkage = relative.best_shrinkage(families)
         coefficients = relative.solve(shrinkage)
@@ -270,7 +274,7 @@ class ClassFit:
             {cost: time for cost, time in network.items() if not self._is_unlisted(cost)}
             for network in networks
         ]
-        return columns_of(listed, self.costs).sheet_ms
+        return columns_of(listed, self.costs)
 
     def _is_unlisted(self, cost: Cost) -> bool:
         return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._listed

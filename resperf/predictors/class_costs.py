@@ -128,7 +128,7 @@ def errors_of_left_out(cards: Sequence[CardRows]) -> list[Array]:
         for other, (fit, by_fold) in enumerate(zip((c.fit for c in cards), solved, strict=True)):
             if other == index:
                 continue
-            sheet_ms = columns_of(card.terms, fit.costs).sheet_ms
+            sheet_ms = columns_of(card.terms, fit.costs)
             predicted_ms = np.zeros(len(folds))
             for fold in np.unique(folds):
                 own = folds == fold
@@ -140,7 +140,7 @@ def errors_of_left_out(cards: Sequence[CardRows]) -> list[Array]:
 
 def _coefficients(card: CardRows, fold_of: dict[str, str]) -> dict[str, Array]:
     """Return the coefficients of fits without each fold of families, all of the same shrinkage."""
-    sheet_ms = columns_of(card.terms, card.fit.costs).sheet_ms
+    sheet_ms = columns_of(card.terms, card.fit.costs)
     relative = relative_to(card.times_ms, sheet_ms, card.fit.costs, training=card.is_training)
     folds = np.array([fold_of[family] for family in card.families])
     if len(set(folds)) < 2:

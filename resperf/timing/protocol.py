@@ -236,7 +236,6 @@ def sample(
     *,
     unit: str = TIME_UNIT,
     offset: float = 0.0,
-    divisor: float = 1.0,
     copies: int | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Samples:
@@ -249,11 +248,10 @@ def sample(
     protocol : SamplingProtocol
     unit : str
         Of the value. `TIME_UNIT` is sampled until the median is precise, all else `VALUES` times.
-    offset, divisor : float
-        A sample is ``(value - offset) / divisor``; it may come out below zero where the offset is
-        the larger part, and stays so.
+    offset : float
     copies : int, optional
-        How many copies of the subject a run holds: written down with the samples.
+        How many copies of the subject a run holds. A sample is ``(value - offset) / copies``; it
+        may come out below zero where the offset is the larger part, and stays so.
     clock : callable
         Nanoseconds, for the protocol's times; tests give a fake one.
 
@@ -262,6 +260,7 @@ def sample(
     Samples
         All samples, or 64 quantiles of them.
     """
+    divisor = float(copies or 1)
     take = _times if unit == TIME_UNIT else _values
     taken = take(lambda: (sampler() - offset) / divisor, sampler, protocol, clock)
     return dataclasses.replace(taken, copies=copies, divisor=divisor, offset=offset)

@@ -15,8 +15,8 @@ from resperf.backends import Backend
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
-from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.measure import ROUNDS, GuardedRuns, time_network
+from resperf.campaign.runner import only_campaign_on
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import MeasurementError
 from resperf.layers import Layer

@@ -13,12 +13,12 @@ import torch
 from onnx import helper
 
 from resperf.backends import Backend, backend
-from resperf.backends._process_memory import peak_resident_bytes, resident_bytes
-from resperf.backends._torch_network import TorchNetwork
+from resperf.backends._torch_modules import TorchNetwork
 from resperf.backends._torch_training import TorchStep
 from resperf.backends.monitors import Monitor
+from resperf.backends.tensorflow import _computing_weights
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_network import _computing_weights
+from resperf.backends.tensorflow_device import peak_resident_bytes, resident_bytes
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
 from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
