@@ -41,7 +41,7 @@ class Heartbeat:
 
 
 class Steps:
-    """Shows how far a measuring command is.
+    """Shows how far a command is.
 
     Parameters
     ----------
@@ -51,10 +51,20 @@ class Steps:
         Of all, and of earlier starts.
     leave : bool
         Whether the bar's last state remains on the screen.
+    doing : str
+        Begins each line that is written where there is no terminal.
     """
 
-    def __init__(self, what: str, *, total: int = 0, done: int = 0, leave: bool = False) -> None:
-        self._what, self._heartbeat, self._bar = what, Heartbeat("measuring"), None
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: int = 0,
+        done: int = 0,
+        leave: bool = False,
+        doing: str = "measuring",
+    ) -> None:
+        self._what, self._heartbeat, self._bar = what, Heartbeat(doing), None
         if sys.stderr.isatty():
             tqdm: Any = require("tqdm", "bench")
             self._bar = tqdm.tqdm(

@@ -43,13 +43,9 @@ class StopReason(StrEnum):
     BUDGET = "budget"
 
 
-def _mean_of_best_five(values: Sequence[float]) -> float:
-    return fmean(sorted(values)[:5])
-
-
 _ESTIMATES: Mapping[Estimator, Callable[[Sequence[float]], float]] = {
     Estimator.MEDIAN: median,
-    Estimator.MEAN_OF_BEST_FIVE: _mean_of_best_five,
+    Estimator.MEAN_OF_BEST_FIVE: lambda values: fmean(sorted(values)[:5]),
     Estimator.THROUGHPUT_MEAN: fmean,
     Estimator.MAXIMUM: max,
     Estimator.UNKNOWN: median,

@@ -74,12 +74,8 @@ def fold_of_keys(keys: Sequence[str], folds: int, seed: int = 0) -> npt.NDArray[
 
 def _fractions(keys: Sequence[str], salt: str) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each key that depends only on key and salt."""
-    return np.array([_fraction(key, salt) for key in keys], dtype=float)
-
-
-def _fraction(key: str, salt: str) -> float:
-    digest = hashlib.sha256(f"{salt}:{key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+    digests = (hashlib.sha256(f"{salt}:{key}".encode()).digest()[:8] for key in keys)
+    return np.array([int.from_bytes(digest, "big") / 2**64 for digest in digests], dtype=float)
 
 
 def pack_keys(keys: Sequence[str]) -> str:

@@ -10,19 +10,13 @@ Another package adds a target by an entry point of the group ``resperf.targets``
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from resperf.errors import (
-    MissingExtraError,
-    ResperfError,
-    did_you_mean,
-    first_line,
-    silent_stderr,
-)
+from resperf.errors import MissingExtraError, ResperfError, did_you_mean, first_line, silent_stderr
 
 UNKNOWN = "unknown"
 """Class of a device that is in no table."""
@@ -92,13 +86,7 @@ class Target:
 
     def installed(self) -> dict[str, str]:
         """Return the versions of the `packages` that are installed, in their order."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        versions = {}
-        for package in self.packages:
-            with suppress(PackageNotFoundError):
-                versions[package] = version(package)
-        return versions
+        return versions_of(self.packages)
 
     def load(self, field: str) -> Any:
         """Import the module or class of this row.
@@ -130,6 +118,18 @@ class Target:
             return getattr(imported, attribute) if attribute else imported
         except AttributeError as error:
             raise ResperfError(f"target {self.name}: {error}; fix its {field}") from error
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed, in their order."""
+    # Loaded late: it takes long, and most predictions do not need it.
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 DEFAULT = Target(

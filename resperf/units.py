@@ -11,18 +11,9 @@ US_PER_MS = 1e3
 MS_PER_S = 1e3
 NS_PER_S = NS_PER_MS * MS_PER_S
 DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "uint16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
+    "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
 LOW_BITS = {
     "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4e2m1": 4, "float8e4m3fn": 8,
     "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "float8e8m0": 8,

@@ -37,8 +37,7 @@ from resperf.bundle._ranges import in_known_blocks, outside
 from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
-from resperf.platform import Platform
-from resperf.platform_facts import CpuFacts
+from resperf.platform import CpuFacts, Platform
 from resperf.predictors import Estimate
 from resperf.settings import Setting
 

@@ -57,7 +57,7 @@ def test_campaigns_training_and_measuring_say_how_far_they_are(at_once, capsys) 
         update(2, 7, "dense")
     assert capsys.readouterr().err.splitlines() == [
         "measuring: 3 of 9 rows, 0.5 rows/s, 1 failed",
-        "training: conv execution, epoch 5 of 20, validation 12.5%",
+        "training: 5 of 20 epochs, conv execution, validation 12.5%",
         "measuring: 2 of 7 layers, dense",
     ]
 

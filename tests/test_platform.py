@@ -9,13 +9,13 @@ import pytest
 
 from resperf.platform import (
     Accelerator,
+    CpuFacts,
     Platform,
     distance,
     instruction_set,
     this_platform,
     usable_cores,
 )
-from resperf.platform_facts import CpuFacts
 from resperf.settings import Setting
 
 XEON = Platform(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from resperf.platform_facts import CpuFacts, cpu_facts
+from resperf.platform import CpuFacts, cpu_facts
 
 XEON = """\
 processor\t: 0

@@ -15,7 +15,7 @@ from resperf.devices import devices
 from resperf.layers import Activation, Conv, Pool
 from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
-from resperf.platform_facts import CpuFacts
+from resperf.platform import CpuFacts
 from resperf.prediction import predict_layers, predict_network
 from resperf.report.network import network_text
 from resperf.settings import OPTIMIZERS

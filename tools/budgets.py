@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "code lines in resperf/": Budget(43_600, 42_700),
+    "code lines in resperf/": Budget(42_300, 42_000),
     "code lines in the largest file": Budget(500, 500),
     "options of all commands": Budget(125, 125),
     "code lines in tools/": Budget(3_680, 3_680),

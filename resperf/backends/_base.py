@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Protocol, Self
 
-from resperf.errors import MeasurementError, ResperfError
+from resperf.errors import (
+    MeasurementError,
+    ResperfError,
+    UnsupportedError,
+    first_line,
+    is_out_of_memory,
+)
 from resperf.layers import Layer
 from resperf.platform import Platform, usable_cores
 from resperf.quantities import PHASES
@@ -41,16 +47,13 @@ class Phase:
         Of the values; milliseconds of times.
     offset : float
         Part of the raw value that does not belong to the quantity, such as the call.
-    divisor : float
-        A sample is ``(value - offset) / divisor``.
     copies : int
-        How many copies of the layer one run holds.
+        How many copies of the layer one run holds: a sample is ``(value - offset) / copies``.
     """
 
     sampler: Sampler
     unit: str = TIME_UNIT
     offset: float = 0.0
-    divisor: float = 1.0
     copies: int = 1
 
 
@@ -188,6 +191,27 @@ class Backend(Protocol):
             If the file cannot be read or run.
         """
         ...
+
+
+def check_choices(framework: str, **chosen: tuple[str, Collection[str]]) -> None:
+    """Refuse settings of a framework that are not among its choices, given as (value, choices).
+
+    Raises
+    ------
+    ResperfError
+    """
+    for word, (value, choices) in chosen.items():
+        if value not in choices:
+            there = ", ".join(filter(None, choices))
+            raise ResperfError(f"{word}={value} does not exist in {framework}; it has {there}")
+
+
+def as_resperf_error(error: Exception, framework: str, what: str) -> Exception:
+    """Turn what a framework raised into an error of ours, or a lack of memory into MemoryError."""
+    text = first_line(error)
+    if is_out_of_memory(f"{type(error).__name__}: {error}"):
+        return MemoryError(f"{what} does not fit into memory: {text}")
+    return UnsupportedError(f"{framework} cannot run {what}: {text}")
 
 
 def usable_threads(threads: int | None) -> int:

@@ -150,7 +150,7 @@ def _excess_ms(
         return median(
             median_of(whole.isolated, CHAIN_SECONDS)
             - sum(
-                (median_of(part.sampler, CHAIN_SECONDS) - part.offset) / part.divisor
+                (median_of(part.sampler, CHAIN_SECONDS) - part.offset) / part.copies
                 for part in parts
             )
             for _ in range(CHAIN_ROUNDS)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from resperf.backends._base import as_resperf_error
 from resperf.backends._values import network_input
-from resperf.errors import UnsupportedError, first_line, is_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,6 @@ class Device:
 
 
 HOST = Device()
-
-
-def as_resperf_error(error: Exception, name: str) -> BaseException:
-    """Turn what ONNX Runtime raised into an error of ours, or a lack of memory into MemoryError."""
-    text = first_line(error)
-    if is_out_of_memory(text):
-        return MemoryError(f"{name} does not fit into memory: {text}")
-    return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
 
 
 class BoundSession:
@@ -93,7 +85,7 @@ class BoundSession:
         try:
             self.run()
         except Exception as error:  # onnxruntime's errors have no common root of their own
-            raise as_resperf_error(error, name) from error
+            raise as_resperf_error(error, "ONNX Runtime", name) from error
         if not device.is_host:
             for output_name, value in zip(outputs, self._binding.get_outputs(), strict=True):
                 self._binding.bind_ortvalue_output(output_name, value)

@@ -13,13 +13,7 @@ from typing import Any
 
 import torch
 
-from resperf.errors import (
-    ResperfError,
-    UnsupportedError,
-    first_line,
-    is_out_of_memory,
-    silent_stderr,
-)
+from resperf.errors import ResperfError, silent_stderr
 from resperf.targets import device_number
 from resperf.timing import Sampler, WallClock
 
@@ -266,10 +260,3 @@ class Cuda:
 
 
 Device = Cpu | Cuda
-
-
-def as_resperf_error(error: Exception, what: str) -> Exception:
-    """Turn PyTorch's error into one of ours, or a lack of memory into MemoryError."""
-    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(str(error)):
-        return MemoryError(f"{what} does not fit into memory: {first_line(error)[:200]}")
-    return UnsupportedError(f"PyTorch cannot run {what}: {first_line(error)[:200]}")

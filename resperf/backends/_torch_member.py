@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from resperf.backends._base import Built, Phase
 from resperf.backends._torch_devices import Device, Run
-from resperf.backends._torch_network import TorchNetwork, size_bytes
+from resperf.backends._torch_modules import TorchNetwork, size_bytes
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.timing import Sampler

@@ -14,7 +14,7 @@ import torch
 
 from resperf.backends._base import Built, Phase
 from resperf.backends._torch_devices import Device
-from resperf.backends._torch_network import size_bytes
+from resperf.backends._torch_modules import size_bytes
 from resperf.backends._training import MOMENTUM, RATE, TrainingStep
 from resperf.errors import UnsupportedError
 

@@ -6,30 +6,16 @@ The gradients of the outputs are given, in place of a loss.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from resperf.backends._base import Phase
-from resperf.errors import ResperfError
 from resperf.timing import Sampler
 
 RATE = 1e-6
 """Learning rate: weights stay as they are."""
 MOMENTUM = 0.9
 """Of the optimizer ``momentum``."""
-
-
-def check_optimizer(name: str, optimizers: Collection[str], framework: str) -> None:
-    """Refuse an unknown optimizer; an empty name is inference.
-
-    Raises
-    ------
-    ResperfError
-    """
-    if name and name not in optimizers:
-        raise ResperfError(
-            f"no optimizer {name!r} in {framework}'s backend; it has {', '.join(optimizers)}"
-        )
 
 
 class TrainingStep(ABC):
@@ -86,7 +72,4 @@ class TrainingStep(ABC):
         if self.has_weights:
             samplers["update_ms"] = timer(self.update, self._ready_to_update)
         samplers["step_ms"] = timer(self.step, self.clear)
-        return {
-            name: Phase(sampler, divisor=copies, copies=copies)
-            for name, sampler in samplers.items()
-        }
+        return {name: Phase(sampler, copies=copies) for name, sampler in samplers.items()}

@@ -27,16 +27,18 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Backend, Built, Phase, copies_for, median_ms, usable_threads
-from resperf.backends._chain import overheads_between_layers, weights_costs
-from resperf.backends._ort_copies import copies_graph
-from resperf.backends._ort_kernels import kernel_of
-from resperf.backends._ort_runs import (
-    HOST,
-    BoundSession,
+from resperf.backends._base import (
+    Backend,
+    Built,
+    Phase,
     as_resperf_error,
-    filled_input,
+    copies_for,
+    median_ms,
+    usable_threads,
 )
+from resperf.backends._chain import overheads_between_layers, weights_costs
+from resperf.backends._ort_kernels import copies_graph, kernel_of
+from resperf.backends._ort_runs import HOST, BoundSession, filled_input
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
@@ -152,9 +154,7 @@ class OnnxRuntimeBackend(Backend):
         alone = self._copies(kernel, 1)
         copies = copies_for(WallClock(alone.run), self._call_ms, layer.weight_bytes, budget_ms)
         marginal = alone if copies == 1 else self._copies(kernel, copies)
-        execution = Phase(
-            WallClock(marginal.run), offset=self._call_ms, divisor=copies, copies=copies
-        )
+        execution = Phase(WallClock(marginal.run), offset=self._call_ms, copies=copies)
         return Built.of_phases(
             WallClock(partial(alone.preprocess, ("x",))),
             execution,
@@ -225,7 +225,7 @@ class OnnxRuntimeBackend(Backend):
         except ResperfError:
             raise
         except Exception as error:  # onnxruntime's errors have no common root of their own
-            raise as_resperf_error(error, name) from error
+            raise as_resperf_error(error, "ONNX Runtime", name) from error
 
     def _started(self, model: bytes, options: Any) -> Any:
         """Start a session with this backend's provider."""

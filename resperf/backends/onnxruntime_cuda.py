@@ -19,6 +19,7 @@ from typing import Any
 
 import onnxruntime
 
+from resperf.backends._base import check_choices
 from resperf.backends._ort_runs import Device
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
@@ -58,11 +59,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
     half_precision = True
 
     def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        device: str = "cuda:0",
-        precision: str = "",
+        self, *, threads: int | None = None, device: str = "cuda:0", precision: str = ""
     ) -> None:
         self._set_threads(threads)
         self._word, self._block = device, 0
@@ -70,11 +67,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")
         self.device = Device("cuda", device_number(device))
         self._precision = precision or PRECISIONS[0]
-        if self._precision not in PRECISIONS:
-            raise ResperfError(
-                f"precision={precision} does not exist for ONNX Runtime on CUDA; use "
-                f"{', '.join(PRECISIONS)}"
-            )
+        check_choices("ONNX Runtime on CUDA", precision=(self._precision, PRECISIONS))
         self._options = {
             "use_tf32": str(int(self._precision == "tf32")),
             "cudnn_conv_algo_search": CONV_SEARCH,

@@ -18,31 +18,123 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built, Phase, usable_threads
+from resperf.backends._base import Backend, Built, Phase, check_choices, usable_threads
 from resperf.backends._chain import overheads_between_layers
-from resperf.backends._training import check_optimizer
-from resperf.backends.tensorflow_device import XLA, chosen_device
-from resperf.backends.tensorflow_kernels import operator_of
-from resperf.backends.tensorflow_network import built, start
-from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, refused
-from resperf.backends.tensorflow_training import OPTIMIZERS
-from resperf.errors import ResperfError, silent_stderr
+from resperf.backends._values import Array, network_input
+from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_device import XLA, Device, chosen_device
+from resperf.backends.tensorflow_operators import build
+from resperf.backends.tensorflow_runs import (
+    Traced,
+    call_costs_ms,
+    layer_run,
+    operator_of,
+    refused,
+    resident,
+    run_of,
+)
+from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
+from resperf.errors import ResperfError, UnsupportedError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering._base import in_precision
-from resperf.lowering.tensorflow import LAYOUT, lower_layers
+from resperf.lowering._read import REMOVED_OPS
+from resperf.lowering.tensorflow import LAYOUT, lower_layers, without_removed
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
 from resperf.platform import Platform, this_platform
 from resperf.settings import HALF_TYPES, Setting
+from resperf.timing import WallClock
+
+
+def built(
+    network: Network,
+    weights: Mapping[str, Array],
+    device: Device,
+    optimizer: str,
+) -> Built:
+    """Build a network with resident inputs, or its training step; missing weights are made up.
+
+    Images are in NHWC; all other tensors have the file's order of axes.
+
+    Raises
+    ------
+    UnsupportedError
+        If it cannot be run.
+    """
+    network = without_removed(_computing_weights(network) if optimizer else network)
+    for name in network.inputs:
+        if network.tensors[name].dtype not in _MADE_UP:
+            raise UnsupportedError(
+                f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; inputs "
+                f"may be {', '.join(sorted(_MADE_UP))}"
+            )
+    with device.here():
+        builder = Builder(network, weights, training=bool(optimizer))
+    arrays = [
+        network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
+        for name in network.inputs
+    ]
+    inputs = resident(arrays, device)
+    outputs = partial(builder.outputs, build)
+    if optimizer:
+        step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
+        builder.free_host_weights()
+        return Built(step.phases(device.timed), device.timed(step.step), step.free)
+    function = Traced(outputs, inputs, builder.held, device)
+    builder.free_host_weights()
+    run = device.finished(lambda: function(*inputs))
+    timed = WallClock(run)
+    return run_of(arrays, run(), Phase(timed), timed, [function], device)
+
+
+@cache
+def start(device: Device, training: bool) -> None:
+    """Run something once: what TensorFlow loads for the first network is no network's memory."""
+    with device.here():
+        image, kernel = tf.ones((1, 8, 8, 4)), tf.Variable(tf.ones((3, 3, 4, 4)))
+        weight = tf.Variable(tf.ones((256, 4)))
+
+        def network() -> Any:
+            return tf.reshape(tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME")), (1, 256)) @ weight
+
+        if training:
+            step = TensorFlowStep(lambda: [network()], [], [kernel, weight], "adam", device)
+            step.free()
+        else:
+            device.function(network)()
+
+
+def _computing_weights(network: Network) -> Network:
+    """Return a network that computes its weights from its constants in each run, as in training.
+
+    Copies of a constant stay constants of their own, as in the network that was exported.
+    """
+    whole = network.with_weight_nodes()
+    computing = [
+        node
+        for node in network.weight_nodes
+        if node.op not in REMOVED_OPS and whole.tensors[node.outputs[0]].value is None
+    ]
+    computed = {name for node in computing for name in node.outputs}
+    tensors = {
+        name: replace(tensor, is_weight=False) if name in computed else tensor
+        for name, tensor in whole.tensors.items()
+    }
+    return replace(whole, nodes=(*computing, *network.nodes), tensors=tensors)
+
+
+_MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
+
+
+# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
 
@@ -89,15 +181,10 @@ class TensorFlowBackend(Backend):
         optimizer: str = "",
     ) -> None:
         self.threads = usable_threads(threads)
-        check_optimizer(optimizer, OPTIMIZERS, "TensorFlow")
-        for what, value, choices in (
-            ("precision", precision, PRECISIONS),
-            ("layout", layout, ("", LAYOUT)),
-            ("compiled", compiled, COMPILED),
-        ):
-            if value not in choices:
-                words = ", ".join(filter(None, choices))
-                raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
+        check_choices(
+            "TensorFlow", precision=(precision, PRECISIONS), layout=(layout, ("", LAYOUT)),
+            compiled=(compiled, COMPILED), optimizer=(optimizer, ("", *OPTIMIZERS)),
+        )  # fmt: skip
         self._word, self._precision, self._optimizer = device, precision, optimizer
         _set_threads(self.threads)
         with silent_stderr():

@@ -13,14 +13,7 @@ from resperf.backends._values import Array
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Dense
 from resperf.lowering._read import has_input, layer_of, tensor_of
-from resperf.lowering.tensorflow import (
-    FILE_AXES,
-    STORED_AXES,
-    Storage,
-    foldable_norm,
-    moves,
-    nhwc,
-)
+from resperf.lowering.tensorflow import FILE_AXES, STORED_AXES, Storage, foldable_norm, moves, nhwc
 from resperf.network import Network, Node, Tensor
 from resperf.network.rewriting import Rewriting
 

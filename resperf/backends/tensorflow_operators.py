@@ -14,21 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 from resperf.backends._attributes import attribute
-from resperf.backends.tensorflow_activations import (
-    ACTIVATION_FUNCTIONS,
-    hard_sigmoid,
-    leaky_relu,
-    thresholded_relu,
-)
-from resperf.backends.tensorflow_attention import attention, multi_head_attention
 from resperf.backends.tensorflow_builder import Builder, refusal
-from resperf.backends.tensorflow_norms import (
+from resperf.backends.tensorflow_functions import (
+    ACTIVATION_FUNCTIONS,
     batch_norm,
+    hard_sigmoid,
     instance_norm,
     layer_norm,
+    leaky_relu,
     lrn,
+    thresholded_relu,
 )
-from resperf.backends.tensorflow_recurrent import recurrent
+from resperf.backends.tensorflow_sequences import attention, multi_head_attention, recurrent
 from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF

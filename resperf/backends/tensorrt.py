@@ -32,11 +32,10 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, copies_for, median_of
-from resperf.backends._trt_copies import copies_model, kernel_of
+from resperf.backends._base import Backend, Built, Phase, check_choices, copies_for, median_of
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, Engine
-from resperf.backends._trt_network import network_model
+from resperf.backends._trt_models import copies_model, kernel_of, network_model
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers
@@ -81,10 +80,7 @@ class TensorRTBackend(Backend):
         optimization_level: int = 3,
     ) -> None:
         precision = precision or "fp32"
-        if precision not in PRECISIONS:
-            raise ResperfError(
-                f"TensorRT has no precision {precision!r}; it has {', '.join(PRECISIONS)}"
-            )
+        check_choices("TensorRT", precision=(precision, PRECISIONS))
         if not 0 <= optimization_level <= 5:
             raise ResperfError(f"optimization_level={optimization_level} must be from 0 to 5")
         self._device, self._precision = device, precision
@@ -158,7 +154,7 @@ class TensorRTBackend(Backend):
                 many = self._engine(stack, kernel, copies, layer.kind, int8=int8, anew=anew)
             offset_ms = self._call_ms + _relayouts_ms(many)
             timed = self._cuda.timed(many.enqueue)
-            execution = Phase(timed, offset=offset_ms, divisor=copies, copies=copies)
+            execution = Phase(timed, offset=offset_ms, copies=copies)
             return self._phases(alone, execution, many, run, stack.pop_all())
 
     def network(
@@ -192,26 +188,26 @@ class TensorRTBackend(Backend):
         anew: bool = False,
     ) -> Engine:
         """Build, check and load an engine of copies, which the stack closes."""
-        graph = copies_model(kernel, copies, int8=int8)
-        engine = self._builder.engine(graph.model, f"a {name} layer", anew=anew)
+        model, host = copies_model(kernel, copies, int8=int8)
+        engine = self._builder.engine(model, f"a {name} layer", anew=anew)
         stack.callback(engine.close)
         engine.check_copies(copies)
-        engine.load(graph.host)
+        engine.load(host)
         return engine
 
     def _phases(
         self, ends: Engine, execution: Phase, profiled: Engine, isolated: Sampler, stack: ExitStack
     ) -> Built:
         """Make all phases; the stack frees the engines."""
-        copies, divisor = execution.copies, execution.divisor
+        copies = execution.copies
         return Built.of_phases(
             self._cuda.timed(ends.preprocess),
             execution,
             self._cuda.timed(ends.postprocess),
             isolated,
             stack.close,
-            profiled_ms=Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
-            relayout_ms=Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
+            profiled_ms=Phase(lambda: profiled.profiled_ms()[0], copies=copies),
+            relayout_ms=Phase(lambda: profiled.profiled_ms()[1], copies=copies),
         )
 
 

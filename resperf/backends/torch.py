@@ -29,15 +29,28 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import torch
 
-from resperf.backends._base import Backend, Built, Phase, copies_for, median_of, usable_threads
+from resperf.backends._base import (
+    Backend,
+    Built,
+    Phase,
+    as_resperf_error,
+    check_choices,
+    copies_for,
+    median_of,
+    usable_threads,
+)
 from resperf.backends._chain import overheads_between_layers, weights_costs
-from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
+from resperf.backends._torch_devices import Cpu, Cuda, Device
 from resperf.backends._torch_functions import TYPES
-from resperf.backends._torch_layers import TorchLayer, layer_of_torch
-from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
+from resperf.backends._torch_modules import (
+    TorchLayer,
+    TorchNetwork,
+    host_inputs,
+    layer_of_torch,
+    size_bytes,
+)
 from resperf.backends._torch_team import RunningTeam
 from resperf.backends._torch_training import OPTIMIZERS, TorchStep
-from resperf.backends._training import check_optimizer
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Layer
@@ -113,18 +126,11 @@ class TorchBackend(Backend):
         self.threads = usable_threads(threads if processes is None else threads or 1)
         self._processes = processes or 1
         kind = device.partition(":")[0]
-        for word, value, choices in (
-            ("device", kind, tuple(PRECISIONS)),
-            ("precision", precision, PRECISIONS.get(kind, ())),
-            ("layout", layout, LAYOUTS),
-            ("compiled", compiled, COMPILED),
-        ):
-            if value not in choices:
-                raise ResperfError(
-                    f"framework torch on {kind} has no {word} {value!r}; "
-                    f"it has {', '.join(choices)}"
-                )
-        check_optimizer(optimizer, OPTIMIZERS, "PyTorch")
+        check_choices("PyTorch", device=(kind, PRECISIONS))
+        check_choices(
+            f"PyTorch on {kind}", precision=(precision, PRECISIONS[kind]), layout=(layout, LAYOUTS),
+            compiled=(compiled, COMPILED), optimizer=(optimizer, ("", *OPTIMIZERS)),
+        )  # fmt: skip
         if self._processes > 1 and (not optimizer or compiled != "eager"):
             raise ResperfError(
                 "several processes share training steps of eager PyTorch only; add --training sgd, "
@@ -235,7 +241,7 @@ class TorchBackend(Backend):
                 return self._trained_layer(torch_layer, layer, budget_ms)
             return self._layer(torch_layer, layer, budget_ms)
         except _ERRORS as error:
-            raise as_resperf_error(error, f"{layer.kind} ({layer.key})") from error
+            raise as_resperf_error(error, "PyTorch", f"{layer.kind} ({layer.key})") from error
 
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
@@ -273,9 +279,7 @@ class TorchBackend(Backend):
         sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
         many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()
-        execution = Phase(
-            self._device.timer(many), offset=self._call_ms, divisor=copies, copies=copies
-        )
+        execution = Phase(self._device.timer(many), offset=self._call_ms, copies=copies)
         host = x.to("cpu", memory_format=torch.contiguous_format)
         return Built.of_phases(
             self._device.uploads([host], torch_layer.format_of),
@@ -370,7 +374,7 @@ class TorchBackend(Backend):
         try:
             return self._network(as_run(network, self.setting()), weights)
         except _ERRORS as error:
-            raise as_resperf_error(error, network.name) from error
+            raise as_resperf_error(error, "PyTorch", network.name) from error
 
     def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
         device, training = self._device.torch_device, bool(self._optimizer)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from resperf.bundle._bundle import Bundle, Times
 from resperf.bundle._calibration import (
+    GROUPS,
     OVERHEAD_PER_LAYER,
     OVERHEAD_PER_MB,
     Calibration,
     LayerTimes,
     Source,
+    Speeds,
     counting,
     group_of,
 )
-from resperf.bundle._calibration_files import calibration_file, load_calibration, save_calibration
 from resperf.bundle._manifest import MANIFEST, NETWORK
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
@@ -24,17 +25,19 @@ from resperf.bundle._search import (
     best_of,
     bundle_folders,
     bundle_place,
+    calibration_file,
     default_folder,
     find_bundle,
     find_bundles,
     is_shipped,
+    load_calibration,
     machines_of,
     named_target,
     nearest_machine,
     platforms_of,
+    save_calibration,
     user_folder,
 )
-from resperf.bundle._time_groups import GROUPS, Speeds
 from resperf.bundle._write import (
     GoldenLayer,
     golden_layers,
@@ -47,43 +50,11 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "GROUPS",
-    "MANIFEST",
-    "NETWORK",
-    "OVERHEAD_PER_LAYER",
-    "OVERHEAD_PER_MB",
-    "UNKNOWN",
-    "Bundle",
-    "Calibration",
-    "GoldenLayer",
-    "LayerTimes",
-    "Source",
-    "Speeds",
-    "Times",
-    "best_of",
-    "bundle_folders",
-    "bundle_place",
-    "calibration_file",
-    "counting",
-    "default_folder",
-    "find_bundle",
-    "find_bundles",
-    "golden_layers",
-    "golden_networks",
-    "group_of",
-    "is_shipped",
-    "load_calibration",
-    "machines_of",
-    "merge_bundles",
-    "named_target",
-    "nearest_machine",
-    "platforms_of",
-    "provenance",
-    "ranges_of",
-    "replaced_folder",
-    "save_calibration",
-    "user_folder",
-    "write_calibrated",
-    "write_changed",
-    "write_manifest",
+    "GROUPS", "MANIFEST", "NETWORK", "OVERHEAD_PER_LAYER", "OVERHEAD_PER_MB", "UNKNOWN", "Bundle",
+    "Calibration", "GoldenLayer", "LayerTimes", "Source", "Speeds", "Times", "best_of",
+    "bundle_folders", "bundle_place", "calibration_file", "counting", "default_folder",
+    "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of", "is_shipped",
+    "load_calibration", "machines_of", "merge_bundles", "named_target", "nearest_machine",
+    "platforms_of", "provenance", "ranges_of", "replaced_folder", "save_calibration", "user_folder",
+    "write_calibrated", "write_changed", "write_manifest",
 ]  # fmt: skip

@@ -26,13 +26,8 @@ from resperf.layers import Layer
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors import (
-    Estimate,
-    LayerPredictor,
-    Predictor,
-    predictor_class,
-)
-from resperf.predictors.intervals import Intervals, assumed, widened
+from resperf.predictors import Estimate, LayerPredictor, Predictor, predictor_class
+from resperf.predictors.intervals import Intervals, bounds_of, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
 from resperf.settings import HALF_TYPES, SESSION, Setting
@@ -629,9 +624,7 @@ class Bundle:
         """Add the bundle's bounds where the predictor has none of its own."""
         values = predicted.values
         low, high = widened(values, predicted.low, predicted.high, in_range)
-        intervals = self._intervals.get((kind, quantity))
-        bounds = assumed if intervals is None else intervals.bounds
-        others = bounds(values, in_range)
+        others = bounds_of(self._intervals.get((kind, quantity)), values, in_range)
         low, high = (
             np.where(np.isnan(own), other, own)
             for own, other in zip((low, high), others, strict=True)

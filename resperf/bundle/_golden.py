@@ -80,8 +80,12 @@ class Golden:
             for entry in entries:
                 self._conditions_of(entry)
             columns = columns_of_keys(entry["key"] for entry in entries)
-            now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
-            then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
+            stored = np.array([entry["features"] for entry in entries], dtype=float)
+            # Choices added later only add columns of zeros.
+            now, then = (
+                features[:, np.any(features != 0, axis=0)]
+                for features in (feature_matrix(layer_kind(kind), columns)[1], stored)
+            )
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
                     f"{self._path}: features of {kind} are not those it was trained with, but the "
@@ -139,8 +143,3 @@ class Golden:
                 f"{self._path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
                 f"{then[worst]:.6g} when stored; train it again"
             )
-
-
-def _nonzero_columns(features: Array) -> Array:
-    """Return the columns that are not all zero: choices added later only add zeros."""
-    return features[:, np.any(features != 0, axis=0)]

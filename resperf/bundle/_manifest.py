@@ -30,21 +30,10 @@ _TOP: Mapping[str, type] = {
     "files": dict,
 }
 _PART: Mapping[str, type] = {
-    "device": str,
-    "framework": str,
-    "method": str,
-    "settings": list,
-    "platforms": list,
-    "costs": dict,
-    "copies": dict,
-    "predictors": dict,
-    "transfers": dict,
-    "ranges": dict,
-    "errors": dict,
-    "intervals": dict,
-    "golden": dict,
-    "training": dict,
-}
+    "device": str, "framework": str, "method": str, "settings": list, "platforms": list,
+    "costs": dict, "copies": dict, "predictors": dict, "transfers": dict, "ranges": dict,
+    "errors": dict, "intervals": dict, "golden": dict, "training": dict,
+}  # fmt: skip
 _PROVENANCE: Mapping[str, type | UnionType] = {
     "datasets": list,
     "resperf": str,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from resperf._version import __version__
+from resperf.targets import versions_of
 
 UNKNOWN = "unknown"
 
-_PACKAGES = (
+PACKAGES = (
     "numpy", "scipy", "onnx", "onnxruntime", "tensorflow", "tensorflow-cpu", "keras", "lightgbm",
     "xgboost", "xgboost-cpu", "scikit-learn",
 )  # fmt: skip
@@ -39,7 +40,7 @@ def provenance(
         "datasets": [dict(dataset) for dataset in datasets],
         "seeds": dict(seeds),
         "excluded": dict(excluded),
-        "packages": package_versions(),
+        "packages": versions_of(PACKAGES),
         "resperf": __version__,
         "commit": source_commit(),
         "changes": [],
@@ -67,20 +68,6 @@ def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rebuildable": {"answer": answer, "why": "as its merged pieces say"},
         "pieces": [dict(piece) for piece in pieces],
     }
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages on which trained predictors depend."""
-    # Only training needs it, and it takes long to load.
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
 
 
 def source_commit() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +15,7 @@ from resperf.bundle._calibration import Calibration
 from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
 from resperf.errors import BundleError, DeviceError, did_you_mean, words_like
+from resperf.files import write_whole
 from resperf.platform import Platform, distance, instruction_set
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
@@ -413,7 +416,7 @@ def best_of(parts: Sequence[Bundle]) -> Bundle:
     if is_at_hand(first.device):
         of_first = (first.device, first.framework)
         alike = [part for part in beside if (part.device, part.framework) == of_first]
-        return min(alike, key=_distance)
+        return min(alike, key=lambda part: _distance(nearest_machine(part) or part))
     newest_first = sorted(beside, key=lambda part: part.created, reverse=True)
     return min(newest_first, key=_fewest_missing)
 
@@ -429,15 +432,13 @@ def nearest_machine(part: Bundle) -> Calibration | None:
         for calibration in machines_of(part)
         if calibration.platform.instruction_set.partition("+")[0] == vectors
     )
-    nearest = min(
-        alike,
-        key=lambda calibration: distance(calibration.setting, calibration.platform),
-        default=None,
-    )
-    if nearest is None:
-        return None
-    own = distance(part.setting, part.platform)
-    return nearest if distance(nearest.setting, nearest.platform) < own else None
+    nearest = min(alike, key=_distance, default=None)
+    return nearest if nearest is not None and _distance(nearest) < _distance(part) else None
+
+
+def _distance(where: Bundle | Calibration) -> tuple[int, ...]:
+    """Return how far this machine is from that of a bundle or a calibration."""
+    return distance(where.setting, where.platform)
 
 
 def machines_of(part: Bundle) -> tuple[Calibration, ...]:
@@ -449,15 +450,76 @@ def machines_of(part: Bundle) -> tuple[Calibration, ...]:
     )
 
 
-def _distance(part: Bundle) -> tuple[int, ...]:
-    """Return how far this machine is from the nearest that a bundle knows."""
-    where = nearest_machine(part) or part
-    return distance(where.setting, where.platform)
-
-
 def _fewest_missing(part: Bundle) -> tuple[bool, bool, int]:
     """Return a sort key: bundles that answer more questions without being asked for come first."""
     setting = part.setting
     special = setting.precision not in PLAIN_PRECISIONS
     count = len(part.kinds) + len(part.network_quantities)
     return special, setting.is_compiled, -count
+
+
+_FOLDER = "calibrated"
+
+
+def calibration_file(bundle: Bundle, platform: Platform) -> Path:
+    """Return the file of a bundle's calibration for a machine, whether it exists or not.
+
+    Raises
+    ------
+    BundleError
+        If this user has no home folder.
+    """
+    files = sorted(bundle.manifest["files"].items())
+    index = bundle.manifest["parts"].index(bundle.part)
+    # Tells the part of the bundle from all others.
+    bundle_id = hashlib.sha256(repr((bundle.created, files, index)).encode()).hexdigest()
+    facts = {name: value for name, value in platform.to_json().items() if name != "machine_checks"}
+    text = json.dumps([bundle_id, facts], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return user_folder().parent / _FOLDER / f"{bundle.path.name}-{digest}.json"
+
+
+def save_calibration(bundle: Bundle, calibration: Calibration) -> Path:
+    """Write a calibration, in place of an earlier one of the same bundle and machine.
+
+    Raises
+    ------
+    BundleError, OutputError
+        If this user has no folder for it, or it cannot be written.
+    """
+    path = calibration_file(bundle, calibration.platform)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(
+            f"{path.parent} cannot be made ({error.strerror}); set RESPERF_HOME to a folder"
+        ) from error
+    write_whole(path, json.dumps(calibration.to_json(), indent=1).encode())
+    return path
+
+
+def load_calibration(bundle: Bundle, platform: Platform) -> Calibration | None:
+    """Return the calibration of a bundle for a machine; None if there is none.
+
+    Raises
+    ------
+    BundleError
+        If it is damaged.
+    """
+    try:
+        path = calibration_file(bundle, platform)
+        changed = path.stat()
+    except (BundleError, OSError):
+        return None
+    return _read_calibration(path, changed.st_mtime_ns, changed.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read_calibration(path: Path, _changed_ns: int, _size_bytes: int) -> Calibration:
+    try:
+        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise BundleError(
+            f"{path} is no valid calibration ({type(error).__name__}: {error}); measure it again: "
+            "resperf calibrate, or forget it: resperf calibrate --forget"
+        ) from error

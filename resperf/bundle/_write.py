@@ -64,7 +64,8 @@ def replaced_folder(output: Path) -> Iterator[Path]:
 
 
 def _prepare(output: Path, new: Path, old: Path) -> None:
-    if output.exists() and not (output / MANIFEST).exists() and not _is_empty(output):
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not (output / MANIFEST).exists() and not is_empty:
         raise OutputError(f"{output} exists and is no bundle; choose another output")
     if old.exists() and not output.exists():
         # An earlier run was killed between its two renames.
@@ -96,10 +97,6 @@ def _refuse_foreign(bundle: Path) -> None:
             f"{bundle} contains {foreign[0]!r}, which is not part of the bundle and would be lost; "
             "move it away or choose another output"
         )
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
 
 
 def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:

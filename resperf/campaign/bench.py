@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends.monitors import Monitor, load_monitor
-from resperf.campaign.absent import AbsentDevice
-from resperf.campaign.harvest import shipped_networks
-from resperf.campaign.networks import plan_networks
-from resperf.campaign.plan import Lowerer, Plan, plan
+from resperf.campaign.networks import plan_networks, shipped_networks
+from resperf.campaign.plan import AbsentDevice, Lowerer, Plan, plan
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError, MissingExtraError, ResperfError
@@ -107,7 +105,7 @@ def plan_campaign(
             planned = replace(planned, monitor=bench.monitor())
         if campaign.networks is not None:
             settings = _settings_of_networks(campaign, campaign.networks, bench, planner)
-            planned = planned.with_networks(plan_networks(campaign.networks, settings))
+            planned = planned.with_networks(*plan_networks(campaign.networks, settings))
     return planned, setting, platform
 
 

@@ -1,4 +1,4 @@
-"""The whole networks of a campaign: where their files come from, and how each is run."""
+"""The networks of a campaign: where their files come from, how each is run, and their layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from resperf.campaign.spec import NetworkSpec
 from resperf.errors import CampaignError, ResperfError
+from resperf.layers import Layer
 from resperf.measurement import NetworkRef
+from resperf.platform import Platform
 from resperf.settings import PLAIN_PRECISIONS, Setting
 
 
@@ -41,25 +43,6 @@ class NetworkRun:
     least_bytes: float = 0.0
 
 
-@dataclass(frozen=True)
-class NetworkPlan:
-    """The runs of a campaign's networks.
-
-    Attributes
-    ----------
-    runs : tuple of NetworkRun
-        Setting by setting.
-    graphs : mapping of str to bytes
-        Digest -> graph without weights.
-    notes : tuple of str
-        Files that were left out, and why.
-    """
-
-    runs: tuple[NetworkRun, ...] = ()
-    graphs: Mapping[str, bytes] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
 def network_sources(spec: NetworkSpec) -> list[Path]:
     """Find the files of a campaign's networks, each once.
 
@@ -87,7 +70,7 @@ def network_sources(spec: NetworkSpec) -> list[Path]:
 
 def plan_networks(
     spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]]
-) -> NetworkPlan:
+) -> tuple[list[NetworkRun], dict[str, bytes], list[str]]:
     """Plan the runs of all networks at all batch sizes under all settings.
 
     Parameters
@@ -95,6 +78,15 @@ def plan_networks(
     spec : NetworkSpec
     settings : sequence of (mapping, Setting)
         Keywords of the backend, and the setting that it has with them.
+
+    Returns
+    -------
+    runs : list of NetworkRun
+        Setting by setting.
+    graphs : dict of str to bytes
+        Digest -> graph without weights.
+    notes : list of str
+        Files that were left out, and why.
 
     Raises
     ------
@@ -131,7 +123,7 @@ def plan_networks(
             for one in described
         )
     }
-    return NetworkPlan(tuple(runs.values()), graphs, tuple(notes))
+    return list(runs.values()), graphs, notes
 
 
 def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:
@@ -149,3 +141,57 @@ def _described(network: NetworkRef, path: Path, batch: int | None, spec: Network
     return NetworkRun(
         network, path, replace(setting, batch=read.batch), macs=macs, least_bytes=least_bytes
     )
+
+
+def harvest(
+    paths: Sequence[Path], setting: Setting, platform: Platform, batches: Sequence[int]
+) -> list[Layer]:
+    """Read networks and return the distinct layers that the framework runs for them.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        ONNX files; weights may be absent.
+    setting : Setting
+    platform : Platform
+        Of the framework that lowers them.
+    batches : sequence of int
+        Batch sizes at which every network that allows them is lowered.
+
+    Raises
+    ------
+    NetworkError, ShapeError, UnsupportedError
+        If a file cannot be read or lowered.
+    """
+    from resperf.lowering import lower
+    from resperf.network import networks_at
+
+    layers: dict[str, Layer] = {}
+    for path in paths:
+        for network in networks_at(path, batches):
+            lowered = lower(network, setting, platform)
+            for node in lowered.nodes:
+                if node.layer is not None:
+                    layers.setdefault(node.layer.key, node.layer)
+    return list(layers.values())
+
+
+def shipped_networks(names: Sequence[str]) -> list[Path]:
+    """Find reference networks by name; ``"*"`` stands for all of them.
+
+    Raises
+    ------
+    CampaignError
+        If a name is not among them.
+    """
+    from resperf.network import files
+
+    shipped = files.shipped_networks()
+    paths: dict[str, Path] = {}
+    for name in names:
+        if name != "*" and name not in shipped:
+            raise CampaignError(
+                f"no reference network {name!r}; known: {', '.join(sorted(shipped)) or 'none'}"
+            )
+        paths |= shipped if name == "*" else {name: shipped[name]}
+    return list(paths.values())

@@ -1,29 +1,106 @@
-"""The plan: what a campaign measures, in which order, and how long that takes."""
+"""The plan: what a campaign measures, in which order, and how long that takes.
+
+A device or framework that is not here is planned for by its target's row and rules alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
+from resperf.backends import known_settings
+from resperf.backends._base import check_choices
 from resperf.backends.monitors import Monitor
-from resperf.campaign.absent import AbsentDevice
 from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
-from resperf.campaign.networks import NetworkPlan, NetworkRun
+from resperf.campaign.networks import NetworkRun, harvest
 from resperf.campaign.process import WorkerProcess
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign, NetworkSpec
-from resperf.devices import DeviceFacts, estimated_layer_ms
-from resperf.errors import CampaignError
+from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms
+from resperf.errors import CampaignError, MissingExtraError
 from resperf.layers import Layer, key_at_any_batch
 from resperf.measurement import NetworkRef, Subject
+from resperf.platform import Accelerator, Platform
 from resperf.quantities import PHASES
+from resperf.settings import Setting
 from resperf.targets import DEFAULT, Target
 from resperf.units import MS_PER_S
+
+_SETTING_FIELDS = frozenset(field.name for field in dataclasses.fields(Setting))
+
+
+class AbsentDevice:
+    """Stands in for the measuring process while a campaign is planned: it cannot measure.
+
+    Parameters
+    ----------
+    target : Target
+    settings : mapping
+        Keywords of the backend. Which it has is known where its framework is installed; those
+        that are no fields of a `Setting` do not change the plan.
+    device : str
+        As after ``--device``: the name of a card, whose facts then count, or of its class.
+
+    Attributes
+    ----------
+    setting : Setting
+        Without the framework's version.
+    platform : Platform
+        With the card's published facts, if it is known.
+    facts : DeviceFacts or None
+
+    Raises
+    ------
+    ResperfError
+        If the target does not have a setting or the precision.
+    """
+
+    def __init__(self, target: Target, settings: Mapping[str, Any], device: str = "") -> None:
+        self._lowering = target.load("lowering")
+        with suppress(MissingExtraError):
+            known_settings(target, settings)
+        precision = settings.get("precision") or target.precisions[0]
+        check_choices(target.name, precision=(precision, target.precisions))
+        self.facts: DeviceFacts | None = device_facts(device) if device else None
+        given = {name: value for name, value in settings.items() if name in _SETTING_FIELDS}
+        optimizer = str(given.pop("optimizer", ""))
+        setting = Setting(framework=target.framework, **given)
+        self.setting = setting.with_optimizer(optimizer) if optimizer else setting
+        self.platform = _platform(target, self.facts)
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Lower layers by the target's rules."""
+        lowered: list[Layer] = self._lowering.lower_layers(layers, self.setting)
+        return lowered
+
+    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
+        """Return the lowered layers of networks (see `campaign.networks.harvest`)."""
+        return harvest(paths, self.setting, self.platform, batches)
+
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
+        """Refuse nothing: what the framework refuses is known where it runs."""
+        return [""] * len(layers)
+
+
+def _platform(target: Target, facts: DeviceFacts | None) -> Platform:
+    if facts is None:
+        return Platform(device=target.device_class)
+    card = Accelerator(
+        name=facts.name,
+        memory_bytes=facts.memory_bytes,
+        compute_capability=facts.compute_capability,
+    )
+    return Platform(device=facts.device, accelerators=(card,))
+
 
 CHUNK = 2000
 # A kind is left out if the framework refuses each of so many: one may be refused for its shape.
@@ -110,16 +187,15 @@ class Plan:
     target: Target = DEFAULT
     facts: DeviceFacts | None = None
 
-    def with_networks(self, networks: NetworkPlan) -> Plan:
-        """Return this plan with the runs of networks behind its layers."""
+    def with_networks(
+        self, runs: Sequence[NetworkRun], graphs: Mapping[str, bytes], notes: Sequence[str]
+    ) -> Plan:
+        """Return this plan with what `plan_networks` returned behind its layers."""
         times = range(1 + (self.stream.campaign.networks or NetworkSpec()).repeats)
-        items = [Planned(run.network, repeat, run) for repeat in times for run in networks.runs]
+        items = [Planned(run.network, repeat, run) for repeat in times for run in runs]
         # A process measures under one setting: runs of one stand together, repeats after them.
         return replace(
-            self,
-            items=(*self.items, *items),
-            notes=(*self.notes, *networks.notes),
-            graphs=networks.graphs,
+            self, items=(*self.items, *items), notes=(*self.notes, *notes), graphs=graphs
         )
 
     @cached_property

@@ -160,7 +160,7 @@ class WorkerProcess:
         return lowered
 
     def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
-        """Return the lowered layers of networks (see `campaign.harvest`).
+        """Return the lowered layers of networks (see `campaign.networks.harvest`).
 
         Raises
         ------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -17,16 +19,17 @@ from statistics import median
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from resperf.backends.monitors import Reading
+from resperf.backends.monitors import Monitor, Reading
 from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
-from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
 from resperf.campaign.spec import Campaign
+from resperf.disk_cache import folder_of
 from resperf.errors import CampaignError, DeviceLostError
+from resperf.files import lock
 from resperf.heartbeat import Steps
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Status
@@ -34,6 +37,45 @@ from resperf.units import format_duration
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
+
+
+@contextmanager
+def only_campaign_on(monitor: Monitor) -> Iterator[None]:
+    """Keep other campaigns and measurements off the device inside the ``with`` block.
+
+    The lock is a file in the cache folder; the system releases it however this process ends. Where
+    there can be no such file, nothing is locked.
+
+    Raises
+    ------
+    CampaignError
+        If another one measures on it.
+    ResperfError
+        If the device is not there.
+    """
+    name = monitor.exclusive
+    if not name:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            path = folder_of("locks") / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            yield
+            return
+        stack.callback(os.close, file)
+        if not lock(file):
+            holder = os.read(file, 20).decode(errors="replace").strip()
+            raise CampaignError(
+                f"another resperf (process {holder}) is measuring on {monitor.device}; wait for "
+                "it to end, or choose another device"
+            )
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        yield
+
 
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
@@ -455,21 +497,19 @@ class _Run:
         usual = usual_states(self._store.rows, self._monitor.device_states)
         for row in rows:
             identity = row_identity(row)
+            item: Planned | None = Planned(row.subject, row.repeat)
+            if isinstance(row.subject, NetworkRef):
+                # A network that is not planned any more is not measured again.
+                item = self._planned.get(identity)
             if (
                 is_noisy(row, self._store.readings, usual)
                 and self._attempts[identity] <= self._rules.retries
                 and self._retries_left > 0
-                and (item := self._again_item(row, identity)) is not None
+                and item is not None
             ):
                 self._retries_left -= 1
                 later = time.monotonic() + self._rules.retry_wait_s
                 self._waiting.append((later, item))
-
-    def _again_item(self, row: Measurement, identity: tuple[Hashable, ...]) -> Planned | None:
-        """Return how a row is measured again; None for a network that is not planned any more."""
-        if isinstance(row.subject, NetworkRef):
-            return self._planned.get(identity)
-        return Planned(row.subject, row.repeat)
 
     @property
     def _usual(self) -> dict[str, tuple[float, int]]:
@@ -527,17 +567,15 @@ class _Run:
         words += [f"{self._again} measured again"] if self._again else []
         self._steps.show(self._done, self._total, *words)
 
-    def _states(self) -> tuple[str, ...]:
-        """Say which slow states are this machine's usual ones."""
-        return tuple(
-            f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
-            "machine"
-            for name, share in usual_states(self._store.rows, self._monitor.device_states).items()
-        )
-
     def result(self, output: Path, reason: str) -> CampaignResult:
         """Sum up."""
         rows = self._store.best()
+        usual = usual_states(self._store.rows, self._monitor.device_states)
+        states = tuple(
+            f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
+            "machine"
+            for name, share in usual.items()
+        )
         return CampaignResult(
             path=output,
             reason=reason,
@@ -549,7 +587,7 @@ class _Run:
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
-            notes=self._notes + self._states(),
+            notes=self._notes + states,
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
             failure=_usual_failure(rows),
         )

@@ -18,10 +18,8 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
-from resperf.campaign.guarded import time_network
-from resperf.campaign.harvest import harvest
-from resperf.campaign.measure import failure, measure_layer
-from resperf.campaign.networks import NetworkRun
+from resperf.campaign.measure import failure, measure_layer, time_network
+from resperf.campaign.networks import NetworkRun, harvest
 from resperf.campaign.process import Taken, WorkerSettings
 from resperf.errors import DeviceLostError, MissingExtraError, ResperfError, UnsupportedError
 from resperf.layers import Layer

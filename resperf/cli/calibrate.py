@@ -184,7 +184,7 @@ def _by_networks(
     as_json: bool,
 ) -> None:
     """Measure networks here, and write a bundle that is corrected by them."""
-    from resperf.campaign.harvest import shipped_networks
+    from resperf.campaign.networks import shipped_networks
     from resperf.network.files import network_files
     from resperf.workflows.calibrate_networks import calibrate
 

@@ -90,7 +90,7 @@ def _remarks(skipped: int, measured: MeasuredNetwork) -> list[str]:
 
 
 def _next_commands(dataset: Path, bundle: Path) -> str:
-    from resperf.campaign.harvest import shipped_networks
+    from resperf.campaign.networks import shipped_networks
 
     network = str(shipped_networks(["resnet50"])[0])
     with suppress(ValueError):

@@ -7,12 +7,6 @@ from resperf.errors import require
 require("h5py", "bench")  # one line that says what to install, instead of a traceback
 
 from resperf.dataset.check import check_dataset  # noqa: E402
-from resperf.dataset.descriptions import (  # noqa: E402
-    ListedOperator,
-    ListedTensor,
-    NetworkDescription,
-    description_digest,
-)
 from resperf.dataset.engine_runs import read_engine_run  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
@@ -38,15 +32,18 @@ from resperf.dataset.importing import (  # noqa: E402
     read_mapping,
     shipped_mapping,
 )
-from resperf.dataset.merge import (  # noqa: E402
-    append_networks,
-    merge_datasets,
-    refuse_to_append,
+from resperf.dataset.merge import append_networks, merge_datasets, refuse_to_append  # noqa: E402
+from resperf.dataset.records import (  # noqa: E402  # noqa: E402
+    Dataset,
+    DatasetInfo,
+    KindTable,
+    ListedOperator,
+    ListedTensor,
+    NetworkDescription,
+    description_digest,
 )
-from resperf.dataset.noise import floor_of_medians, noise_floor, noise_warning  # noqa: E402
-from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
 from resperf.dataset.schema import NETWORKS  # noqa: E402
-from resperf.dataset.summary import Summary, summarize  # noqa: E402
+from resperf.dataset.summary import Summary, floor_of_medians, noise_floor, noise_warning, summarize  # noqa: E402  # noqa: E402
 
 __all__ = [
     "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "Imported",

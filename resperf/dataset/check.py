@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -145,16 +144,13 @@ def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> tuple[
         if dataset.shape != shape:
             problems.append(f"column {name} has shape {dataset.shape}, not {shape}")
             is_readable = False
-        if not _has_type(dataset.dtype, column):
+        is_text = dataset.dtype.kind == "S"
+        if not (is_text if column.dtype == TEXT else dataset.dtype == np.dtype(column.dtype)):
             problems.append(f"column {name} has type {dataset.dtype}, not {column.dtype}")
             is_readable = False
         if dataset.attrs.get("unit") != column.unit:
             problems.append(f"unit of {name} is {dataset.attrs.get('unit')}, not {column.unit}")
     return problems, is_readable
-
-
-def _has_type(dtype: np.dtype[Any], column: Column) -> bool:
-    return dtype.kind == "S" if column.dtype == TEXT else dtype == np.dtype(column.dtype)
 
 
 def _problem_lines(bad: npt.ArrayLike, what: str) -> list[str]:

@@ -122,14 +122,9 @@ def to_columns(
     return {
         name: as_text(cells) if column.dtype == TEXT else np.asarray(cells, dtype=column.dtype)
         for name, column in columns.items()
-        for cells in [values[name] if name in values else _plain(name, measurements)]
+        for get in [_ROW_VALUES.get(name, attrgetter(f"subject.{name}"))]
+        for cells in [values[name] if name in values else [get(m) for m in measurements]]
     }
-
-
-def _plain(name: str, measurements: Sequence[Measurement]) -> list[Any]:
-    """Return a column that is neither a reference nor part of a quantity."""
-    get = _ROW_VALUES.get(name, attrgetter(f"subject.{name}"))
-    return [get(m) for m in measurements]
 
 
 def estimators_of(measurements: Iterable[Measurement], name: str) -> list[Estimator]:

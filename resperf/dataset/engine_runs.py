@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
 from resperf.dataset.hdf5 import read_dataset
 from resperf.dataset.importing import EngineLayer, EngineTensor
-from resperf.dataset.records import Dataset
+from resperf.dataset.records import Dataset, ListedOperator, ListedTensor, NetworkDescription
 from resperf.errors import DatasetError
 from resperf.measurement import NetworkRef
 from resperf.platform import Platform

@@ -55,17 +55,17 @@ def export_dataset(path: Path, output: Path, *, replace: bool = False) -> list[P
         kinds = [name for name in file if name not in FILES]
         if not kinds:
             raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
-        targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
+        targets = (
+            [output]
+            if len(kinds) == 1
+            else [output.with_name(f"{output.stem}.{name}{output.suffix}") for name in kinds]
+        )
         refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: a damaged file gives no partial export.
         contents = [_csv(_columns(file, name)) for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
     return targets
-
-
-def _beside(output: Path, kind: str) -> Path:
-    return output.with_name(f"{output.stem}.{kind}{output.suffix}")
 
 
 def _columns(file: h5py.File, group: str) -> dict[str, list[Any]]:

@@ -1,4 +1,9 @@
-"""Writing and reading dataset files: one group per kind, one HDF5 dataset per column."""
+"""Writing and reading dataset files: one group per kind, one HDF5 dataset per column.
+
+A damaged HDF5 file can crash the whole process, so a seal is checked before HDF5 opens the file: a
+line of text with the SHA-256 of the HDF5 part that follows, in the file's user block, which HDF5
+libraries skip.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +44,6 @@ from resperf.dataset.schema import (
     kind_columns,
     network_columns,
 )
-from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.files import write_whole
 from resperf.layers import KINDS, kind_of
@@ -46,6 +51,29 @@ from resperf.measurement import Measurement, NetworkRef, layer_kind, written_kin
 from resperf.platform import Platform
 from resperf.quantities import QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
+
+SEAL_BYTES = 512
+"""Size of the user block; HDF5 requires a power of two of at least 512."""
+
+_TEXT = "resperf dataset: HDF5 from byte {offset} on, SHA-256 of that part: {digest}\n"
+_PATTERN = re.compile(rb"resperf dataset: HDF5 from byte (\d+) on, SHA-256 [^:]*: ([0-9a-f]{64})\n")
+
+
+def seal(image: bytes) -> bytes:
+    """Prepend the seal to a file's image, which HDF5 returns without user block."""
+    text = _TEXT.format(offset=SEAL_BYTES, digest=hashlib.sha256(image).hexdigest()).encode()
+    return text.ljust(SEAL_BYTES, b"\0") + image
+
+
+def is_intact(path: Path) -> bool:
+    """Return whether a file matches its seal; a file without one (of other tools) passes."""
+    with path.open("rb") as file:
+        match = _PATTERN.match(file.read(SEAL_BYTES))
+        if match is None:
+            return True
+        file.seek(int(match[1]))
+        return hashlib.file_digest(file, "sha256").hexdigest() == match[2].decode()
+
 
 FORMAT = "resperf dataset"
 _INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from resperf.features.columns import Array, Columns, columns_of, columns_of_keys, take
 from resperf.features.matrix import (
     FEATURE_SET_VERSION,
+    Array,
+    Columns,
+    columns_of,
+    columns_of_keys,
     feature_matrix,
     plain_and_log2,
     quantities,
+    take,
 )
 
 __all__ = [

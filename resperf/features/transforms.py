@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from resperf.errors import BundleError, TrainingError, require
-from resperf.features.columns import Array
+from resperf.features.matrix import Array
 
 
 class Transform(ABC):
@@ -133,24 +133,7 @@ class ZScore(Transform):
         return scores
 
 
-@dataclass(frozen=True)
-class TargetScale(Transform):
-    """Times multiplied by a constant (ResPerfNet appendix B, equation 8); any shape."""
-
-    name: ClassVar[str] = "target_scale"
-
-    scaler: float = 10.0
-
-    def apply(self, values: Array) -> Array:
-        """Return the values times the scaler."""
-        return values * self.scaler
-
-    def invert(self, values: Array) -> Array:
-        """Return the values over the scaler."""
-        return values / self.scaler
-
-
-TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore, TargetScale)}
+TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore)}
 
 
 def transform_from_json(values: Mapping[str, Any]) -> Any:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import LayerError, Message, did_you_mean
 from resperf.layers._base import ACTIVATIONS, Layer
-from resperf.layers._layouts import BLOCKED_LAYOUTS
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
+from resperf.layers.columns import BLOCKED_LAYOUTS
 
 if TYPE_CHECKING:
     from resperf.layers.concat import Concat
@@ -32,41 +32,11 @@ if TYPE_CHECKING:
     from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ACTIVATIONS",
-    "BLOCKED_LAYOUTS",
-    "FUNCTION_OF",
-    "KINDS",
-    "OPERATOR_DOMAINS",
-    "OPERATOR_OF",
-    "Activation",
-    "Concat",
-    "Conv",
-    "ConvNd",
-    "Dense",
-    "Elementwise",
-    "Kernel",
-    "Layer",
-    "Move",
-    "Norm",
-    "Operand",
-    "Operator",
-    "Pool",
-    "PoolNd",
-    "QuantizedConcat",
-    "QuantizedDense",
-    "Reorder",
-    "Resize",
-    "Softmax",
-    "Transpose",
-    "bytes_between_layers",
-    "function_of",
-    "key_at_any_batch",
-    "kind_of",
-    "kind_of_key",
-    "layer_from_key",
-    "layer_of_operator",
-    "parsed_key",
-    "spread_indices",
+    "ACTIVATIONS", "BLOCKED_LAYOUTS", "FUNCTION_OF", "KINDS", "OPERATOR_DOMAINS", "OPERATOR_OF",
+    "Activation", "Concat", "Conv", "ConvNd", "Dense", "Elementwise", "Kernel", "Layer", "Move",
+    "Norm", "Operand", "Operator", "Pool", "PoolNd", "QuantizedConcat", "QuantizedDense", "Reorder",
+    "Resize", "Softmax", "Transpose", "bytes_between_layers", "function_of", "key_at_any_batch",
+    "kind_of", "kind_of_key", "layer_from_key", "layer_of_operator", "parsed_key", "spread_indices",
 ]  # fmt: skip
 
 _CLASSES: Mapping[str, str] = {

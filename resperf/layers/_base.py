@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number, pixels
-from resperf.layers._laws import BATCHES
-from resperf.layers._layouts import LAYOUTS
-from resperf.layers.columns import THREADED_VALUES, Array, Columns, bytes_each
+from resperf.layers._operator import split_at_axis
+from resperf.layers.columns import LAYOUTS, THREADED_VALUES, Array, Columns, bytes_each
 
 if TYPE_CHECKING:
     from resperf.layers._operator import Kernel, Operator
@@ -26,6 +25,24 @@ ACTIVATIONS = (
     "gelu", "silu", "hard_swish", "gelu_tanh", "selu", "softsign", "thresholded_relu",
     "celu",
 )  # fmt: skip
+# Distributions are written as campaign files write them (`resperf.campaign.laws`).
+BATCHES = {"law": "choices", "values": [1, 2, 4, 8, 16, 32], "weights": [4, 3, 3, 3, 3, 1]}
+"""Default distribution of the batch size."""
+
+
+def log_uniform(low: int, high: int, *round_to: int) -> dict[str, Any]:
+    """Return a log-uniform distribution."""
+    law: dict[str, Any] = {"law": "log_uniform", "low": low, "high": high}
+    return law | ({"round_to": list(round_to)} if round_to else {})
+
+
+def choices(values: Sequence[Any], weights: Sequence[float]) -> dict[str, Any]:
+    """Return a weighted choice."""
+    return {"law": "choices", "values": list(values), "weights": list(weights)}
+
+
+MOVED_DTYPES = choices(["float32", "int64", "bool", "uint8"], [16, 2, 1, 1])
+"""Default distribution of the element types of kinds that only copy values."""
 
 
 def shorthands(axes: Sequence[str], *words: str) -> Mapping[str, tuple[str, ...]]:
@@ -243,3 +260,46 @@ class Layer(Fields):
             If there is none.
         """
         raise LayerError(f"no ONNX operator does the work of a {self.kind} layer")
+
+
+class FlatLayer(Layer):
+    """Fields and shape that such kinds share: every value is computed by itself."""
+
+    batch: int = number("images or rows in one run")
+    values: int = number("values of one image or row")
+
+    SCALED = ("values",)
+    FLOPS_PER_VALUE = 1
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, values)."""
+        return (self.batch, self.values)
+
+
+class AlongAxis(Layer):
+    """Fields, shape and rows that such kinds share."""
+
+    batch: int = number("first dimension")
+    outer: int = number("rows per batch entry", default=1)
+    values: int = number("values along the axis")
+    inner: int = number("product of the axes after this one", default=1)
+
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return (self.batch * self.outer, self.values, self.inner)
+
+    @staticmethod
+    def fields_at(shape: Sequence[int], axis: int) -> dict[str, int]:
+        """Return these fields of a tensor, split at an axis."""
+        return dict(
+            zip(("batch", "outer", "values", "inner"), split_at_axis(shape, axis), strict=True)
+        )
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows; ``apart`` is 1 where the values of a row are strided."""
+        return {"rows": self.batch * self.outer * self.inner, "apart": self.inner > 1}

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number, pixels, shorthands
-from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers._sliding import SlidingLayer, read_window
+from resperf.layers._sliding import GroupedLayer, SlidingLayer, read_window, with_groups
 from resperf.layers.columns import either, is_in
 
 AXES = ("depth", "height", "width")

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, name
-from resperf.layers._flat import FlatLayer
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import ACTIVATIONS, FlatLayer, Layer, choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
 
 _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {

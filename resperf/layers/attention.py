@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, flag, name, number
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import Layer, choices, flag, log_uniform, name, number
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import either
 

@@ -7,14 +7,12 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
-from resperf.layers._grouped import GroupedLayer, with_groups
-from resperf.layers._laws import choices, log_uniform
-from resperf.layers._layouts import block_of, evenness, is_blocked
+from resperf.layers._base import ACTIVATIONS, Layer, choices, flag, log_uniform, name, number
 from resperf.layers._operator import Kernel, Operator
+from resperf.layers._sliding import GroupedLayer, with_groups
 from resperf.layers._window import WindowLayer
 from resperf.layers.activation import fused_activation
-from resperf.layers.columns import padded
+from resperf.layers.columns import block_of, evenness, is_blocked, padded
 
 _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 

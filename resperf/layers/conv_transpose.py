@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._base import flag, name, number, pixels, shorthands
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers._transposed import WORDS, TransposedConv, refuse
-from resperf.layers.conv_transpose_nd import ConvTransposeNd
+from resperf.layers.conv_transpose_nd import WORDS, ConvTransposeNd, TransposedConv, refuse
 
 
 class ConvTranspose(TransposedConv):

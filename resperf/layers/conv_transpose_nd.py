@@ -1,14 +1,107 @@
-"""3-D transposed convolution."""
+"""Transposed convolutions: what those of images and volumes share, and the kind of volumes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import flag, name, number, pixels, shorthands
-from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import FLOATS, Operator
-from resperf.layers._transposed import WORDS, TransposedConv, refuse
+from resperf.errors import LayerError
+from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
+from resperf.layers._sliding import GroupedLayer, with_groups
+from resperf.layers.columns import smaller
+
+WORDS = ("kernel", "stride", "dilation", "cut")
+
+
+class TransposedConv(GroupedLayer):
+    """A transposed convolution over `AXES`; each kind declares its own fields."""
+
+    PLAIN = ("threaded", "vector_rest", "bias", "grouped", "overlap")
+    LOG2 = (
+        "batch", "channels_in", "channels_out", "groups", "pixels_in", "pixels_out", "taps",
+        "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
+    )  # fmt: skip
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
+        """Give depthwise draws as many channels out as in."""
+        return with_groups(fields)
+
+    def _pads(self) -> tuple[tuple[int, int], ...]:
+        return tuple((cut // 2, cut - cut // 2) for cut in self._along("cut"))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_out, the axes of the output)."""
+        windows = zip(*(self._along(word) for word in ("", *WORDS)), strict=True)
+        return (self.batch, self.channels_out, *(_side(*window) for window in windows))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations: each input pixel with each tap."""
+        return math.prod(self.input_shape) * self.channels_out // self.groups * self.taps
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Pixels and weights; ``columns_bytes`` is the col2im buffer."""
+        pixels = math.prod(self._along(""))
+        columns = self.batch * self.channels_out * self.taps * pixels
+        return {
+            "grouped": self.groups > 1, "pixels_in": pixels, "taps": self.taps,
+            "pixels_out": math.prod(self.output_shape[2:]),
+            "overlap": smaller(self.taps / math.prod(self._along("stride")), 10.0),
+            "image_weight_bytes": self.weight_bytes * self.batch,
+            "products": self.batch * self.groups, "columns_bytes": columns * self.element_bytes,
+        }  # fmt: skip
+
+    @classmethod
+    def _read_window(
+        cls, operator: Operator, shape: Sequence[int], result: Sequence[int], kernel: Sequence[int]
+    ) -> Self:
+        """Read a ``ConvTranspose`` over `AXES`; what is cropped follows from the output's shape.
+
+        Strides and dilations with fewer axes apply to the last axes.
+        """
+        attributes = operator.attributes
+
+        def along(word: str) -> tuple[int, ...]:
+            given = tuple(attributes.get(word) or ())[-len(operator.shape()) + 2 :]
+            return (1,) * (len(cls.AXES) - len(given)) + tuple(int(value) for value in given)
+
+        strides, dilations = along("strides"), along("dilations")
+        fields: dict[str, int] = {}
+        for axis, size, side, taps, stride, dilation in zip(
+            cls.AXES, shape[2:], result[2:], kernel, strides, dilations, strict=True
+        ):
+            # Output padding beyond the filters' reach holds the bias only and costs almost nothing.
+            cut = max(_side(size, taps, stride, dilation, 0) - side, 0)
+            window = zip(WORDS, (taps, stride, dilation, cut), strict=True)
+            fields |= {axis: size, **{f"{word}_{axis}": value for word, value in window}}
+        return cls.from_fields({
+            "batch": shape[0], "channels_in": shape[1], "channels_out": result[1], **fields,
+            "groups": int(attributes.get("group", 1)), "bias": operator.has_input(2),
+            "dtype": dtype_of(operator),
+        })  # fmt: skip
+
+    def as_onnx_node(self) -> Kernel:
+        """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
+        weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
+        return self._node(
+            "ConvTranspose", self._window_attributes() | {"group": self.groups},
+            weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
+        )  # fmt: skip
+
+
+def _side(size: Any, kernel: Any, stride: Any, dilation: Any, cut: Any) -> Any:
+    """Count the output pixels along an axis."""
+    return (size - 1) * stride + dilation * (kernel - 1) + 1 - cut
+
+
+def refuse(shape: Sequence[int]) -> LayerError:
+    """Return the error for an input of unsupported rank."""
+    return LayerError(f"a transposed convolution of shape {tuple(shape)} has no layer")
 
 
 class ConvTransposeNd(TransposedConv):

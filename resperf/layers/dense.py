@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, flag, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import ACTIVATIONS, Layer, choices, flag, log_uniform, name
 from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
 from resperf.layers._product import WeightedProduct
 from resperf.layers.activation import fused_activation

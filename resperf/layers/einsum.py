@@ -10,8 +10,7 @@ from string import ascii_letters
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import Layer, choices, log_uniform, name
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import is_in

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number, pixels
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 
 MODES = ("linear", "nearest", "cubic")

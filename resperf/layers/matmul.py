@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import choices, flag, log_uniform, name
 from resperf.layers._operator import (
     CONTRIB,
     FLOATS,

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import Layer, choices, log_uniform, name, number
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers.columns import either, is_in
 

@@ -7,12 +7,10 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, flag, name
-from resperf.layers._laws import choices, log_uniform
-from resperf.layers._layouts import block_of, evenness, is_blocked
+from resperf.layers._base import Layer, choices, flag, log_uniform, name
 from resperf.layers._operator import INT8_TYPES, Kernel, Operator
 from resperf.layers._window import WindowLayer
-from resperf.layers.columns import padded
+from resperf.layers.columns import block_of, evenness, is_blocked, padded
 
 _OPS: Mapping[tuple[str, bool], str] = {
     ("max", False): "MaxPool", ("average", False): "AveragePool",

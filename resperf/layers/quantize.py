@@ -7,9 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name
-from resperf.layers._flat import FlatLayer
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import FlatLayer, choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import either

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import flag, name
-from resperf.layers._laws import choices
+from resperf.layers._base import choices, flag, name
 from resperf.layers._operator import (
     CONTRIB,
     INT8_TYPES,

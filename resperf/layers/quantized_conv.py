@@ -7,8 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import LAYOUTS, choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import either, is_in, padded

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name
-from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._base import BATCHES, choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator
 from resperf.layers._product import WeightedProduct
 from resperf.layers.columns import either, is_in

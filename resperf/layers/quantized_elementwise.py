@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import name
-from resperf.layers._broadcast import (
-    SECONDS,
-    OperandLayer,
-    joined_axes,
-)
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import choices, log_uniform, name
+from resperf.layers._broadcast import SECONDS, OperandLayer, joined_axes
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
 from resperf.layers.quantize import constants, scale

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import Layer, choices, log_uniform, name
 from resperf.layers._operator import INT8_TYPES, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import either

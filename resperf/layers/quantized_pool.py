@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import is_in

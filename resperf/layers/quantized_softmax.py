@@ -7,9 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._along import AlongAxis
-from resperf.layers._base import flag, name
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import AlongAxis, choices, flag, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers.quantize import constants, scale
 from resperf.layers.softmax import softmax_fields, softmax_shape

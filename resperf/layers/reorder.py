@@ -7,11 +7,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
-from resperf.layers._laws import choices, log_uniform
-from resperf.layers._layouts import block_of, is_blocked
+from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS
-from resperf.layers.columns import padded
+from resperf.layers.columns import block_of, is_blocked, padded
 
 
 class Reorder(Layer):

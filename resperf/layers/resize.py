@@ -8,13 +8,11 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers.columns import is_in
 from resperf.layers.move import Move
-from resperf.layers.resize_nd import ResizeNd
+from resperf.layers.resize_nd import RESIZE_DTYPES, ResizedLayer, ResizeNd
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
 MODES = (NEAREST, "linear", "cubic", ROUNDED)

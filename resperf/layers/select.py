@@ -8,9 +8,8 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import choices, log_uniform, name, number
 from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
-from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 
 CONDITIONS = tuple(second for second in SECONDS if second not in ("none", "both"))

@@ -8,9 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._along import AlongAxis
-from resperf.layers._base import name, number
-from resperf.layers._laws import choices, log_uniform
+from resperf.layers._base import AlongAxis, choices, log_uniform, name, number
 from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")

@@ -36,7 +36,7 @@ METHODS: dict[str, str] = {
     "boosted": "resperf.predictors.boosted:Boosted",
     "roofline": "resperf.predictors.roofline:Roofline",
     "resperfnet": "resperf.predictors.resperfnet:ResPerfNet",
-    "perfnet": "resperf.predictors.perfnet:PerfNet",
+    "perfnet": "resperf.predictors.resperfnet:PerfNet",
     "gianniti": "resperf.predictors.gianniti:Gianniti",
     "polynomial": "resperf.predictors.polynomial:Polynomial",
     "svr": "resperf.predictors.svr:SVR",

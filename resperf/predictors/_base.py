@@ -277,6 +277,8 @@ class Predictor(ABC):
     many_settings: ClassVar[bool] = False
     """Whether its layers may be of several settings and platforms, each row of its own. Networks
     always may."""
+    all_phases: ClassVar[bool] = False
+    """Whether it learns every measured phase; else the layers' own times (`learnt_quantities`)."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
     fallbacks: ClassVar[Mapping[str, str]] = {}
@@ -357,10 +359,7 @@ class Predictor(ABC):
         """Predict quantities of subjects under one setting on one platform."""
 
     def has_rows_of(
-        self,
-        platform: Platform,  # noqa: ARG002
-        setting: Setting | None = None,  # noqa: ARG002
-        dtype: str = "",  # noqa: ARG002
+        self, platform: Platform, setting: Setting | None = None, dtype: str = ""
     ) -> bool:
         """Say whether rows of the platform's device taught it, or only those of others.
 
@@ -394,10 +393,7 @@ class Predictor(ABC):
         return {batch: read(batch) for batch in batches}
 
     def network_shares(
-        self,
-        networks: Sequence[Network],
-        setting: Setting,  # noqa: ARG002
-        platform: Platform,  # noqa: ARG002
+        self, networks: Sequence[Network], setting: Setting, platform: Platform
     ) -> Sequence[Mapping[str, float]]:
         """Return the shares of each network's predicted value by group of its operators.
 
@@ -406,20 +402,15 @@ class Predictor(ABC):
         """
         return [{WHOLE: 1.0} for _ in networks]
 
-    def account(
-        self,
-        network: Network,  # noqa: ARG002
-        setting: Setting,  # noqa: ARG002
-        platform: Platform,  # noqa: ARG002
-    ) -> Account | None:
+    def account(self, network: Network, setting: Setting, platform: Platform) -> Account | None:
         """Say more about the prediction of a network; None if there is no more to say."""
         return None
 
-    def most_devices(self, setting: Setting, platform: Platform) -> int:  # noqa: ARG002
+    def most_devices(self, setting: Setting, platform: Platform) -> int:
         """Return how many devices shared one run at most, of those that it learnt from."""
         return 1
 
-    def dispatch_ms(self, setting: Setting, platform: Platform) -> float:  # noqa: ARG002
+    def dispatch_ms(self, setting: Setting, platform: Platform) -> float:
         """Return the time that the host needs to start one kernel; NaN if that was not learnt."""
         return math.nan
 
@@ -464,7 +455,7 @@ class LayerPredictor(Predictor):
     kinds: ClassVar[frozenset[str] | None] = None
     """Kinds of layers that it supports; None for all that have features."""
 
-    def ranged(self, columns: Columns) -> Columns | None:  # noqa: ARG002
+    def ranged(self, columns: Columns) -> Columns | None:
         """Return what decides whether layers are like those it learnt from, each (rows,).
 
         Returns
@@ -478,12 +469,7 @@ class LayerPredictor(Predictor):
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer, shape (rows,)."""
 
-    def gpu_busy_fraction(
-        self,
-        columns: Columns,
-        setting: Setting,  # noqa: ARG002
-        platform: Platform,  # noqa: ARG002
-    ) -> Array:
+    def gpu_busy_fraction(self, columns: Columns, setting: Setting, platform: Platform) -> Array:
         """Return the share of each predicted time in which the device works, shape (rows,).
 
         Times of single layers may contain the host's dispatch. In a network the host starts
@@ -492,10 +478,7 @@ class LayerPredictor(Predictor):
         return np.ones(len(next(iter(columns.values()))))
 
     def predict(
-        self,
-        subjects: Columns | Sequence[Network],
-        setting: Setting,  # noqa: ARG002
-        platform: Platform,  # noqa: ARG002
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
         """Predict the learnt quantity; the bundle adds intervals from validation rows."""
         values = self.values(cast(Columns, subjects))

@@ -61,19 +61,6 @@ SHRINKAGES = (Shrinkage(0.03, 0.01), Shrinkage(0.03, 0.1), Shrinkage(0.1, 0.1), 
 """Those that a fit chooses from."""
 
 
-class Columns(NamedTuple):
-    """Terms of networks as a matrix.
-
-    Attributes
-    ----------
-    costs : tuple of Cost
-    sheet_ms : array (networks, costs)
-    """
-
-    costs: tuple[Cost, ...]
-    sheet_ms: Array
-
-
 class Identified(NamedTuple):
     """What the networks tell apart.
 
@@ -215,8 +202,8 @@ def alike(names: Sequence[str], networks: Sequence[Terms]) -> list[str]:
     return [root(name) for name in bare]
 
 
-def columns_of(networks: Sequence[Terms], costs: Sequence[Cost]) -> Columns:
-    """Return the terms of networks in the order of `costs`; of unknown classes under `REST`."""
+def columns_of(networks: Sequence[Terms], costs: Sequence[Cost]) -> Array:
+    """Return times by the data sheet, (networks, costs); of unknown classes under `REST`."""
     index = {cost: number for number, cost in enumerate(costs)}
     classes = {cost.of for cost in costs} | {UPDATE.of}
     sheet_ms = np.zeros((len(networks), len(costs)))
@@ -225,7 +212,7 @@ def columns_of(networks: Sequence[Terms], costs: Sequence[Cost]) -> Columns:
             column = cost if cost.of in classes else Cost(REST, cost.term)
             if column in index:
                 sheet_ms[row, index[column]] += time_ms
-    return Columns(tuple(costs), sheet_ms)
+    return sheet_ms
 
 
 def relative_to(

@@ -23,11 +23,77 @@ from resperf.predictors._class_fit import (
     expected_of,
     relative_to,
 )
-from resperf.predictors._nearness import Nearness
-from resperf.predictors.intervals import ASSUMED, Intervals, assumed
+from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
+
+_SCALE = 0.3
+"""Distance over which errors of networks are alike."""
+_NOISE = 0.05
+"""Variance of single errors over that of the errors that near networks share."""
+_NEAR, _FAR = 0.15, 0.3
+"""Distances up to which a correction counts fully, and from which it does not count."""
+_LARGEST = 0.7
+"""Logarithm that an error is limited to: outliers say nothing of other networks."""
+_DIGITS = 4
+"""Decimals of places and weights: as many as bundles store of places."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Corrects predicted times from networks that are made of the same classes of operators.
+
+    Gaussian process regression on the logarithm of measured over predicted time. What a network is
+    near to is decided by the shares of its predicted time in each class. Without a near network
+    there is no correction, so that a new family is predicted no worse than without.
+
+    Attributes
+    ----------
+    places : array (networks, classes)
+        Square roots of the shares of their time: vectors of length 1.
+    weights : array (networks,)
+    """
+
+    places: Array
+    weights: Array
+
+    @classmethod
+    def fit(cls, class_ms: Array, ratios: Array) -> Self:
+        """Learn from predictions of networks whose own family was left out.
+
+        Parameters
+        ----------
+        class_ms : array (networks, classes)
+            Predicted time in each class.
+        ratios : array (networks,)
+            Measured over predicted time.
+        """
+        places = np.round(_places(class_ms), _DIGITS)
+        errors = np.clip(np.log(ratios), -_LARGEST, _LARGEST)
+        alike = np.exp(-_distances(places, places) / _SCALE)
+        weights = np.linalg.solve(alike + _NOISE * np.eye(len(alike)), errors)
+        return cls(places, np.round(np.asarray(weights, dtype=float), _DIGITS))
+
+    def nearness(self, class_ms: Array) -> Array:
+        """Return how far each network is known: 1 near one that was measured, 0 far from all."""
+        nearest = _distances(_places(class_ms), self.places).min(axis=1)
+        return np.asarray(np.clip((_FAR - nearest) / (_FAR - _NEAR), 0.0, 1.0))
+
+    def factors(self, class_ms: Array) -> Array:
+        """Return what the predicted times are to be multiplied by."""
+        alike = np.exp(-_distances(_places(class_ms), self.places) / _SCALE)
+        return np.asarray(np.exp(alike @ self.weights * self.nearness(class_ms)))
+
+
+def _places(class_ms: Array) -> Array:
+    shares = np.sqrt(class_ms)
+    return np.asarray(shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12))
+
+
+def _distances(first: Array, second: Array) -> Array:
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * first @ second.T, 0.0)))
+
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "convolutions with normalisation and activation": (
@@ -121,7 +187,7 @@ class ClassFit:
         costs = costs_of(
             networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
         )
-        sheet_ms = columns_of(networks, costs).sheet_ms
+        sheet_ms = columns_of(networks, costs)
         relative = relative_to(times_ms, sheet_ms, costs, training=training)
         shrinkage = relative.best_shrinkage(families)
         coefficients = relative.solve(shrinkage)
@@ -179,13 +245,13 @@ class ClassFit:
         outside = np.array(
             [bool(self.outside(*pair)) for pair in zip(plain_ms, given, strict=True)], dtype=bool
         )
-        times_ms, low, high = plain_ms, *_bounds(self.far, plain_ms, ~outside)
+        times_ms, low, high = plain_ms, *bounds_of(self.far, plain_ms, ~outside)
         if self.nearness is not None:
             class_ms = self.class_ms(sheet_ms)
             class_ms[:, self.classes.index(REST)] += unlisted_ms
             times_ms = plain_ms * self.nearness.factors(class_ms)
             is_near = self.nearness.nearness(class_ms) > 0.5
-            near = _bounds(self.near, times_ms, ~outside)
+            near = bounds_of(self.near, times_ms, ~outside)
             low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
         widest = np.where(outside, math.exp(ASSUMED), 1.0)
         return Estimate(
@@ -208,7 +274,7 @@ class ClassFit:
             {cost: time for cost, time in network.items() if not self._is_unlisted(cost)}
             for network in networks
         ]
-        return columns_of(listed, self.costs).sheet_ms
+        return columns_of(listed, self.costs)
 
     def _is_unlisted(self, cost: Cost) -> bool:
         return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._listed
@@ -363,11 +429,3 @@ def group_of(name: str) -> str:
         if name.startswith(beginnings):
             return group
     return OTHER_GROUP
-
-
-def _bounds(
-    intervals: Intervals | None, times_ms: Array, in_range: npt.NDArray[np.bool_]
-) -> tuple[Array, Array]:
-    if intervals is None:
-        return assumed(times_ms, in_range)
-    return intervals.bounds(times_ms, in_range)

@@ -158,7 +158,7 @@ class Baseline(LayerPredictor):
         """Return the estimate of each layer in ms."""
         return self.shares(columns)[0]
 
-    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return names and coefficients; there is no network to write."""
         return {
             "device_class": self.device_class_,
@@ -167,7 +167,7 @@ class Baseline(LayerPredictor):
             "floor_ms": self.floor_ms_,
         }
 
-    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read names, coefficients and factors."""
         self.device_class_ = str(stored(values, "device_class"))
         terms = stored(values, "terms")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -26,21 +26,129 @@ from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    Account,
-    Band,
-    Estimate,
-    Predicted,
-    Predictor,
-    Task,
-    stored,
-)
+from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
 from resperf.predictors._class_fit import alike as twins
+from resperf.predictors._class_fit import columns_of, relative_to
 from resperf.predictors._fitted_classes import ClassFit, group_of
-from resperf.predictors._left_out_cards import CardRows, Spread, spread_of
+from resperf.predictors.intervals import SHARE, half_width
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level
+from resperf.records import Record
 from resperf.settings import Mode, Setting
+from resperf.splits import folds_of
+
+
+class CardRows(NamedTuple):
+    """The networks that a fit of one device was learnt from."""
+
+    fit: ClassFit
+    terms: Sequence[Terms]
+    times_ms: Array
+    families: Sequence[str]
+    is_training: bool
+
+
+@dataclass(frozen=True)
+class Spread(Record):
+    """Interval of a device that none of the networks were measured on, and where it comes from.
+
+    What most of the error is, is one factor of the device. The next device's factor is drawn as
+    those of the devices that were left out, of which there are few (Student's t); its networks
+    spread around it as theirs did. Families were left out together with the device.
+
+    Attributes
+    ----------
+    width : float
+        Half width of the 90% interval, in logarithms.
+    devices : int
+    mape : float
+        Mean of the devices' mean absolute relative errors, a fraction.
+    coverage : float
+        Share of networks inside the interval that is made without the errors of their own device,
+        where there are more than two devices; else inside this one.
+    """
+
+    width: float
+    devices: int
+    mape: float
+    coverage: float
+
+    def bounds(self, times_ms: Array) -> tuple[Array, Array]:
+        """Return the bounds of predicted times."""
+        factor = float(np.exp(self.width))
+        return times_ms / factor, times_ms * factor
+
+    def __str__(self) -> str:
+        return (
+            f"{self.devices} devices that were left out one after the other (MAPE {self.mape:.1%}, "
+            f"{self.coverage:.0%} within a factor of {np.exp(self.width):.2f})"
+        )
+
+
+def spread_of(cards: Sequence[CardRows]) -> Spread:
+    """Leave one device out after the other, and in each a fourth of the families after the other.
+
+    Parameters
+    ----------
+    cards : sequence of CardRows
+        At least two.
+    """
+    errors = errors_of_left_out(cards)
+    width = width_of(errors)
+    if len(cards) > 2:
+        # The interval for a device from errors in which it took no part, not even to teach.
+        inside = []
+        for index, own in enumerate(errors):
+            others = [card for number, card in enumerate(cards) if number != index]
+            inside.append(np.abs(own) <= width_of(errors_of_left_out(others)))
+    else:
+        inside = [np.abs(own) <= width for own in errors]
+    mape = np.mean([np.mean(np.abs(np.exp(own) - 1)) for own in errors])
+    return Spread(width, len(cards), float(mape), float(np.mean([rows.mean() for rows in inside])))
+
+
+def width_of(errors: Sequence[Array]) -> float:
+    """Return the half width of the interval of one more device."""
+    factors = np.array([np.median(own) for own in errors])
+    within = np.quantile(np.abs(np.concatenate([e - np.median(e) for e in errors])), SHARE)
+    # Factors are around one: there is no mean to take off.
+    of_device = half_width(float(np.sqrt(np.mean(factors**2))), len(errors) - 1)
+    return float(np.hypot(of_device, within))
+
+
+def errors_of_left_out(cards: Sequence[CardRows]) -> list[Array]:
+    """Return for each device the logarithms of predicted over measured times."""
+    families = sorted({family for card in cards for family in card.families})
+    fold_of = dict(zip(families, folds_of(families), strict=True))
+    solved = [_coefficients(card, fold_of) for card in cards]
+    errors = []
+    for index, card in enumerate(cards):
+        folds = np.array([fold_of[family] for family in card.families])
+        logs = []
+        for other, (fit, by_fold) in enumerate(zip((c.fit for c in cards), solved, strict=True)):
+            if other == index:
+                continue
+            sheet_ms = columns_of(card.terms, fit.costs)
+            predicted_ms = np.zeros(len(folds))
+            for fold in np.unique(folds):
+                own = folds == fold
+                predicted_ms[own] = sheet_ms[own] @ by_fold.get(fold, fit.coefficients)
+            logs.append(np.log(np.maximum(predicted_ms, 1e-9) / card.times_ms))
+        errors.append(np.mean(logs, axis=0))
+    return errors
+
+
+def _coefficients(card: CardRows, fold_of: dict[str, str]) -> dict[str, Array]:
+    """Return the coefficients of fits without each fold of families, all of the same shrinkage."""
+    sheet_ms = columns_of(card.terms, card.fit.costs)
+    relative = relative_to(card.times_ms, sheet_ms, card.fit.costs, training=card.is_training)
+    folds = np.array([fold_of[family] for family in card.families])
+    if len(set(folds)) < 2:
+        return {}
+    return {
+        fold: relative.some(folds != fold).solve(card.fit.shrinkage) for fold in np.unique(folds)
+    }
+
 
 _RARE_SHARE = 0.05
 """Share of a network's time, by data sheet, in rare classes from which the user is warned."""
@@ -62,7 +170,8 @@ class _Chosen(NamedTuple):
         estimates = [fit.predict(terms, batches) for fit in self.fits]
         if self.spread is None:
             return estimates[0]
-        times_ms = _geometric_mean([estimate.values for estimate in estimates])
+        values = np.array([estimate.values for estimate in estimates])
+        times_ms = np.exp(np.log(np.maximum(values, 1e-9)).mean(axis=0))
         # Within the data, the spread of whole devices holds; outside it, what is wider.
         low, high = self.spread.bounds(times_ms)
         outside = np.array(
@@ -172,8 +281,8 @@ class ClassCosts(Predictor):
         wanted = setting_name(setting, platform)
         if wanted in self.fits_:
             return self.fits_[wanted]
-        start = _without_version(wanted)
-        others = [key for key in self.fits_ if _without_version(key) == start]
+        start = wanted.rpartition(" ")[0]
+        others = [key for key in self.fits_ if key.rpartition(" ")[0] == start]
         return self.fits_[max(others, key=_version)] if others else None
 
     def _chosen(self, setting: Setting, platform: Platform) -> _Chosen:
@@ -323,10 +432,6 @@ def _class_of(device: str) -> str:
     return "unknown" if facts is None else facts.device_class
 
 
-def _without_version(key: str) -> str:
-    return key.rpartition(" ")[0]
-
-
 def _version(key: str) -> tuple[int, ...]:
     """Return the numbers of the version that a key ends with; none come before all others."""
     words = key.rpartition("torch-")[2].split(".")
@@ -376,8 +481,3 @@ def _facts(platform: Platform) -> DeviceFacts:
             "docs/importing.md"
         )
     return facts
-
-
-def _geometric_mean(values: Sequence[Array]) -> Array:
-    logs = np.log(np.maximum(np.array(values), 1e-9))
-    return np.asarray(np.exp(logs.mean(axis=0)))

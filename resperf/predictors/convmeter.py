@@ -18,19 +18,9 @@ from resperf.errors import UnsupportedError
 from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    Account,
-    Predicted,
-    Predictor,
-    Task,
-    stored,
-)
+from resperf.predictors._base import Account, Predicted, Predictor, Task, stored
 from resperf.predictors.linear import LinearFit
-from resperf.predictors.network_totals import (
-    SORTS,
-    Counted,
-    counted,
-)
+from resperf.predictors.network_totals import SORTS, Counted, counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
 from resperf.settings import Setting, same_settings
 
@@ -86,7 +76,7 @@ class LinearInTotals(Predictor):
         network = counted(read(first))
         return {batch: network.scaled(batch / first) for batch in batches}
 
-    def remarks(self, network: Counted) -> Sequence[str]:  # noqa: ARG002
+    def remarks(self, network: Counted) -> Sequence[str]:
         """Return what users should know about the totals of a network."""
         return ()
 
@@ -163,11 +153,11 @@ class LinearInTotals(Predictor):
         notes = (*self.remarks(counts), *fit.remarks([row]))
         return Account(_INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
 
-    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the coefficients; there is no network to write."""
         return {"fits": [fit.to_json() for fit in self.fits_]}
 
-    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the coefficients."""
         self.fits_ = [LinearFit.from_json(fit) for fit in stored(values, "fits")]
 

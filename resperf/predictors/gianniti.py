@@ -60,11 +60,11 @@ class Gianniti(LayerPredictor):
         line = self.constant_ms_ + self.ms_per_giga_ * _giga_operations(self.kind, columns)
         return np.maximum(line, 0.0)
 
-    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the line; there is no network to write."""
         return {"constant_ms": self.constant_ms_, "ms_per_giga": self.ms_per_giga_}
 
-    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the line."""
         self.constant_ms_ = float(stored(values, "constant_ms"))
         self.ms_per_giga_ = float(stored(values, "ms_per_giga"))

@@ -211,6 +211,14 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
     return intervals
 
 
+def bounds_of(
+    intervals: Intervals | None, predicted_ms: Array, in_range: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """Return the bounds of intervals, or assumed ones where none were fitted."""
+    bounds = assumed if intervals is None else intervals.bounds
+    return bounds(predicted_ms, in_range)
+
+
 def assumed(predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return bounds without validation rows: half and twice the time."""
     width = np.full(len(predicted_ms), ASSUMED)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from resperf.errors import BundleError, TrainingError, require
 from resperf.features import Array
 from resperf.predictors._base import Estimate
-from resperf.predictors.intervals import Intervals, assumed
+from resperf.predictors.intervals import Intervals, bounds_of
 from resperf.records import Record
 from resperf.settings import Setting
 from resperf.splits import Mask, folds_of
@@ -309,9 +309,7 @@ class LinearFit(Record):
         """Predict networks from their totals, with their intervals."""
         values = np.maximum(self._plain(rows), self.shortest / _FAR)
         inside = np.array([not self.outside(row) for row in rows], dtype=bool)
-        if self.intervals is None:
-            return Estimate(values, *assumed(values, inside))
-        return Estimate(values, *self.intervals.bounds(values, inside))
+        return Estimate(values, *bounds_of(self.intervals, values, inside))
 
     def _plain(self, rows: Sequence[Mapping[str, float]]) -> Array:
         if rows and (lost := [name for name in self.coefficients if name not in rows[0]]):

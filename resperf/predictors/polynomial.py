@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._paper import Inputs, Learnt
-from resperf.predictors._regression import FormulaGraph, PaperRegression
+from resperf.predictors._paper import FormulaGraph, Inputs, Learnt, PaperRegression
 
 _DEGREE = 3
 """Largest number of factors of a term."""
@@ -24,12 +23,7 @@ class Polynomial(PaperRegression):
 
     method = "polynomial"
 
-    def regress(
-        self,
-        rows: Inputs,
-        targets: Array,
-        seed: int,  # noqa: ARG002
-    ) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, seed: int) -> Learnt:
         """Solve the least squares; nothing is random."""
         preprocessing = require("sklearn.preprocessing", "train")
         linear_model = require("sklearn.linear_model", "train")

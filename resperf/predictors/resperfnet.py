@@ -1,4 +1,4 @@
-"""`resperfnet`: the paper's residual network."""
+"""`resperfnet`: the paper's residual network; `perfnet`: the perceptron it is compared with."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ class ResPerfNet(PaperPredictor):
             stages=(Stage(128, 3, 2), Stage(64, 3, 2), Stage(32, 2, 2)),
             dense=(128, 128, 128),
         )
+
+
+class PerfNet(PaperPredictor):
+    """PerfNet: fully connected 32, 64, 128 and 256, dropout 0.2, the same output and training."""
+
+    method = "perfnet"
+
+    def architecture(self, features: int) -> Architecture:
+        """Return PerfNet's perceptron."""
+        return Architecture(features, stages=(), dense=(32, 64, 128, 256))

@@ -37,7 +37,7 @@ from resperf.predictors._card_costs import (
     pooled,
 )
 from resperf.predictors.boosted import Boosted, CorrectionTarget, Described, informative
-from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
+from resperf.predictors.intervals import Intervals, bounds_of, intervals_of_kinds
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of
 from resperf.predictors.terms.card import card_terms, is_aligned, product_of
@@ -409,7 +409,7 @@ class Roofline(Boosted):
         own = self.intervals_.get(asked) if session == asked else self.between_.get(sort)
         intervals = self.left_out_.get(sort) if own is None else own
         alike = np.full(len(values), sort == asked.sort)
-        return assumed(values, alike) if intervals is None else intervals.bounds(values, alike)
+        return bounds_of(intervals, values, alike)
 
     def _prior_sort(self, session: Session) -> tuple[str, str]:
         """Return the most alike sort: same type and class, else the most rows."""

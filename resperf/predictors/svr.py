@@ -6,8 +6,7 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._paper import Inputs, Learnt
-from resperf.predictors._regression import FormulaGraph, PaperRegression
+from resperf.predictors._paper import FormulaGraph, Inputs, Learnt, PaperRegression
 
 _CACHE_MB = 400
 """Memory for values of the kernel during a fit; it changes no result."""
@@ -25,12 +24,7 @@ class SVR(PaperRegression):
     # A run needs memory for rows x support vectors, which are often most training rows.
     rows_at_once = 256
 
-    def regress(
-        self,
-        rows: Inputs,
-        targets: Array,
-        seed: int,  # noqa: ARG002
-    ) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, seed: int) -> Learnt:
         """Solve the quadratic programme; nothing is random."""
         svm = require("sklearn.svm", "train")
         gamma = 1 / (rows.shape[1] * max(float(rows.var(dtype=np.float64)), 1e-12))

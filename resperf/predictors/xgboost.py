@@ -10,8 +10,7 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._paper import Inputs, Learnt
-from resperf.predictors._regression import PaperRegression
+from resperf.predictors._paper import Inputs, Learnt, PaperRegression
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 
 _TREES = 100

@@ -17,7 +17,7 @@ from statistics import median
 
 from resperf.backends import Backend, Built, Phase
 from resperf.campaign import Campaign
-from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.networks import shipped_networks
 from resperf.campaign.sampler import Sampler
 from resperf.devices import device_class
 from resperf.errors import LayerError, MeasurementError, UnsupportedError, first_line, require
@@ -306,8 +306,8 @@ def _wrong_phases(phases: Mapping[str, Phase], expected: Sequence[str]) -> Itera
             yield f"no quantity {name!r}"
         elif phase.unit != QUANTITIES[name].unit:
             yield f"{name} is sampled in {phase.unit!r}"
-        if not (math.isfinite(phase.offset) and phase.divisor > 0 and phase.copies >= 1):
-            yield (f"{name}: offset {phase.offset}, divisor {phase.divisor}, {phase.copies} copies")
+        if not (math.isfinite(phase.offset) and phase.copies >= 1):
+            yield f"{name}: offset {phase.offset}, {phase.copies} copies"
 
 
 def _timed(backend: Backend, layer: Layer, built: Built) -> Iterator[Finding]:
@@ -352,7 +352,7 @@ def _fastest(phase: Phase) -> float:
     """Return the least of a few samples after a warm-up: what disturbs a run makes it longer."""
     for _ in range(WARMUPS):
         phase.sampler()
-    return min((phase.sampler() - phase.offset) / phase.divisor for _ in range(RUNS))
+    return min((phase.sampler() - phase.offset) / phase.copies for _ in range(RUNS))
 
 
 def _closing(subject: str, built: Built) -> Finding:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from resperf.errors import TrainingError
-from resperf.features import Array
 from resperf.platform import Platform
 from resperf.predictors import Examples, Predictor
 from resperf.settings import Setting
+from resperf.timing import rank_correlation
 
 LARGEST_TOTAL, LARGEST_FACTOR = 100.0, 5.0
 """How far all values together may be off, and the median of them."""
@@ -93,7 +93,7 @@ def check_predictions(predictor: Predictor, examples: Examples) -> None:
     assert np.ptp(prediction.values) > 0, "the predictions are constant"
     off = np.abs(np.log(np.maximum(prediction.values, 1e-12) / measured))
     assert np.median(off) < np.log(LARGEST_FACTOR), "half of the predictions are far off"
-    correlation = np.corrcoef(_ranks(prediction.values), _ranks(measured))[0, 1]
+    correlation = rank_correlation(prediction.values.tolist(), measured.tolist())
     assert correlation > LEAST_CORRELATION, f"rank correlation {correlation:.2f}"
 
 
@@ -130,7 +130,3 @@ def _with_value(examples: Examples, value: float) -> Examples:
     values = examples.values.copy()
     values[0] = value
     return replace(examples, values=values)
-
-
-def _ranks(values: Array) -> Array:
-    return np.argsort(np.argsort(values)).astype(float)

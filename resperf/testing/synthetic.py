@@ -234,10 +234,7 @@ class SyntheticBackend(Backend):
     ) -> Built:
         """Wrap closed-form times as phases."""
         execution = Phase(
-            self.timer(SESSION_MS + copies * execution_ms),
-            offset=SESSION_MS,
-            divisor=copies,
-            copies=copies,
+            self.timer(SESSION_MS + copies * execution_ms), offset=SESSION_MS, copies=copies
         )
         return Built.of_phases(
             self.timer(preprocess_ms),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.timing.machine_check import KNOWN_READINGS, SLOW, MachineCheck
+from resperf.timing.machine_check import KNOWN_READINGS, SLOW, MachineCheck, ReferenceHistory
 from resperf.timing.protocol import (
     TIME_UNIT,
     Clock,
@@ -10,10 +10,9 @@ from resperf.timing.protocol import (
     SamplingProtocol,
     WallClock,
     pooled,
+    rank_correlation,
     sample,
 )
-from resperf.timing.reference import ReferenceHistory
-from resperf.timing.statistics import rank_correlation
 
 __all__ = [
     "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "MachineCheck", "ReferenceHistory",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from resperf.training.compare import Compared, Comparison, ComparisonSettings, compare
 from resperf.training.evaluate import Evaluated, Evaluation, evaluate
-from resperf.training.exclude import keys_of_networks
-from resperf.training.fit import train
+from resperf.training.fit import keys_of_networks, train
+from resperf.training.learning import TrainingProgress, progress_bar
 from resperf.training.left_out import LeftOut, leave_out
-from resperf.training.progress import TrainingProgress, progress_bar
 
 __all__ = [
     "Compared", "Comparison", "ComparisonSettings", "Evaluated", "Evaluation", "LeftOut",

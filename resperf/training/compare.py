@@ -23,9 +23,7 @@ from resperf.predictors import LayerPredictor, Progress, layer_predictor_class
 from resperf.predictors.metrics import Errors, TimeBin, errors, errors_by_time, r_squared
 from resperf.quantities import layer_quantity
 from resperf.records import Record
-from resperf.training.learning import values_of
-from resperf.training.places import of_main_platform
-from resperf.training.progress import TrainingProgress
+from resperf.training.learning import TrainingProgress, of_main_platform, values_of
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, curve, fit_rows, folded, other_file, own_split
 

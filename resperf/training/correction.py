@@ -20,12 +20,7 @@ import numpy as np
 from resperf.bundle import OVERHEAD_PER_LAYER, OVERHEAD_PER_MB, Calibration
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors.intervals import (
-    PRIOR_NETWORKS,
-    conformal_bound,
-    half_width,
-    joined_spread,
-)
+from resperf.predictors.intervals import PRIOR_NETWORKS, conformal_bound, half_width, joined_spread
 from resperf.predictors.linear import left_out
 from resperf.splits import Mask
 
@@ -263,12 +258,6 @@ def standard_errors(runs: Sequence[Sequence[float]]) -> list[float]:
     ]
 
 
-def _without_noise(ratios: Any, noises: Any) -> Any:
-    """Scale errors of predictions to what they would be if the runs were measured exactly."""
-    own = max(float(np.mean(ratios**2 - noises**2)), TOTAL_NOISE**2)
-    return ratios * np.sqrt(own / (own + noises**2))
-
-
 def _log_width(placed: Sequence[TimedNetwork], ratios: Any, prior_width: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten runs of networks.
 
@@ -277,7 +266,9 @@ def _log_width(placed: Sequence[TimedNetwork], ratios: Any, prior_width: float) 
     With few networks their spread, and of each the worst run's, is joined to `prior_width`,
     by Student's distribution.
     """
-    ratios = _without_noise(ratios, np.array([run.noise for run in placed]))
+    noises = np.array([run.noise for run in placed])
+    own = max(float(np.mean(ratios**2 - noises**2)), TOTAL_NOISE**2)
+    ratios = ratios * np.sqrt(own / (own + noises**2))
     worst: dict[str, float] = {}
     for run, ratio in zip(placed, ratios, strict=True):
         worst[run.network] = max(worst.get(run.network, 0.0), float(ratio))

@@ -12,41 +12,152 @@ from typing import Any
 import numpy as np
 
 from resperf.bundle import (
+    NETWORK,
     Bundle,
     GoldenLayer,
     Source,
     golden_layers,
+    golden_networks,
     provenance,
     ranges_of,
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import noise_warning, read_info, read_table
+from resperf.dataset import NETWORKS, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
-from resperf.features import quantities
-from resperf.layers import KINDS
-from resperf.predictors import (
-    DEFAULT_METHOD,
-    LayerPredictor,
-    methods_of,
-    predictor_class,
-)
+from resperf.features import Array, quantities
+from resperf.layers import KINDS, key_at_any_batch
+from resperf.lowering import lower
+from resperf.network import Network, networks_at
+from resperf.predictors import DEFAULT_METHOD, Examples, LayerPredictor, methods_of, predictor_class
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level, learnt_quantities
-from resperf.splits import SPLIT_SEED
-from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
-from resperf.training.manifest import described_dataset, manifest_of
-from resperf.training.networks import learn_networks
-from resperf.training.places import Places, on_platforms, set_places
-from resperf.training.progress import TrainingProgress
+from resperf.splits import SPLIT_SEED, architecture_of, split_of_keys
+from resperf.training.learning import (
+    CannotLearnError,
+    Judged,
+    Learning,
+    Places,
+    TrainingProgress,
+    described_dataset,
+    manifest_of,
+    on_platforms,
+    set_places,
+    values_of,
+)
 from resperf.training.rows import (
     OTHER_SETTING,
     LayerRows,
     layer_rows,
+    network_examples,
     network_quantities,
     stored_copies,
 )
 from resperf.training.trials import Trial, own_split
+
+_GOLDEN_NETWORKS = 3
+
+
+def learn_networks(
+    learning: Learning, dataset: Path, excluded: Sequence[str], device: str | None
+) -> dict[str, Any]:
+    """Train a method on all quantities of a dataset's networks that it can learn.
+
+    Networks are split by name: all batch sizes of one are in the same part, and all sizes of its
+    images if these follow an ``@`` in its name.
+
+    Parameters
+    ----------
+    learning : Learning
+        Gets what was learnt.
+    dataset : Path
+    excluded : sequence of str
+        Networks (names of their files) to exclude from training.
+    device : str or None
+        Name of the device; the dataset's if None.
+
+    Returns
+    -------
+    dict
+        Part of a bundle's manifest.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    TrainingError
+        If it has no rows of networks that the method can learn.
+    """
+    limited = predictor_class(learning.method).quantities
+    learnable = [name for name in network_quantities(dataset) if limited is None or name in limited]
+    if not learnable:
+        raise TrainingError(
+            f"{dataset} has no rows of whole networks that {learning.method} can learn; measure "
+            "networks or import a list of them"
+        )
+    noisy = noise_warning([read_table(dataset, networks=True)[NETWORKS]])
+    learning.notes += [noisy] if noisy else []
+    left_out = {Path(name).stem for name in excluded}
+    learning.rows[NETWORK] = {}
+    learning.judged |= {"validation": [], "test": []}
+    seen: set[str] = set()
+    every: list[Examples] = []
+    for name in learnable:
+        reads_lists = predictor_class(learning.method).reads_lists
+        examples = network_examples(dataset, name, lists=reads_lists)
+        keys = [network.name for network in examples.networks]
+        included = ~np.isin(keys, list(left_out))
+        split = split_of_keys([architecture_of(key) for key in keys])
+        parts = {
+            label: examples.select(np.flatnonzero(getattr(split, label) & included))
+            for label in ("train", "validation", "test")
+        }
+        learning.rows[NETWORK][name] = {
+            **{label: len(part) for label, part in parts.items()},
+            "left_out": {"excluded": int(np.sum(~included))},
+        }
+        learning.learn(NETWORK, parts["train"], parts["validation"])
+        for label, judged in learning.judged.items():
+            if len(rest := parts[label]):
+                values = values_of(learning.predictors[NETWORK][name], rest)
+                judged.append((NETWORK, name, rest.values, values))
+        seen |= {
+            network.name for network in (*parts["train"].networks, *parts["validation"].networks)
+        }
+        every.append(parts["train"])
+    learning.seen += sorted(seen)
+    learning.how = list(
+        dict.fromkeys(setting.without_batch() for one in every for setting in one.settings)
+    )
+    # A bundle's first platform answers where nobody asks for several devices.
+    where = sorted(
+        dict.fromkeys(platform for one in every for platform in one.platforms),
+        key=lambda platform: platform.devices,
+    )
+    learning.where = [
+        platform if device is None else replace(platform, device=device) for platform in where
+    ]
+    chosen = [every[0].networks[row] for row in _spread(every[0].values, _GOLDEN_NETWORKS)]
+    graphs = [graph for graph in chosen if isinstance(graph, Network)]
+    # Quantities of another mode have no rows under the first setting.
+    judging = {
+        one.quantity: learning.predictors[NETWORK][one.quantity]
+        for one in every
+        if learning.how[0] in {setting.without_batch() for setting in one.settings}
+    }
+    golden_of = (
+        golden_networks(graphs, judging, learning.how[0], learning.where[0]) if graphs else []
+    )
+    golden = {"layers": [], "networks": golden_of}
+    return learning.part({"transfers": {}, "ranges": {}, "golden": golden})
+
+
+def _spread(values: Array, count: int) -> list[int]:
+    """Return some rows, from the one with the smallest to that with the largest value."""
+    order = np.argsort(values, kind="stable").tolist()
+    ranks = np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)
+    return [order[rank] for rank in np.unique(ranks)]
+
 
 FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""
@@ -58,8 +169,6 @@ TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 """Phase -> the bytes of a layer that are copied between host and device in it."""
 
 _GOLDEN = 10
-_EVERY_PHASE = ("resperfnet", "perfnet")
-"""Methods whose papers learn every phase; the others learn only the layers' own times."""
 
 
 def train(
@@ -253,7 +362,8 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
             notes.append(f"{kind}: {count} training rows, baseline only")
         chosen, own = other or learning.method, part.train.layer_quantity
         measured = part.train.times_ms
-        for phase in measured if chosen in _EVERY_PHASE else learnt_quantities(measured):
+        all_phases = predictor_class(chosen).all_phases
+        for phase in measured if all_phases else learnt_quantities(measured):
             rows, validation = part.train.timed(phase), part.validation.timed(phase)
             if len(rows) < FEWEST_ROWS:
                 # Copies that are only views take no time, which the transfers predict as well.
@@ -307,9 +417,50 @@ def _predicted(
 
 
 def _typical(rows: LayerRows, places: Places) -> list[GoldenLayer]:
-    """Return layers spread over their times, from the shortest to the longest."""
-    order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(_GOLDEN, len(rows))).astype(int))
+    """Return layers spread over their times."""
+    chosen = _spread(rows.times_ms[rows.layer_quantity], _GOLDEN)
     # Every third first, so that a shorter selection is spread as well.
-    spread = np.concatenate([chosen[start::3] for start in range(3)])
-    return places.golden(rows.select(order[spread]))
+    thirds = [row for start in range(3) for row in chosen[start::3]]
+    return places.golden(rows.select(np.array(thirds)))
+
+
+BATCHES = (1, 8)
+"""At batch 1 a layer may have another key; for larger batches only the batch differs."""
+
+
+def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> frozenset[str]:
+    """Find the keys in datasets that are layers of networks, at any batch size.
+
+    Parameters
+    ----------
+    datasets : sequence of Path
+    networks : sequence of Path
+        ONNX files; they are lowered for each dataset's machine.
+
+    Raises
+    ------
+    NetworkError, ShapeError, UnsupportedError
+        If a network cannot be read or lowered.
+    DatasetError
+        If a dataset cannot be read.
+    """
+    if not networks:
+        return frozenset()
+    return frozenset().union(*(_keys_in(dataset, networks) for dataset in datasets))
+
+
+def _keys_in(dataset: Path, networks: Sequence[Path]) -> frozenset[str]:
+    info = read_info(dataset)
+    wanted = {
+        key_at_any_batch(node.layer.key)
+        for path in networks
+        for network in networks_at(path, BATCHES)
+        for node in lower(network, info.setting, info.platform).nodes
+        if node.layer is not None
+    }
+    return frozenset(
+        str(key)
+        for table in read_table(dataset).values()
+        for key in table.key
+        if key_at_any_batch(str(key)) in wanted
+    )

@@ -11,14 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from resperf.backends import Backend, backend
-from resperf.bundle import (
-    Bundle,
-    Calibration,
-    Source,
-    group_of,
-    replaced_folder,
-    write_changed,
-)
+from resperf.bundle import Bundle, Calibration, Source, group_of, replaced_folder, write_changed
 from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
@@ -42,11 +35,7 @@ from resperf.training.correction import (
     refuse_few,
     standard_errors,
 )
-from resperf.workflows.calibrate_layers import (
-    fitted,
-    measure_layers,
-    other_kernels,
-)
+from resperf.workflows.calibrate_layers import fitted, measure_layers, other_kernels
 
 COST_READINGS = 5
 """Readings of the costs of calls, overhead between layers and weights; their medians count."""

@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from resperf.bundle import (
-    Bundle,
-    Calibration,
-    Source,
-    provenance,
-    write_calibrated,
-)
+from resperf.bundle import Bundle, Calibration, Source, provenance, write_calibrated
 from resperf.dataset import checksum, read_info, read_networks
 from resperf.devices import canonical_device, is_at_hand
 from resperf.errors import DeviceError, ResperfError, TrainingError, UnsupportedError, require
@@ -31,7 +25,7 @@ from resperf.predictors.intervals import ASSUMED
 from resperf.quantities import EXECUTION
 from resperf.settings import PLAIN_PRECISIONS, Setting, same_settings
 from resperf.training.correction import TimedNetwork, fit_calibration, priors_of_runs
-from resperf.training.manifest import described_dataset
+from resperf.training.learning import described_dataset
 from resperf.training.rows import network_examples, network_quantities
 from resperf.workflows.calibrate_networks import refuse_published_rule, timed_prediction
 

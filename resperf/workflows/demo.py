@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle
 from resperf.campaign import Bench, Campaign, CampaignResult, run_campaign
-from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.networks import shipped_networks
 from resperf.dataset import checksum
 from resperf.errors import BundleError, TrainingError, require
 from resperf.lowering import LoweredNetwork, lower, work_of

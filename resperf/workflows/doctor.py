@@ -25,8 +25,7 @@ from resperf import disk_cache, nvml
 from resperf.backends._facts import FrameworkFacts
 from resperf.bundle import user_folder
 from resperf.errors import ResperfError, first_line
-from resperf.platform import this_platform
-from resperf.platform_facts import clock_governors, container_cores, container_memory_bytes
+from resperf.platform import clock_governors, container_cores, container_memory_bytes, this_platform
 from resperf.records import Record
 from resperf.targets import Target, device_class, local_class, local_devices, targets
 from resperf.units import format_bytes

@@ -15,8 +15,8 @@ from resperf.backends import Backend
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
-from resperf.campaign.guarded import ROUNDS, GuardedRuns, time_network
-from resperf.campaign.lock import only_campaign_on
+from resperf.campaign.measure import ROUNDS, GuardedRuns, time_network
+from resperf.campaign.runner import only_campaign_on
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import MeasurementError
 from resperf.layers import Layer
@@ -220,7 +220,12 @@ def measure_network(
     setting = dataclasses.replace(row.setting, batch=network.batch, shapes=given)
     result = MeasuredNetwork(
         Subject(network.name, row.platform.device, row.setting.framework, network.batch),
-        phases=_median_phases(timed),
+        phases=PhaseTimes(
+            *(
+                median(timed.phases_ms[name]) if name in timed.phases_ms else math.nan
+                for name in PHASES
+            )
+        ),
         percentiles_ms={
             name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()
         },
@@ -315,14 +320,6 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> i
         output, rows, {graph_digest(content): content for content in contents}
     )
     return sum(isinstance(row.subject, NetworkRef) for row in dataset.measurements)
-
-
-def _median_phases(timed: GuardedRuns) -> PhaseTimes:
-    """Return the medians of the phases; NaN of a training step, which has other parts."""
-    times_ms = timed.phases_ms
-    return PhaseTimes(
-        *(median(times_ms[name]) if name in times_ms else math.nan for name in PHASES)
-    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -15,12 +15,13 @@ from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_kernels import Operator, operator_of
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
+    Operator,
     chain,
     dummy_weights,
     layer_run,
+    operator_of,
     traced_copies,
 )
 from resperf.errors import ResperfError, UnsupportedError
@@ -265,10 +266,10 @@ def test_a_layer_has_three_phases(
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
         execution = built.phases["execution_ms"]
-        assert execution.copies == execution.divisor == MAX_COPIES_PER_RUN
+        assert execution.copies == MAX_COPIES_PER_RUN
         assert execution.offset >= tensorflow.costs()["call_ms"]
         for phase in ("preprocess_ms", "postprocess_ms"):
-            assert (built.phases[phase].divisor, built.phases[phase].offset) == (1.0, 0.0)
+            assert (built.phases[phase].copies, built.phases[phase].offset) == (1, 0.0)
             assert built.phases[phase].copies == 1
 
 

@@ -18,9 +18,8 @@ from resperf.backends._values import made_up
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import Device, chosen_device
-from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, queued_chain
+from resperf.backends.tensorflow_runs import call_costs_ms, layer_run, operator_of, queued_chain
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError

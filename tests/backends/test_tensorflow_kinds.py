@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
-from resperf.backends._ort_copies import copies_graph
+from resperf.backends._ort_kernels import copies_graph
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_kernels import _alone
 from resperf.backends.tensorflow_operators import build
+from resperf.backends.tensorflow_runs import _alone
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import UnsupportedError

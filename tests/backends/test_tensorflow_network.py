@@ -104,7 +104,7 @@ def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, every_operato
         (host,) = built.phases["postprocess_ms"].sampler.run()
         np.testing.assert_array_equal(host, y.numpy())
         # The call belongs to a network's execution.
-        assert (built.phases["execution_ms"].offset, built.phases["execution_ms"].divisor) == (0, 1)
+        assert (built.phases["execution_ms"].offset, built.phases["execution_ms"].copies) == (0, 1)
 
 
 def test_an_unknown_operator_is_named(

@@ -13,12 +13,12 @@ import torch
 from onnx import helper
 
 from resperf.backends import Backend, backend
-from resperf.backends._process_memory import peak_resident_bytes, resident_bytes
-from resperf.backends._torch_network import TorchNetwork
+from resperf.backends._torch_modules import TorchNetwork
 from resperf.backends._torch_training import TorchStep
 from resperf.backends.monitors import Monitor
+from resperf.backends.tensorflow import _computing_weights
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_network import _computing_weights
+from resperf.backends.tensorflow_device import peak_resident_bytes, resident_bytes
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
 from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
@@ -227,7 +227,7 @@ def test_what_has_no_training_step_says_so(network_file: NetworkFile, trained: B
     layer = Dense(batch=1, features_in=4, features_out=4)
     row = measure_layer(trained, layer, SamplingProtocol(), monitor=Monitor())
     assert (row.status, row.detail) == (Status.UNSUPPORTED, trained.without_layers())
-    with pytest.raises(ResperfError, match="no optimizer 'lion'"):
+    with pytest.raises(ResperfError, match="optimizer=lion does not exist in TensorFlow"):
         backend("tensorflow", threads=1, optimizer="lion")
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from resperf import targets
 from resperf.backends import Built, backend
-from resperf.backends._trt_copies import copies_model, kernel_of
+from resperf.backends._trt_models import copies_model, kernel_of
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.sampler import Sampler
@@ -85,7 +85,7 @@ def started(gpu: Any) -> TensorRTBackend:
 def taken(built: Built) -> dict[str, float]:
     """Return one sample of each quantity."""
     return {
-        name: (phase.sampler() - phase.offset) / phase.divisor
+        name: (phase.sampler() - phase.offset) / phase.copies
         for name, phase in built.phases.items()
     }
 
@@ -164,7 +164,7 @@ def test_the_backend_keeps_the_contract(started: TensorRTBackend) -> None:
 def test_copies_that_share_a_tensor_are_merged_and_refused(
     started: TensorRTBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = importlib.import_module("resperf.backends._trt_copies")
+    copies = importlib.import_module("resperf.backends._trt_models")
     of_its_own = copies._Graph._input
 
     def shared(graph: Any, name: str) -> str:
@@ -373,7 +373,10 @@ def test_int8_networks_must_be_quantised(gpu: Any, network: Path) -> None:
     ("settings", "message"),
     [
         ({"device": "cuda:3"}, "no device cuda:3; this machine has cuda:0 only"),
-        ({"precision": "amp"}, "no precision 'amp'; it has fp32, tf32, fp16, bf16, int8"),
+        (
+            {"precision": "amp"},
+            "precision=amp does not exist in TensorRT; it has fp32, tf32, fp16, bf16, int8",
+        ),
         ({"optimization_level": 9}, "optimization_level=9 must be from 0 to 5"),
         ({"threads": 2}, "no setting .threads."),
     ],
@@ -429,10 +432,10 @@ def test_copies_are_valid_models_with_results_of_their_own(kind: str) -> None:
             kernel = kernel_of(layer)
         except UnsupportedError:
             continue
-        graph = copies_model(kernel, 2)
-        onnx.checker.check_model(onnx.load_from_string(graph.model), full_check=True)
-        session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
-        feeds = {f"copy{i}.{name}": v for i in (0, 1) for name, v in graph.host.items()}
+        model, host = copies_model(kernel, 2)
+        onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        feeds = {f"copy{i}.{name}": v for i in (0, 1) for name, v in host.items()}
         first, second = session.run(["copy0.y", "copy1.y"], feeds)
         assert first.shape == second.shape == kernel.output_shape
         if len(kernel.weight_shapes) and kind in ("conv", "dense", "conv_nd", "matmul"):
@@ -445,10 +448,10 @@ def test_copies_are_valid_models_with_results_of_their_own(kind: str) -> None:
 def test_activations_and_attention_are_what_onnx_runtime_computes() -> None:
     for function in ("gelu", "gelu_tanh", "silu", "clip", "relu"):
         layer = Activation(batch=2, values=300, activation=function)
-        graph = copies_model(kernel_of(layer), 1)
-        session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
-        (found,) = session.run(None, {"copy0.x": graph.host["x"]})
-        x = graph.host["x"].astype(np.float64)
+        model, host = copies_model(kernel_of(layer), 1)
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {"copy0.x": host["x"]})
+        x = host["x"].astype(np.float64)
         expected = {
             "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
             "gelu_tanh": lambda x: (
@@ -460,9 +463,8 @@ def test_activations_and_attention_are_what_onnx_runtime_computes() -> None:
         }[function]
         np.testing.assert_allclose(found, expected(x), atol=1e-6)
     layer = layer_from_key(f"attention:{ATTENTION},masked=true,dtype=float32")
-    graph = copies_model(kernel_of(layer), 1)
-    session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
-    host = graph.host
+    model, host = copies_model(kernel_of(layer), 1)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {f"copy0.{name}": v for name, v in host.items()})
     q, k, v = (
         host[name].reshape(2, -1, 3, 4).transpose(0, 2, 1, 3) for name in ("x", "extra0", "extra1")
@@ -489,18 +491,18 @@ NORM = "batch=2,channels=8,pixels=3,window=1,dtype=float32"
 )
 def test_operators_of_onnx_runtime_are_written_as_onnx_computes_them(key: str) -> None:
     kernel = kernel_of(layer_from_key(key))
-    graph = copies_model(kernel, 1)
-    copy = onnx.ModelProto.FromString(graph.model)
+    model, host = copies_model(kernel, 1)
+    copy = onnx.ModelProto.FromString(model)
     assert {node.domain for node in copy.graph.node} == {""}
     onnx.checker.check_model(copy)
     # The operator itself, with the same weights.
-    given = [graph.host["x"]]
+    given = [host["x"]]
     given += [
         onnx.numpy_helper.to_array(each)
         for each in copy.graph.initializer
         if each.name.startswith("w0_")
     ]
-    given += [graph.host[f"extra{place}"] for place in range(len(kernel.extra_shapes))]
+    given += [host[f"extra{place}"] for place in range(len(kernel.extra_shapes))]
     feeds = {f"n{place}": values for place, values in enumerate(given)}
     own = {"epsilon": 1e-5} if "Norm" in kernel.op else {}
     node = onnx.helper.make_node(
@@ -513,7 +515,7 @@ def test_operators_of_onnx_runtime_are_written_as_onnx_computes_them(key: str) -
     whole = onnx.helper.make_graph([node], "g", inputs, outputs)
     model = onnx.helper.make_model(whole, opset_imports=opsets, ir_version=8)
     (expected,) = _run(model, feeds)
-    feeds = {f"copy0.{name}": values for name, values in graph.host.items()}
+    feeds = {f"copy0.{name}": values for name, values in host.items()}
     (found,) = _run(copy, feeds)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 

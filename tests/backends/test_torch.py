@@ -18,11 +18,11 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 
 from resperf.backends import Backend, _chain, backend
 from resperf.backends import torch as module
-from resperf.backends._ort_copies import copies_graph
-from resperf.backends._torch_devices import Cpu, EventTimer, Filler, as_resperf_error
+from resperf.backends._base import as_resperf_error
+from resperf.backends._ort_kernels import copies_graph
+from resperf.backends._torch_devices import Cpu, EventTimer, Filler
 from resperf.backends._torch_functions import prepared
-from resperf.backends._torch_layers import layer_of_torch
-from resperf.backends._torch_network import TorchNetwork, host_inputs
+from resperf.backends._torch_modules import TorchNetwork, host_inputs, layer_of_torch
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError, UnsupportedError
@@ -153,9 +153,9 @@ def test_a_run_holds_copies_with_weights_of_their_own(eager: Backend, monkeypatc
     with eager.layer(layer, budget_ms=10.0) as built:
         phase = built.phases["execution_ms"]
         # 1 MB each: more than the caches hold, as far as the budget allows.
-        assert phase.copies == phase.divisor >= 8
+        assert phase.copies >= 8
         assert phase.offset == eager.costs()["call_ms"] < 0.1
-        marginal_ms = (phase.sampler() - phase.offset) / phase.divisor
+        marginal_ms = (phase.sampler() - phase.offset) / phase.copies
         assert 0 < marginal_ms < 50
 
 
@@ -206,12 +206,18 @@ def test_autocast_on_a_cpu_is_to_bfloat16_and_leaves_norms_in_single_precision()
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"precision": "tf32"}, "cpu has no precision 'tf32'; it has fp32, amp"),
-        ({"precision": "int8"}, "no precision 'int8'"),
-        ({"layout": "nchwc8"}, "no layout 'nchwc8'; it has nchw, nhwc"),
-        ({"compiled": "xla"}, "no compiled 'xla'; it has eager, dynamo"),
-        ({"optimizer": "lion"}, "no optimizer 'lion'"),
-        ({"device": "tpu"}, "no device 'tpu'"),
+        (
+            {"precision": "tf32"},
+            "precision=tf32 does not exist in PyTorch on cpu; it has fp32, amp",
+        ),
+        ({"precision": "int8"}, "precision=int8 does not exist"),
+        ({"layout": "nchwc8"}, "layout=nchwc8 does not exist in PyTorch on cpu; it has nchw, nhwc"),
+        (
+            {"compiled": "xla"},
+            "compiled=xla does not exist in PyTorch on cpu; it has eager, dynamo",
+        ),
+        ({"optimizer": "lion"}, "optimizer=lion does not exist in PyTorch on cpu; it has sgd"),
+        ({"device": "tpu"}, "device=tpu does not exist in PyTorch; it has cpu, cuda"),
         ({"threads": 0}, "threads=0 must be at least 1"),
         ({"provider": "cuda"}, "torch on cpu has no setting 'provider'"),
     ],
@@ -230,9 +236,11 @@ def test_a_gpu_that_is_not_there_is_said_in_a_line() -> None:
 
 def test_lack_of_memory_is_a_memory_error() -> None:
     error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 1 EB")
-    assert isinstance(as_resperf_error(error, "conv"), MemoryError)
-    assert isinstance(as_resperf_error(torch.OutOfMemoryError("CUDA"), "conv"), MemoryError)
-    assert isinstance(as_resperf_error(ValueError("shape"), "conv"), UnsupportedError)
+    assert isinstance(as_resperf_error(error, "PyTorch", "conv"), MemoryError)
+    assert isinstance(
+        as_resperf_error(torch.OutOfMemoryError("CUDA"), "PyTorch", "conv"), MemoryError
+    )
+    assert isinstance(as_resperf_error(ValueError("shape"), "PyTorch", "conv"), UnsupportedError)
 
 
 # Training steps

@@ -184,7 +184,7 @@ HOLD = """
 import time
 import synthetic_gpu
 from resperf.backends.monitors import load_monitor
-from resperf.campaign.lock import only_campaign_on
+from resperf.campaign.runner import only_campaign_on
 with only_campaign_on(load_monitor(synthetic_gpu.TARGET, "cuda:0")):
     print("held", flush=True)
     time.sleep(60)

@@ -11,7 +11,7 @@ import pytest
 from resperf.backends import Phase
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
-from resperf.campaign.guarded import PATIENCE_S, PAUSE_S, guarded_runs
+from resperf.campaign.measure import PATIENCE_S, PAUSE_S, guarded_runs
 from resperf.timing import WallClock
 
 MS = 1_000_000

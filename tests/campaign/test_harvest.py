@@ -7,7 +7,7 @@ import pytest
 
 from resperf.backends import backend
 from resperf.campaign import Bench, Campaign, plan_campaign
-from resperf.campaign.harvest import harvest, shipped_networks
+from resperf.campaign.networks import harvest, shipped_networks
 from resperf.errors import CampaignError
 from resperf.layers import Conv, Dense
 

@@ -35,7 +35,7 @@ class SlowToBuild(SyntheticBackend):
         self.spend(40.0)
         self._runs = 0
         slower = WallClock(self._slower, self.clock)
-        execution = Phase(slower, offset=2.0, divisor=4.0, copies=4)
+        execution = Phase(slower, offset=2.0, copies=4)
         return Built.of_phases(self.timer(1.0), execution, self.timer(0.5), self.timer(3.0))
 
     def _slower(self) -> None:

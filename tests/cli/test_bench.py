@@ -224,7 +224,7 @@ def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> N
     assert values["hours"] == pytest.approx(12 * 4.2 / 3600, rel=0.05)
     assert values["layers"] == {"dense": 12}
     assert values["too_large"] == 0
-    assert "amp does not exist for tensorrt/cuda" in cli.error(*words, "a100", "--precision", "amp")
+    assert "amp does not exist in tensorrt/cuda" in cli.error(*words, "a100", "--precision", "amp")
     words[3] = "onnxruntime"
     assert "no setting 'compiled'" in cli.error(*words, "cuda:0", "--compiled", "graph")
     campaign.write_text(TOML.replace("features_out = 5", "features_out = 40_000_000"))

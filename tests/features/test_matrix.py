@@ -10,7 +10,7 @@ import pytest
 from resperf.errors import LayerError
 from resperf.features import columns_of, feature_matrix, quantities
 from resperf.layers import KINDS, Activation, Conv, Dense, Pool, Reorder
-from resperf.layers._layouts import evenness
+from resperf.layers.columns import evenness
 
 CONV = Conv(
     batch=2, channels_in=3, channels_out=20, height=10, width=14, kernel_height=3, kernel_width=5,

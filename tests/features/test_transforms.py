@@ -11,7 +11,6 @@ import pytest
 from resperf.errors import BundleError, TrainingError
 from resperf.features.transforms import (
     BoxCox,
-    TargetScale,
     ZScore,
     transform_from_json,
 )
@@ -64,11 +63,6 @@ def test_a_constant_that_is_no_binary_fraction_is_zero_exactly() -> None:
     assert (ZScore.fit(values, ("a",)).apply(values) == 0).all()
 
 
-def test_target_scale_by_hand() -> None:
-    assert TargetScale(10.0).apply(np.array([0.25])) == 2.5
-    assert TargetScale(10.0).invert(np.array([2.5])) == 0.25
-
-
 @pytest.mark.parametrize("cls", [BoxCox, ZScore])
 @pytest.mark.parametrize(
     ("values", "message"),
@@ -99,7 +93,6 @@ def test_box_cox_refuses_zeros_and_constants_by_name() -> None:
     [
         BoxCox(("a", "b"), (0.3, -0.1)),
         ZScore(("a", "b"), (0.1, 2.0), (3.0, 1 / 3)),
-        TargetScale(10.0),
     ],
 )
 def test_json_keeps_every_bit(step: ZScore) -> None:

@@ -17,8 +17,7 @@ from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._fitting import fit_network
 from resperf.predictors._paper import paper_features, unseen_notes
 from resperf.predictors.boosted import informative
-from resperf.predictors.perfnet import PerfNet
-from resperf.predictors.resperfnet import ResPerfNet
+from resperf.predictors.resperfnet import PerfNet, ResPerfNet
 
 pytest.importorskip("tensorflow")
 

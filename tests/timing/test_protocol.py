@@ -71,13 +71,13 @@ def test_warm_up_goes_on_until_three_runs_agree() -> None:
     assert set(result.values) == {1.0}
 
 
-def test_offset_and_divisor_turn_a_run_into_a_layer() -> None:
+def test_offset_and_copies_turn_a_run_into_a_layer() -> None:
     runs = FakeRuns(repeat(9.0))
-    result = sample(runs.sampler, SamplingProtocol(), offset=1.0, divisor=4.0, clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(), offset=1.0, copies=4, clock=runs.clock)
     assert result.value == 2.0
-    assert (result.copies, result.divisor, result.offset) == (None, 4.0, 1.0)
-    counted = sample(runs.sampler, SamplingProtocol(), divisor=4.0, copies=4, clock=runs.clock)
-    assert (counted.copies, counted.divisor, counted.offset) == (4, 4.0, 0.0)
+    assert (result.copies, result.divisor, result.offset) == (4, 4.0, 1.0)
+    alone = sample(runs.sampler, SamplingProtocol(), clock=runs.clock)
+    assert (alone.copies, alone.divisor, alone.offset) == (None, 1.0, 0.0)
 
 
 def test_an_event_timer_s_values_count_and_not_the_wall_time() -> None:
@@ -99,7 +99,7 @@ def test_what_is_no_time_is_sampled_a_few_times() -> None:
     assert result.values == (1000.0,) * 3
     assert (result.taken, result.warmups, result.stop_reason) == (3, 1, StopReason.PRECISE)
     moving = iter([900.0, 1000.0, 1100.0, 1000.0])
-    noisy = sample(moving.__next__, SamplingProtocol(), unit="bytes", offset=500.0, divisor=2.0)
+    noisy = sample(moving.__next__, SamplingProtocol(), unit="bytes", offset=500.0, copies=2)
     assert noisy.values == (250.0, 300.0, 250.0)
     assert noisy.stop_reason is StopReason.BUDGET
 

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from resperf.measurement import capped
-from resperf.timing.statistics import (
+from resperf.timing.protocol import (
     drifts,
     interval_rank,
     median_interval,

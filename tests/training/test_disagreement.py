@@ -11,8 +11,8 @@ from resperf.errors import TrainingError
 from resperf.features import columns_of
 from resperf.layers import Dense
 from resperf.splits import split_of_keys
-from resperf.training.disagreement import acquisition_score, disagreement, novelty
 from resperf.training.rows import LayerRows
+from resperf.workflows.adaptive import acquisition_score, disagreement, novelty
 
 
 def rows_of(layers: list[Dense], times_ms: np.ndarray) -> LayerRows:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf import __version__
-from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.networks import shipped_networks
 from resperf.files import write_whole
 from resperf.report.documents import json_text
 from resperf.report.markdown import markdown_table

@@ -27,7 +27,7 @@ from typing import Any
 
 from resperf.backends import backend
 from resperf.bundle import Bundle, find_bundle
-from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.networks import shipped_networks
 from resperf.errors import ResperfError
 from resperf.files import write_whole
 from resperf.network import read_network

@@ -31,8 +31,7 @@ from resperf.dataset import read_info
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, ZScore
 from resperf.predictors import DEFAULT_METHOD, register
-from resperf.predictors.perfnet import PerfNet
-from resperf.predictors.resperfnet import ResPerfNet
+from resperf.predictors.resperfnet import PerfNet, ResPerfNet
 from resperf.quantities import PHASES
 from resperf.report.markdown import markdown_table, methods_markdown, percent
 from resperf.training import Compared, ComparisonSettings, compare

@@ -33,7 +33,7 @@ from pages import (
     write_page,
 )
 
-from resperf.bundle._provenance import package_versions
+from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
@@ -41,6 +41,7 @@ from resperf.platform import this_platform
 from resperf.predictors import METHODS
 from resperf.predictors.metrics import Errors
 from resperf.report.markdown import methods_markdown
+from resperf.targets import versions_of
 from resperf.training import Compared, ComparisonSettings, compare
 
 FORMATS = ("perfnet", "justus")
@@ -183,7 +184,7 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
 def platform_line(seed: int) -> str:
     """Say what machine and packages a page was written with."""
     machine = this_platform("cpu")
-    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    versions = ", ".join(f"{name} {version}" for name, version in versions_of(PACKAGES).items())
     return f"Seed {seed}; {machine.processor}, {machine.cores} cores; {versions}."
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
 from resperf.dataset.importing.engine_layers import is_relayout, is_view, typed_layer
 from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import Imported, Published, Untyped
 from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
+from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescription
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer
 from resperf.measurement import MAX_SAMPLES, Samples, StopReason, capped

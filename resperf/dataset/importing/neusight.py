@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
 from resperf.dataset.importing.mapping import SourceMapping, shipped_mapping
 from resperf.dataset.importing.published import Imported, Published, common_device, sample
 from resperf.dataset.importing.rows import ForeignFile, ForeignRow, has_columns, read_files
+from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescription
 from resperf.devices import DeviceFacts
 from resperf.errors import DatasetError, first_line
 from resperf.measurement import INCONSISTENT, THROTTLED

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from resperf._version import __version__
-from resperf.dataset.descriptions import NetworkDescription, description_digest
 from resperf.dataset.hdf5 import group_of, quantities_of, write_dataset
 from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.rows import Counted, CountedRows, ForeignFile
-from resperf.dataset.records import Dataset, DatasetInfo
+from resperf.dataset.records import Dataset, DatasetInfo, NetworkDescription, description_digest
 from resperf.devices import DeviceFacts, canonical_device, device_class, device_facts, devices
 from resperf.errors import DatasetError
 from resperf.layers import Layer

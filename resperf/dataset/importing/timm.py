@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
 from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import Imported, Published, common_device, sample
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
+from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescription
 from resperf.errors import DatasetError, first_line
 from resperf.measurement import NetworkRef, Status
 from resperf.quantities import EXECUTION, Estimator

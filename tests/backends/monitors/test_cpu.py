@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from resperf.backends import backend
-from resperf.backends.monitors._load import Load
 from resperf.backends.monitors.cpu import (
     CALL,
     MACHINE_CHECKS,
     PRODUCT,
     CpuMonitor,
+    Load,
     limit_private_memory,
 )
 from resperf.errors import UnsupportedError

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from resperf.backends.monitors import _load
-from resperf.backends.monitors._load import Load, LoadMeter
+from resperf.backends.monitors import cpu
+from resperf.backends.monitors.cpu import Load, LoadMeter
 
 Times = namedtuple("Times", "user system idle iowait steal guest")
 FIRST = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -37,8 +37,8 @@ class FakePsutil:
 def load_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Load]:
     """Measure an interval of some seconds, in which so many core seconds are used."""
     now_s, source = [10.0], FakePsutil()
-    monkeypatch.setattr(_load.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(_load, "require", lambda *_: source)
+    monkeypatch.setattr(cpu.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(cpu, "require", lambda *_: source)
     meter = LoadMeter()
 
     def measure(wall_s: float, *, all_s: float = 0.0, own_s: float = 0.0, mhz: float = 3e3) -> Load:
