@@ -23,6 +23,11 @@ DTYPE_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
+LOW_BITS = {
+    "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4e2m1": 4, "float8e4m3fn": 8,
+    "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "float8e8m0": 8,
+}  # fmt: skip
+"""Types of quantised weights that no layer kind has -> bits of a value; files pack them."""
 
 
 def json_values(value: Any) -> Any:

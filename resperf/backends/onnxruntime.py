@@ -41,6 +41,7 @@ from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
+from resperf.lowering._ort_graph import add_weights
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network
@@ -207,10 +208,7 @@ class OnnxRuntimeBackend(Backend):
         set_threads(options, self.threads)
         options.graph_optimization_level = level
         if weights:
-            options.add_external_initializers(
-                list(weights),
-                [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()],
-            )
+            add_weights(options, model, weights)
         try:
             return self._started(model.SerializeToString(), options)
         except ResperfError:

@@ -24,7 +24,7 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import layer_from_node
 from resperf.network import Network, Node, Tensor
 from resperf.network._base import TensorType
-from resperf.network.contrib import Inputs, contrib_outputs
+from resperf.network.contrib import Inputs, with_caches
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of, weight
@@ -88,10 +88,7 @@ def optimised_model(model: Skeleton, without: Sequence[str] = ()) -> onnx.ModelP
             options.add_session_config_entry(name, value)
         try:
             if model.weights:
-                options.add_external_initializers(
-                    list(model.weights),
-                    [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
-                )
+                add_weights(options, model.model, model.weights)
             onnxruntime.InferenceSession(
                 model.model.SerializeToString(),
                 options,
@@ -105,6 +102,20 @@ def optimised_model(model: Skeleton, without: Sequence[str] = ()) -> onnx.ModelP
         model_made = onnx.load(target, load_external_data=False)
         # ONNX Runtime writes no shapes of tensors that it inserts, such as transposed ones.
         return onnx.shape_inference.infer_shapes(model_made)
+
+
+def add_weights(options: Any, model: onnx.ModelProto, weights: Mapping[str, Any]) -> None:
+    """Give a session the values of external weights, without a copy.
+
+    Values of less than a byte lie in one each: the session reads the first ones only.
+    """
+    from onnxruntime import OrtValue
+
+    types = {proto.name: proto.data_type for proto in model.graph.initializer}
+    options.add_external_initializers(
+        list(weights),
+        [OrtValue.ortvalue_from_numpy_with_onnx_type(v, types[k]) for k, v in weights.items()],
+    )
 
 
 def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[LoweredNode]:
@@ -364,13 +375,13 @@ def _inferred(
     }
     if not tensors or len(tensors) < len({name for name in proto.input if name}):
         return []
-    own = contrib_outputs(proto.op_type, inputs, attributes) if proto.domain else None
-    if own is not None:
-        return [*own]
     try:
         outputs = infer_node(proto, tensors, opsets)
     except ShapeError:
         return []
+    if proto.domain:
+        outputs = with_caches(proto, tensors, attributes, outputs)
+        return [outputs.get(name) for name in proto.output]
     complete = all(name in outputs for name in proto.output if name)
     return [outputs.get(name) for name in proto.output] if complete else []
 

@@ -456,7 +456,7 @@ class _Reading:
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of an element type, which numpy puts together at each call."""
-    return dtype.name
+    return dtype.name.replace("_", "")
 
 
 def _set_shapes(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor, TensorType
-from resperf.network.contrib import contrib_outputs
+from resperf.network.contrib import inferred_by_onnxruntime, with_caches
 from resperf.network.graph import subgraphs
 from resperf.network.inputs import Inputs
 from resperf.network.protos import data_type_of, dtype_name
@@ -72,10 +72,8 @@ def node_outputs(
         ) from error
     if not outputs:
         outputs = _from_gaps(node, operands, attributes)
-    if not outputs and node.domain == CONTRIB:
-        tensors = [operands.get(name) for name in node.input]
-        own = contrib_outputs(node.op_type, tensors, attributes) or []
-        outputs = {name: output for name, output in zip(node.output, own, strict=False) if name}
+    if node.domain == CONTRIB:
+        outputs = with_caches(node, operands, attributes, outputs)
     return outputs
 
 
@@ -86,7 +84,7 @@ def infer_node(
     *,
     ir_version: int = 10,
 ) -> dict[str, TensorType]:
-    """Infer a node's outputs by ONNX's own rules; omits those that cannot be inferred.
+    """Infer a node's outputs by ONNX's or ONNX Runtime's rules; omits those that they cannot infer.
 
     Parameters
     ----------
@@ -102,8 +100,8 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
-    version = opsets.get(node.domain)
-    if version is None:
+    version = opsets.get(node.domain, int(node.domain == CONTRIB))
+    if not version:
         return {}
     key = _cache_key(node, inputs, version, ir_version)
     outputs = None if key is None else _cache.get(key)
@@ -150,13 +148,15 @@ def _inferred(
 
     nothing = (None,) * len(node.output)
     schema = schema_of(node.op_type, version, node.domain)
-    if schema is None:
+    if schema is None and node.domain != CONTRIB:
         return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in tensors.items()
         if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
     }
+    if schema is None:
+        return inferred_by_onnxruntime(node, tensors, data, version)
     types = {
         name: helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
         for name, tensor in tensors.items()

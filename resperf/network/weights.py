@@ -14,9 +14,10 @@ import numpy.typing as npt
 from resperf.errors import NetworkError
 from resperf.network.graph import all_tensors, any_external
 from resperf.network.model import open_buffer, parse, strip_file
-from resperf.network.protos import EXTERNAL, check_size, has_bytes
+from resperf.network.protos import EXTERNAL, check_size, dtype_name, has_bytes
 from resperf.network.reader import resolve
 from resperf.network.wire import Buffer
+from resperf.units import LOW_BITS
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
@@ -146,6 +147,8 @@ def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Ar
 
 def _external_data(path: Path, proto: TensorProto) -> Array | None:
     """Map external data that is stored in the model's folder; None where there is none."""
+    from onnx import helper, numpy_helper
+
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     file = _inside(path.parent, location)
@@ -154,9 +157,18 @@ def _external_data(path: Path, proto: TensorProto) -> Array | None:
     dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
     check_size(path, proto.name, shape)
     try:
-        offset = int(entries.get("offset", 0))
-        if offset < 0 or offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
+        offset, bits = (
+            int(entries.get("offset", 0)),
+            LOW_BITS.get(dtype_name(proto.data_type), 8 * dtype.itemsize),
+        )
+        stored = math.ceil(math.prod(shape) * bits / 8)
+        if offset < 0 or offset + stored > file.stat().st_size:
             raise ValueError("too short")
+        if bits < 8:
+            content = np.memmap(file, np.uint8, "r", offset, stored).tobytes()
+            packed = helper.make_tensor("", proto.data_type, shape, content, raw=True)
+            values: Array = numpy_helper.to_array(packed)
+            return values
         return np.memmap(file, dtype, "r", offset, shape)
     except (OSError, ValueError) as error:
         raise NetworkError(

@@ -152,7 +152,7 @@ def _without_layer(
         reason = node.reason or "no layer kind fits this operator"
         return Skipped(node.name, node.op, reason, *work)
     factor = network_factor(bundle, node.op)
-    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
+    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts, op=node.op.rpartition(".")[2])
     is_card = facts.device_class != DEFAULT.device_class
     return LayerPrediction(
         name=node.name,
