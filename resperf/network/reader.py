@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+
 
 def read_network(
     path: Path,
@@ -440,6 +442,14 @@ class _Reading:
         ]
         if unknown:
             notes.append(f"output shapes are unknown from {_listed(unknown)}")
+        varying = [
+            node.name
+            for node in nodes
+            if node.op in _RECURRENT
+            and any(name in tensors and tensors[name].value is None for name in node.inputs[4:5])
+        ]
+        if varying:
+            notes.append(f"sequences of {_listed(varying)} are taken to have full length")
         strays = [
             name
             for name in outputs

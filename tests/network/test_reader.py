@@ -842,3 +842,11 @@ def test_quantisation_to_16_bits_has_known_types(read: Callable[..., Network]) -
     net = read(nodes, [value("x", [2, 3])], ["y"], weights, domains=["com.microsoft"])
     assert (net.tensors["q"].dtype, net.tensors["q"].shape) == ("uint16", (2, 3))
     assert (net.tensors["y"].dtype, net.tensors["y"].shape) == ("float32", (2, 3))
+
+
+def test_sequences_of_unknown_lengths_are_full_and_noted(read: Callable[..., Network]) -> None:
+    lengths = helper.make_tensor_value_info("lengths", TensorProto.INT32, [2])
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["y"], "cell", hidden_size=4)]
+    weights = [weight("w", 1, 16, 8), weight("r", 1, 16, 4)]
+    net = read(nodes, [value("x", [5, 2, 8]), lengths], ["y"], weights)
+    assert net.notes == ("sequences of cell are taken to have full length",)
