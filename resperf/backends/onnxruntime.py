@@ -66,6 +66,7 @@ class OnnxRuntimeBackend(Backend):
 
     name = "onnxruntime"
     half_precision = False
+    takes_values = True
     device = HOST
 
     def __init__(self, threads: int | None = None) -> None:
@@ -128,7 +129,7 @@ class OnnxRuntimeBackend(Backend):
         session = self._session(
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
-        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
+        feeds = {value.name: filled_input(value, self.values) for value in session.get_inputs()}
         bound = BoundSession(session, feeds, "the network", self.device)
         run = WallClock(bound.run)
         return Built.of_phases(
@@ -175,7 +176,7 @@ class OnnxRuntimeBackend(Backend):
         """
         from resperf.network.weights import materialise
 
-        model, weights = materialise(path, batch=batch, shapes=shapes)
+        model, weights = materialise(path, batch=batch, shapes=shapes, values=self.values)
         return self._network_run(model, weights, path.name)
 
     def _tiny_ms(self, copies: int) -> float:

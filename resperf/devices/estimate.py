@@ -35,11 +35,10 @@ PROCESSORS = TimesLonger(6.0, 6.0, 0.15, 8.0)
 """Of operators that bundles of CPUs may lack (sorting, sampling and resizing, products of many
 axes): many run on one core, value by value. Medians of eleven such kinds of layers in ONNX Runtime
 are 1.6 to 16 times the time of the same bytes or operations at their fastest."""
-_PACKED = TimesLonger(0.7, 1.0, 0.25, 4.0)
-_SCALAR = TimesLonger(40.0, 6.0, 0.15, 6.0)
 _OF_OPERATORS: Mapping[str, TimesLonger] = {
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _PACKED),
-    **dict.fromkeys(("DFT", "STFT", "RoiAlign", "MaxRoiPool", "GridSample"), _SCALAR),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), TimesLonger(0.7, 1.0, 0.25, 4.0)),
+    **dict.fromkeys(("DFT", "STFT", "RoiAlign", "MaxRoiPool", "GridSample"),
+                    TimesLonger(40.0, 6.0, 0.15, 6.0)),
     **dict.fromkeys(("DeformConv", "Einsum", "MoE"), TimesLonger(2.5, 6.0, 0.2, 6.0)),
     "ReverseSequence": TimesLonger(6.0, 1.2, 0.15, 6.0),
 }  # fmt: skip

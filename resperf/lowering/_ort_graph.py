@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -28,7 +29,7 @@ from resperf.network.contrib import Inputs, with_caches
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of, weight
-from resperf.network.shapes import infer_node, type_and_shape
+from resperf.network.shapes import complete_only, partial_outputs, partial_type
 
 if TYPE_CHECKING:
     import onnx
@@ -327,11 +328,11 @@ def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     """Return the tensors whose whole shape is stated or inferred, also inside fused nodes."""
-    tensor_types = {value.name: type_and_shape(value.type) for value in graph.value_info}
+    parts = {v.name: part for v in graph.value_info if (part := partial_type(v.type))}
     return {
-        name: Tensor(name, tensor_type[1], tensor_type[0])
-        for name, tensor_type in tensor_types.items()
-        if tensor_type is not None and all(tensor_type[1])
+        name: Tensor(name, shape, dtype)
+        for name, (dtype, shape) in complete_only(parts).items()
+        if all(shape)
     }
 
 
@@ -375,15 +376,12 @@ def _inferred(
     }
     if not tensors or len(tensors) < len({name for name in proto.input if name}):
         return []
-    try:
-        outputs = infer_node(proto, tensors, opsets)
-    except ShapeError:
-        return []
+    outputs: dict[str, TensorType] = {}
+    with suppress(ShapeError):
+        outputs = complete_only(partial_outputs(proto, tensors, opsets))
     if proto.domain:
         outputs = with_caches(proto, tensors, attributes, outputs)
-        return [outputs.get(name) for name in proto.output]
-    complete = all(name in outputs for name in proto.output if name)
-    return [outputs.get(name) for name in proto.output] if complete else []
+    return [outputs.get(name) for name in proto.output]
 
 
 def _sources(network: Network, produced: Sequence[str]) -> list[tuple[str, ...]]:

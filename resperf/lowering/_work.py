@@ -102,7 +102,8 @@ def macs_of(network: Network, node: Node) -> float:
             shapes = [() if tensor is None else tensor.shape for tensor in tensors]
             return float(count(node, shapes, result.shape))
         if node.op in _TRANSFORMS and not node.domain and sized and result is not None:
-            return _fourier(node, tensors, result.shape)
+            axis = tensors[2] if node.op == "DFT" and len(tensors) > 2 else None
+            return _fourier(node, axis, result.shape)
         if sized and result is not None:
             operator = operator_of(network, node)
             inputs = tuple(map(_in_float32, operator.inputs))
@@ -160,11 +161,6 @@ def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     return macs
 
 
-def _packed_product(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One per output value and summed value; the matrix is stored as bytes."""
-    return math.prod(result) * inputs[0][-1]
-
-
 def _recurrent(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """One per step, sequence and weight."""
     return math.prod(inputs[0][:2]) * (math.prod(inputs[1]) + math.prod(inputs[2]))
@@ -173,10 +169,8 @@ def _recurrent(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
 def _experts(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """Two or three products of each token, by the experts that it is given to."""
     tokens, width = math.prod(inputs[0][:-1]), inputs[0][-1]
-    scaled = node.op == "QMoE"
-    hidden = inputs[2][1]
-    gated = len(inputs) > (8 if scaled else 6) and inputs[8 if scaled else 6]
-    return tokens * int(node.attributes.get("k", 1)) * width * hidden * (3 if gated else 2)
+    products = 3 if node.op == "MoE" and len(inputs) > 6 and inputs[6] else 2
+    return tokens * int(node.attributes.get("k", 1)) * width * inputs[2][1] * products
 
 
 def _cached_attention(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
@@ -188,32 +182,20 @@ def _cached_attention(node: Node, inputs: Sequence[_Shape], result: _Shape) -> f
     return 2 * math.prod(result) * rows
 
 
-def _fourier(node: Node, tensors: Sequence[Tensor | None], result: _Shape) -> float:
+def _fourier(node: Node, axis: Tensor | None, result: _Shape) -> float:
     """Half the operations of Fourier transforms: 5 n log2 n of powers of two.
 
     Other lengths take three transforms of the next power of two from 2n - 1 on (Bluestein).
     """
-    signal, first, second, third = (*tensors, None, None, None)[:4]
-    if signal is None:
-        return math.nan
-    if node.op == "STFT":
-        count, given = math.prod(result[:2]), third
-        length = None if second is None else second.shape[0]
-    else:
-        axis, given = second, first
-        number = int(node.attributes.get("axis", -2) if axis is None else _value(axis))
-        length = signal.shape[number] if given is None else None
-        count = math.prod(signal.shape[:-1]) // max(1, signal.shape[number])
-    length = int(_value(given)) if length is None else length
+    of_frames = node.op == "STFT"  # (batch, frames, bins, 2)
+    number = int(node.attributes.get("axis", -2) if axis is None else np.asarray(axis.value).item())
+    bins = result[2 if of_frames else number]
+    is_half = node.attributes.get("onesided", of_frames) and not node.attributes.get("inverse")
+    length = 2 * (bins - 1) if is_half else bins
     whole, times = 1 << (length - 1).bit_length(), 1
     if whole != length:
         whole, times = 1 << (2 * length - 2).bit_length(), 3
-    return 2.5 * count * times * whole * max(1.0, math.log2(whole))
-
-
-def _value(tensor: Tensor | None) -> float:
-    """Return a number that must be constant; raises one of `MALFORMED`."""
-    return float(tensor.value.item())  # type: ignore[union-attr]
+    return 2.5 * math.prod(result[:-1]) / bins * times * whole * max(1.0, math.log2(whole))
 
 
 def _regions(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
@@ -261,8 +243,10 @@ def _pool(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
 _PRODUCTS: Mapping[str, _Count] = {
     **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "NhwcConv", "NhwcFusedConv"), _conv),
     "ConvTranspose": _conv_transpose,
-    **dict.fromkeys(("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger"), _product),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulFpQ4"), _packed_product),
+    **dict.fromkeys(
+        ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger", "MatMulNBits",
+         "MatMulBnb4", "MatMulFpQ4"), _product
+    ),
     "Einsum": _einsum,
     "Attention": _attention,
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention"), _cached_attention),
@@ -285,12 +269,9 @@ _MULTIPLYING = frozenset({
 })  # fmt: skip
 """ONNX operators with multiply-adds; other ONNX operators that no kind reads count as 0."""
 _OWN_WITHOUT_PRODUCTS = frozenset({
-    "BiasAdd", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "DequantizeLinear", "ExpandDims",
-    "EmbedLayerNormalization", "FastGelu", "GatedAdd", "GatherBlockQuantized", "GatherND", "Gelu",
-    "GemmaRotaryEmbedding", "GroupNorm", "MulInteger", "Pad", "QEmbedLayerNormalization",
-    "QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid",
-    "QLinearSoftmax", "QLinearWhere", "QuantizeLinear", "QuickGelu", "Range", "RemovePadding",
-    "RestorePadding", "RotaryEmbedding", "ScaledSiLU", "SkipGroupNorm", "SkipLayerNormalization",
-    "SkipSimplifiedLayerNormalization", "Trilu",
+    "BiasAdd", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "DequantizeLinear", "FastGelu",
+    "GatherBlockQuantized", "GatherND", "Gelu", "GemmaRotaryEmbedding", "GroupNorm", "QuickGelu",
+    "QuantizeLinear", "RotaryEmbedding", "SkipGroupNorm", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
 })  # fmt: skip
 """The same of ONNX Runtime's own operators; those that are neither here nor above are unknown."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
+from resperf.network.assumed import Values
 from resperf.network.graph import all_tensors, any_external
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.protos import EXTERNAL, check_size, dtype_name, has_bytes
@@ -39,6 +40,7 @@ def materialise(
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Values | None = None,
     seed: int = 0,
 ) -> tuple[ModelProto, dict[str, Array]]:
     """Return a network ready to run, and its large weights separately.
@@ -47,7 +49,7 @@ def materialise(
     ----------
     path : Path
         The ONNX file.
-    batch, shapes
+    batch, shapes, values
         As in `resperf.network.read_network`; set in the returned model.
     seed : int
         Of random weights: the same seed gives the same values.
@@ -72,7 +74,7 @@ def materialise(
     with open_buffer(path) as buffer:
         stripped = strip_file(path, buffer, keep_attributes=True)
         model = parse(path, stripped)
-        resolve(path, model, batch=batch, shapes=shapes)
+        resolve(path, model, batch=batch, shapes=shapes, values=values)
         for start, end in stripped.weights:
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
@@ -147,28 +149,18 @@ def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Ar
 
 def _external_data(path: Path, proto: TensorProto) -> Array | None:
     """Map external data that is stored in the model's folder; None where there is none."""
-    from onnx import helper, numpy_helper
-
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     file = _inside(path.parent, location)
-    if file is None:
+    # Values of less than a byte are packed, and take the same time whatever they are.
+    if file is None or LOW_BITS.get(dtype_name(proto.data_type), 8) < 8:
         return None
     dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
     check_size(path, proto.name, shape)
     try:
-        offset, bits = (
-            int(entries.get("offset", 0)),
-            LOW_BITS.get(dtype_name(proto.data_type), 8 * dtype.itemsize),
-        )
-        stored = math.ceil(math.prod(shape) * bits / 8)
-        if offset < 0 or offset + stored > file.stat().st_size:
+        offset = int(entries.get("offset", 0))
+        if offset < 0 or offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
             raise ValueError("too short")
-        if bits < 8:
-            content = np.memmap(file, np.uint8, "r", offset, stored).tobytes()
-            packed = helper.make_tensor("", proto.data_type, shape, content, raw=True)
-            values: Array = numpy_helper.to_array(packed)
-            return values
         return np.memmap(file, dtype, "r", offset, shape)
     except (OSError, ValueError) as error:
         raise NetworkError(

@@ -148,8 +148,8 @@ def test_transforms_of_powers_of_two_and_of_other_lengths():
     assert transform("STFT", shapes, {1: number(4)}, result, {}) == 10 * 20 * 3
     shapes = [(2, 24, 1), (), None, ()]
     assert transform("STFT", shapes, {1: number(4), 3: number(8)}, result, {}) == 10 * 20 * 3
-    # A length that only a run knows.
-    assert math.isnan(transform("STFT", shapes, {}, result, {}))
+    # An axis that only a run knows.
+    assert math.isnan(transform("DFT", [(3, 8, 1), None, ()], {}, (3, 8, 2), {}))
 
 
 def test_weights_of_few_bits_are_packed_and_tables_are_read_by_rows():

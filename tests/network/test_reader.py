@@ -368,7 +368,10 @@ def test_an_unknown_operator_stays_and_its_output_is_unknown(
     net = read(nodes, [value("x", [2, 3])], ["y"], domains=["com.example"])
     assert [(node.op, node.domain) for node in net.nodes][1] == ("Sparkle", "com.example")
     assert net.tensors.keys() == {"x", "a"}
-    assert net.notes == ("output shapes are unknown from sparkle (Sparkle), after (Relu)",)
+    assert net.notes == (
+        "output shapes are unknown from sparkle (Sparkle), after (Relu)",
+        "the shape of 'b' (Sparkle) is not known; give it: --shape b=N,...",
+    )
 
 
 def test_the_file_states_what_a_custom_operator_returns(read: Callable[..., Network]) -> None:
