@@ -218,8 +218,7 @@ def _deformed_conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> floa
 def _sampled(node: Node, _inputs: Sequence[_Shape], result: _Shape) -> float:
     """Of volumes, each value that is read; its index takes longer than the product."""
     taps = {"nearest": 1, "cubic": 4}.get(str(node.attributes.get("mode", "linear")), 2)
-    sides = len(result) - 2
-    return 8.0 * math.prod(result) * taps**sides if sides > 2 else 0.0
+    return 8.0 * math.prod(result) * taps ** (len(result) - 2) if len(result) > 4 else 0.0
 
 
 def _attention(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:

@@ -42,32 +42,27 @@ def stated(assume: Assumed | None, values: Values | None) -> Stated:
     ShapeError
         If a word is unknown, a count is no positive whole number, or a value is no number.
     """
-    flat: dict[str, tuple[float, ...]] = {}
-    for name, given in (values or {}).items():
-        numbers = np.asarray(given)
-        if not numbers.size or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
-            raise ShapeError(f"values of {name!r} must be numbers, such as 1080,1920")
-        flat[name] = tuple(numbers.ravel().tolist())
-    return tuple(sorted(_checked(assume).items())), tuple(sorted(flat.items()))
-
-
-def options_of(about_data: Stated) -> dict[str, Any]:
-    """Return the same as keywords of `resperf.network.read_network`."""
-    assume, values = about_data
-    return {"assume": dict(assume), "values": dict(values)}
-
-
-def _checked(given: Assumed | None) -> dict[str, int]:
-    """Return assumptions with known words and positive whole numbers."""
-    counts = {}
-    for word, count in (given or {}).items():
+    counts: dict[str, int] = {}
+    for word, count in (assume or {}).items():
         if word not in COUNTED.values():
             words = ", ".join(dict.fromkeys(COUNTED.values()))
             raise ShapeError(f"no assumption {word!r}; known are: {words}")
         if not isinstance(count, int | np.integer) or count < 1:
             raise ShapeError(f"{word}={count!r} must be a whole number of at least 1")
         counts[word] = int(count)
-    return counts
+    flat: dict[str, tuple[float, ...]] = {}
+    for name, given in (values or {}).items():
+        numbers = np.asarray(given)
+        if not numbers.size or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+            raise ShapeError(f"values of {name!r} must be numbers, such as 1080,1920")
+        flat[name] = tuple(numbers.ravel().tolist())
+    return tuple(sorted(counts.items())), tuple(sorted(flat.items()))
+
+
+def options_of(about_data: Stated) -> dict[str, Any]:
+    """Return the same as keywords of `resperf.network.read_network`."""
+    assume, values = about_data
+    return {"assume": dict(assume), "values": dict(values)}
 
 
 class Assumptions:
@@ -77,23 +72,15 @@ class Assumptions:
     ----------
     path : Path
         For messages.
-    assume : mapping of str to int, optional
-        What is counted -> how many a run finds.
-    values : mapping of str to numbers, optional
-        Of inputs.
+    data : Stated
+        What is counted -> how many a run finds; values of inputs.
     shapes : mapping of str to sequence of int
         Those of tensors, or their only unknown length.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        assume: Assumed | None,
-        values: Values | None,
-        shapes: Mapping[str, Sequence[int]],
-    ) -> None:
+    def __init__(self, path: Path, data: Stated, shapes: Mapping[str, Sequence[int]]) -> None:
         self._path, self._shapes = path, shapes
-        self._given, self._values = map(dict[str, Any], stated(assume, values))
+        self._given, self._values = map(dict[str, Any], data)
         self._used: Counter[tuple[str, str, int]] = Counter()
         self._lacking: dict[str, list[str]] = {}
         self._shaped: dict[str, tuple[int, ...]] = {}
@@ -132,7 +119,7 @@ class Assumptions:
         `parts` is what is known of them without.
         """
         word = COUNTED.get(node.op_type, "")
-        if not word or node.domain:
+        if not word or node.domain or not self._shapes.keys().isdisjoint(node.output):
             return {}
         if word not in self._given:
             name = printable(node.name or node.output[0])
@@ -230,11 +217,14 @@ def how_to_give(
         Small tensor -> the small input that it is computed of.
     """
     sizes = node.input[SIZED_BY_VALUES.get(node.op_type, len(node.input)) :]
-    source = next((of_input[size] for size in sizes if size in of_input), None)
+    sources = {of_input[size].name: of_input[size] for size in sizes if size in of_input}
     unknown = f"the shape of {printable(name)!r} ({node.op_type})"
-    if source is not None:
-        given = f"{source.name}={','.join('N' * math.prod(source.shape))}"
-        return f"{unknown} depends on input {source.name!r}; give its values: --value {given}"
+    if sources:
+        numbers = {
+            name: ",".join("N" * math.prod(tensor.shape)) for name, tensor in sources.items()
+        }
+        options = " ".join(f"--value {name}={given}" for name, given in numbers.items())
+        return f"{unknown} depends on input {listed(list(sources))}; give its values: {options}"
     lengths = ["N" if dim is None else str(dim) for dim in part[1] or (None, "...")]
     example = "N" if part[1] and lengths.count("N") == 1 else ",".join(lengths)
     return f"{unknown} is not known; give it: --shape {name}={example}"

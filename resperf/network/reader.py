@@ -15,7 +15,7 @@ import numpy as np
 from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
-from resperf.network.assumed import COUNTED, Assumed, Assumptions, Values, how_to_give
+from resperf.network.assumed import COUNTED, Assumed, Assumptions, Values, how_to_give, stated
 from resperf.network.fit import check_inputs
 from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
@@ -173,7 +173,7 @@ class _Reading:
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
         own, lengths, others = split_shapes(self.graph, declared, shapes)
-        self.assumptions = Assumptions(path, assume, values, others)
+        self.assumptions = Assumptions(path, stated(assume, values), others)
         self.inputs: Inputs = complete_inputs(path, declared, batch, own, lengths)
         self.declared = declared_outputs(self.graph, declared, self.inputs, lengths)
         given = {tensor.name for tensor in self.inputs.tensors}

@@ -18,7 +18,7 @@ from resperf.campaign import measure_layer
 from resperf.campaign.guarded import ROUNDS, GuardedRuns, time_network
 from resperf.campaign.lock import only_campaign_on
 from resperf.devices import is_at_hand, target_of
-from resperf.errors import MeasurementError, UnsupportedError
+from resperf.errors import MeasurementError, ShapeError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
@@ -206,11 +206,13 @@ def measure_network(
     Raises
     ------
     NetworkError, ShapeError
-        If the file cannot be read.
+        If the file cannot be read, or its shapes depend on values that are not given.
     UnsupportedError
         If the framework cannot run the network.
     """
     network = read_network(path, batch=batch, shapes=shapes, values=values)
+    if undecided := [note for note in network.notes if "--value" in note]:
+        raise ShapeError(f"{path}: {undecided[0]}")
     if values and not backend.takes_values:
         raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
     backend.values = values or {}

@@ -157,13 +157,17 @@ def test_values_of_an_input_decide_shapes(decoder: Path) -> None:
 
 def test_what_depends_on_an_input_says_which(decoder: Path) -> None:
     notes = read_network(decoder).notes
-    expected = (
-        "the shape of 'y' (Resize) depends on input 'size'; give its values: --value size=N,N"
-    )
+    expected = "the shape of 'y' (Resize) depends on input size; give its values: --value size=N,N"
     assert notes[-1] == expected
     network = read_network(decoder, shapes={"y": (1, 8, 30, 40)})
     assert network.tensors["y"].shape == (1, 8, 30, 40)
     assert network.assumed == ("y has the shape 1,8,30,40 (--shape)",)
+
+
+def test_a_shape_stands_for_an_assumption(detector: Path) -> None:
+    network = read_network(detector, shapes={"chosen": (20,)})
+    assert network.tensors["y"].shape == (20, 8)
+    assert network.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -198,7 +202,7 @@ def test_operators_sized_by_an_input(
         {name: value for name, value in weights.items() if name in inputs},
     )  # fmt: skip
     (note,) = [note for note in read_network(path).notes if "--value" in note]
-    assert note.startswith(f"the shape of 'a' ({op}) depends on input {next(iter(declared))!r}")
+    assert note.startswith(f"the shape of 'a' ({op}) depends on input {next(iter(declared))}")
     assert read_network(path, values=values).tensors["y"].shape == shape
 
 
