@@ -180,8 +180,7 @@ VALUE: Decorator = option(
     multiple=True,
     callback=_by_name(_numbers),
     metavar="NAME=V,V,...",
-    help="Values of an input that decide shapes: --value orig_im_size=1080,1920. One number stands "
-    "for all. The prediction states them.",
+    help="Values of an input (or one for all) that decide shapes: --value orig_im_size=1080,1920.",
 )
 ASSUME: Decorator = option(
     "--assume",

@@ -66,16 +66,13 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     outside = {name for node in network.nodes if node.name not in wanted for name in node.inputs}
     read = {name for node in nodes for name in node.inputs if name} - computed
     written = {name for name in computed if name in outside or name in network.outputs}
-    tensors = network.tensors
-    moved_bytes = [_read_bytes(network, nodes, name) for name in read] + [
-        tensor_bytes(tensors[name]) if name in tensors else math.nan for name in written
-    ]
+    moved_bytes = [_read_bytes(network.tensors, nodes, name) for name in read]
+    moved_bytes += [_read_bytes(network.tensors, [], name) for name in written]
     return Work(sum(macs_of(network, node) for node in nodes), sum(moved_bytes))
 
 
-def _read_bytes(network: Network, nodes: Sequence[Node], name: str) -> float:
+def _read_bytes(tensors: Mapping[str, Tensor], nodes: Sequence[Node], name: str) -> float:
     """Count the bytes that nodes read of a tensor: of tables and experts, only what is chosen."""
-    tensors = network.tensors
     if (tensor := tensors.get(name)) is None:
         return math.nan
     read = tensor_bytes(tensor)
