@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Protocol, Self
 
 from resperf.errors import (
@@ -113,6 +114,10 @@ class Backend(Protocol):
 
     name: str
     """Word of the command line, such as ``"onnxruntime"``."""
+    values: Mapping[str, Sequence[float]] = MappingProxyType({})
+    """Values of a network's inputs; others are made up."""
+    takes_values: bool = False
+    """Whether it uses `values`."""
 
     def own_process(self) -> None:
         """Make use of it that this process does nothing but measure with this backend."""

@@ -121,8 +121,10 @@ class BoundSession:
         return [value.numpy() for value in self._binding.get_outputs()]
 
 
-def filled_input(value: Any) -> npt.NDArray[Any]:
-    """Make values of a session's input."""
+def filled_input(value: Any, given: Mapping[str, Sequence[float]]) -> npt.NDArray[Any]:
+    """Make values of a session's input, or repeat those that are given."""
     word = value.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(word, word)
-    return network_input(value.name, value.shape, dtype, value.type)
+    values = network_input(value.name, value.shape, dtype, value.type)
+    own = np.asarray(given.get(value.name, values), values.dtype)
+    return np.resize(own, values.shape)

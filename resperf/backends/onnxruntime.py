@@ -43,6 +43,7 @@ from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
+from resperf.lowering._ort_graph import add_weights
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network, read_network
@@ -67,6 +68,7 @@ class OnnxRuntimeBackend(Backend):
 
     name = "onnxruntime"
     half_precision = False
+    takes_values = True
     device = HOST
 
     def __init__(self, threads: int | None = None) -> None:
@@ -129,7 +131,7 @@ class OnnxRuntimeBackend(Backend):
         session = self._session(
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
-        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
+        feeds = {value.name: filled_input(value, self.values) for value in session.get_inputs()}
         bound = BoundSession(session, feeds, "the network", self.device)
         run = WallClock(bound.run)
         return Built.of_phases(
@@ -176,13 +178,13 @@ class OnnxRuntimeBackend(Backend):
 
         from resperf.network.weights import materialise
 
-        model, weights = materialise(path, batch=batch, shapes=shapes)
-        overridable = read_network(path, batch=batch, shapes=shapes).overridable
+        model, weights = materialise(path, batch=batch, shapes=shapes, values=self.values)
+        network = read_network(path, batch=batch, shapes=shapes, values=self.values)
         # As inputs they are not constant to ONNX Runtime.
         model.graph.input.extend(
             make_tensor_value_info(proto.name, proto.data_type, proto.dims)
             for proto in model.graph.initializer
-            if proto.name in overridable
+            if proto.name in network.overridable
         )
         return self._network_run(model, weights, path.name)
 
@@ -216,10 +218,7 @@ class OnnxRuntimeBackend(Backend):
         set_threads(options, self.threads)
         options.graph_optimization_level = level
         if weights:
-            options.add_external_initializers(
-                list(weights),
-                [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()],
-            )
+            add_weights(options, model, weights)
         try:
             return self._started(model.SerializeToString(), options)
         except ResperfError:

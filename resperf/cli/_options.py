@@ -123,6 +123,14 @@ def _shape(word: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(number) for number in re.split("[,x]", numbers))
 
 
+def _numbers(word: str) -> tuple[str, tuple[float, ...]]:
+    name, _, numbers = word.rpartition("=")
+    try:
+        return name, tuple(float(n) if set(n) & set(".en") else int(n) for n in numbers.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{word!r} must look like orig_im_size=1080,1920") from error
+
+
 def _count(word: str) -> tuple[str, int]:
     name, _, number = word.partition("=")
     if not number.isdecimal() or int(number) < 1:
@@ -162,7 +170,17 @@ SHAPE: Decorator = option(
     callback=_by_name(_shape),
     metavar="NAME=N,N,...",
     help="Shape of an input with free dimensions: --shape input=1,3,640,640. A pattern names "
-    "several inputs: --shape 'past_*=1x12x128x64'.",
+    "several inputs: --shape 'past_*=1x12x128x64'. Or a dimension's length by its name, or a "
+    "tensor's that depends on the data: --shape frames=400.",
+)
+VALUE: Decorator = option(
+    "--value",
+    "values",
+    section=WHAT,
+    multiple=True,
+    callback=_by_name(_numbers),
+    metavar="NAME=V,V,...",
+    help="Values of an input (or one for all) that decide shapes: --value orig_im_size=1080,1920.",
 )
 ASSUME: Decorator = option(
     "--assume",

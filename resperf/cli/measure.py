@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @options.run_options
 @options.BATCH
 @options.SHAPE
+@options.VALUE
 @option(
     "--against",
     section=OUTPUT,
@@ -44,6 +45,7 @@ def command(
     framework: str | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, tuple[float, ...]],
     against: str | None,
     seconds: float,
     output: Path | None,
@@ -76,7 +78,7 @@ def command(
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
     network = network_file(network)
-    networks = read(network, list(batches) or None, shapes)
+    networks = read(network, list(batches) or None, shapes, values=values)
     target = named_target(device, framework)
     bundle = None
     if against is not None:
@@ -102,6 +104,7 @@ def command(
                     started,
                     batch=graph.batch if batches else None,
                     shapes=shapes,
+                    values=values,
                     seconds=seconds,
                     layers=not no_layers,
                     monitor=monitor,

@@ -24,6 +24,7 @@ from resperf.cli._options import (
     POSITIVE,
     PRECISION,
     SHAPE,
+    VALUE,
     BatchCommand,
     positive_integers,
     show_json,
@@ -63,6 +64,7 @@ class PredictCommand(BatchCommand):
 @BUNDLE
 @BATCH
 @SHAPE
+@VALUE
 @ASSUME
 @CUSTOM
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
@@ -258,7 +260,8 @@ def _beside(
     question["batch"] = question["batch"] or run.batch
     prediction = predict(path, **question)
     assert not isinstance(prediction, list)
-    (network,) = read(path, question["batch"], question["shapes"], question["assume"])
+    shapes, assume, values = (question[name] for name in ("shapes", "assume", "values"))
+    (network,) = read(path, question["batch"], shapes, assume, values=values)
     comparison = compare_with_engine(prediction, network, run)
     if as_json:
         show_json([{**prediction.to_json(), "against": comparison.to_json()}])

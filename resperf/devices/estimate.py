@@ -10,6 +10,7 @@ normalisations, softmax and element-wise ones (NeuSight, rows above four times t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from resperf.devices.facts import DeviceFacts, ideal_ms
@@ -34,6 +35,15 @@ PROCESSORS = TimesLonger(6.0, 6.0, 0.15, 8.0)
 """Of operators that bundles of CPUs may lack (sorting, sampling and resizing, products of many
 axes): many run on one core, value by value. Medians of eleven such kinds of layers in ONNX Runtime
 are 1.6 to 16 times the time of the same bytes or operations at their fastest."""
+_OF_OPERATORS: Mapping[str, TimesLonger] = {
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), TimesLonger(0.7, 1.0, 0.25, 4.0)),
+    **dict.fromkeys(("DFT", "STFT", "RoiAlign", "MaxRoiPool", "GridSample"),
+                    TimesLonger(40.0, 6.0, 0.15, 6.0)),
+    **dict.fromkeys(("DeformConv", "Einsum", "MoE"), TimesLonger(2.5, 6.0, 0.2, 6.0)),
+    "ReverseSequence": TimesLonger(6.0, 1.2, 0.15, 6.0),
+}  # fmt: skip
+"""Those of a CPU whose kernels in ONNX Runtime are products of packed weights, or run on one core,
+value by value; minima of three to eight sizes each on an EPYC."""
 LAUNCH_MS = 0.005
 """From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
 
@@ -47,7 +57,7 @@ class DataSheetTime(NamedTuple):
 
 
 def estimated_ms(
-    flops: float, moved_bytes: float, facts: DeviceFacts, dtype: str = "float32"
+    flops: float, moved_bytes: float, facts: DeviceFacts, dtype: str = "float32", op: str = ""
 ) -> DataSheetTime:
     """Estimate a kernel's time: its operations or its bytes, whichever take longer, and a launch.
 
@@ -58,8 +68,11 @@ def estimated_ms(
     facts : DeviceFacts
     dtype : str
         Type of its values, which decides the peak.
+    op : str
+        The operator, of which CPUs may have kernels of another speed.
     """
-    longer = PROCESSORS if facts.device_class == DEFAULT.device_class else CARDS
+    is_processor = facts.device_class == DEFAULT.device_class
+    longer = _OF_OPERATORS.get(op, PROCESSORS) if is_processor else CARDS
     compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.

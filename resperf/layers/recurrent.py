@@ -92,18 +92,17 @@ class Recurrent(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read an ``LSTM``, ``GRU`` or ``RNN`` whose sequences have equal lengths."""
+        """Read an ``LSTM``, ``GRU`` or ``RNN``; sequences are as long as the longest may be."""
         if operator.attributes.get("layout"):
             raise LayerError(f"{operator.op} with the batch first has no layer")
-        lengths = operator.numbers("sequence_lens", 4) if len(operator.inputs) > 4 else None
+        lengths = operator.operand(4).value if operator.has_input(4) else None
         shape, weight = operator.shape(), operator.operand(1).shape
         if len(shape) != 3 or len(weight) != 3:
             raise LayerError(f"{operator.op} of shape {shape} has no layer")
-        if lengths is not None and set(lengths) != {shape[0]}:
-            raise LayerError(f"{operator.op} of sequences of several lengths has no layer")
         cell = _CELL_OF[operator.op]
         return cls(
-            batch=shape[1], steps=shape[0], features=shape[2], hidden=weight[1] // _GATES[cell],
+            batch=shape[1], steps=shape[0] if lengths is None else int(lengths.max()),
+            features=shape[2], hidden=weight[1] // _GATES[cell],
             directions=weight[0], cell=cell, dtype=dtype_of(operator),
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -24,11 +25,11 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import layer_from_node
 from resperf.network import Network, Node, Tensor
 from resperf.network._base import TensorType
-from resperf.network.contrib import Inputs, contrib_outputs
+from resperf.network.contrib import Inputs, with_caches
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of, weight
-from resperf.network.shapes import infer_node, type_and_shape
+from resperf.network.shapes import complete_only, partial_outputs, partial_type
 
 if TYPE_CHECKING:
     import onnx
@@ -86,12 +87,9 @@ def optimised_model(model: Skeleton, without: Sequence[str] = ()) -> onnx.ModelP
             entries = {**_ENTRIES, limit: str(BODY_BYTES)}
         for name, value in entries.items():
             options.add_session_config_entry(name, value)
+        if model.weights:
+            add_weights(options, model.model, model.weights)
         try:
-            if model.weights:
-                options.add_external_initializers(
-                    list(model.weights),
-                    [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
-                )
             onnxruntime.InferenceSession(
                 model.model.SerializeToString(),
                 options,
@@ -105,6 +103,20 @@ def optimised_model(model: Skeleton, without: Sequence[str] = ()) -> onnx.ModelP
         model_made = onnx.load(target, load_external_data=False)
         # ONNX Runtime writes no shapes of tensors that it inserts, such as transposed ones.
         return onnx.shape_inference.infer_shapes(model_made)
+
+
+def add_weights(options: Any, model: onnx.ModelProto, weights: Mapping[str, Any]) -> None:
+    """Give a session the values of external weights, without a copy.
+
+    Values of less than a byte lie in one each: the session reads the first ones only.
+    """
+    from onnxruntime import OrtValue
+
+    types = {proto.name: proto.data_type for proto in model.graph.initializer}
+    options.add_external_initializers(
+        list(weights),
+        [OrtValue.ortvalue_from_numpy_with_onnx_type(v, types[k]) for k, v in weights.items()],
+    )
 
 
 def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[LoweredNode]:
@@ -316,11 +328,11 @@ def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     """Return the tensors whose whole shape is stated or inferred, also inside fused nodes."""
-    tensor_types = {value.name: type_and_shape(value.type) for value in graph.value_info}
+    parts = {v.name: part for v in graph.value_info if (part := partial_type(v.type))}
     return {
-        name: Tensor(name, tensor_type[1], tensor_type[0])
-        for name, tensor_type in tensor_types.items()
-        if tensor_type is not None and all(tensor_type[1])
+        name: Tensor(name, shape, dtype)
+        for name, (dtype, shape) in complete_only(parts).items()
+        if all(shape)
     }
 
 
@@ -364,15 +376,12 @@ def _inferred(
     }
     if not tensors or len(tensors) < len({name for name in proto.input if name}):
         return []
-    own = contrib_outputs(proto.op_type, inputs, attributes) if proto.domain else None
-    if own is not None:
-        return [*own]
-    try:
-        outputs = infer_node(proto, tensors, opsets)
-    except ShapeError:
-        return []
-    complete = all(name in outputs for name in proto.output if name)
-    return [outputs.get(name) for name in proto.output] if complete else []
+    outputs: dict[str, TensorType] = {}
+    with suppress(ShapeError):
+        outputs = complete_only(partial_outputs(proto, tensors, opsets))
+    if proto.domain:
+        outputs = with_caches(proto, tensors, attributes, outputs)
+    return [outputs.get(name) for name in proto.output]
 
 
 def _sources(network: Network, produced: Sequence[str]) -> list[tuple[str, ...]]:

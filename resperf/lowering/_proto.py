@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 FREE_WEIGHT_BYTES = 1 << 20
 """Matrices above this size become inputs where no fusion reads their values."""
 
-_NOT_HELD = "OV"
-"""Kinds of numpy's types that ONNX Runtime takes no weights in: texts, bfloat16, 8-bit floats."""
+_TEXTS = "O"
+"""Kind of numpy's type of texts, in which ONNX Runtime takes no weights."""
 MAX_WEIGHT_BYTES = 1 << 30
 """Largest weight that is given placeholder values. Tables and matrices of language models may be
 larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
@@ -81,7 +81,7 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free or _numpy_type(tensor).kind in _NOT_HELD:
+        elif tensor.name in free or _numpy_type(tensor).kind == _TEXTS:
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor

@@ -11,12 +11,12 @@ import numpy as np
 
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
-from resperf.layers._operator import product_shapes
+from resperf.layers._operator import CONTRIB, product_shapes
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.lowering._ort_attention import by_heads
 from resperf.lowering._read import operator_of
 from resperf.network import MALFORMED, Network, Node, Tensor
-from resperf.units import DTYPE_BYTES
+from resperf.units import DTYPE_BYTES, LOW_BITS
 
 _Shape = tuple[int, ...]
 _Count = Callable[[Node, Sequence[_Shape], _Shape], float]
@@ -34,13 +34,16 @@ class Work(NamedTuple):
 
 def tensor_bytes(tensor: Tensor) -> float:
     """Count the bytes of a tensor's values; NaN for values of variable size (strings)."""
+    values = math.prod(tensor.shape)
+    if tensor.dtype in LOW_BITS:
+        return math.ceil(values * LOW_BITS[tensor.dtype] / 8)
     element_bytes = DTYPE_BYTES.get(tensor.dtype)
     if element_bytes is None:
         try:
             element_bytes = np.dtype(tensor.dtype).itemsize
         except TypeError:
             return math.nan
-    return math.prod(tensor.shape) * element_bytes
+    return values * element_bytes
 
 
 def work_of(network: Network, names: Sequence[str]) -> Work:
@@ -63,11 +66,24 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     outside = {name for node in network.nodes if node.name not in wanted for name in node.inputs}
     read = {name for node in nodes for name in node.inputs if name} - computed
     written = {name for name in computed if name in outside or name in network.outputs}
-    moved_bytes = [
-        tensor_bytes(network.tensors[name]) if name in network.tensors else math.nan
-        for name in (*read, *written)
-    ]
+    moved_bytes = [_read_bytes(network.tensors, nodes, name) for name in read]
+    moved_bytes += [_read_bytes(network.tensors, [], name) for name in written]
     return Work(sum(macs_of(network, node) for node in nodes), sum(moved_bytes))
+
+
+def _read_bytes(tensors: Mapping[str, Tensor], nodes: Sequence[Node], name: str) -> float:
+    """Count the bytes that nodes read of a tensor: of tables and experts, only what is chosen."""
+    if (tensor := tensors.get(name)) is None:
+        return math.nan
+    read = tensor_bytes(tensor)
+    for node in nodes:
+        result = tensors.get(node.outputs[0])
+        if node.op in _CHOOSING and name != node.inputs[1] and result is not None:
+            read = min(read, tensor_bytes(replace(tensor, shape=result.shape)))
+        if _PRODUCTS.get(node.op) is _experts and name in node.inputs[2:] and result is not None:
+            tokens = math.prod(result.shape[:-1]) * int(node.attributes.get("k", 1))
+            read *= min(1.0, tokens / max(tensor.shape[:1], default=1))
+    return read
 
 
 def macs_of(network: Network, node: Node) -> float:
@@ -81,14 +97,19 @@ def macs_of(network: Network, node: Node) -> float:
     try:
         if count is not None and node.domain in OPERATOR_DOMAINS and sized and result is not None:
             shapes = [() if tensor is None else tensor.shape for tensor in tensors]
-            return count(node, shapes, result.shape)
+            return float(count(node, shapes, result.shape))
+        if node.op in _TRANSFORMS and not node.domain and sized and result is not None:
+            axis = tensors[2] if node.op == "DFT" and len(tensors) > 2 else None
+            return _fourier(node, axis, result.shape)
         if sized and result is not None:
             operator = operator_of(network, node)
             inputs = tuple(map(_in_float32, operator.inputs))
             return float(layer_of_operator(replace(operator, inputs=inputs)).macs)
     except (LayerError, *MALFORMED):
         pass
-    return math.nan if node.domain or node.op in _MULTIPLYING else 0.0
+    if node.domain:
+        return 0.0 if node.domain == CONTRIB and node.op in _OWN_WITHOUT_PRODUCTS else math.nan
+    return math.nan if node.op in _MULTIPLYING else 0.0
 
 
 def _in_float32(operand: Operand | None) -> Operand | None:
@@ -114,21 +135,95 @@ def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
 
 
 def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
-    """One per combination of all indices, for two operands."""
-    terms = str(node.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != 2 or any("." in term for term in terms):
-        return math.nan
+    """One per combination of the indices of two operands, of each pair from the left."""
+    before, _, after = str(node.attributes["equation"]).replace(" ", "").partition("->")
+    terms = [tuple(term.replace("...", ".")) for term in before.split(",")]
     lengths: dict[str, int] = {}
-    for term, shape in zip(terms, inputs, strict=True):
-        for letter, length in zip(term, shape, strict=True):
+    for index, (term, shape) in enumerate(zip(terms, inputs, strict=True)):
+        # Axes of an ellipsis are numbered from the last.
+        dots = [str(axis) for axis in reversed(range(len(shape) - len(term) + 1))]
+        terms[index] = letters = tuple(
+            axis for letter in term for axis in (dots if letter == "." else letter)
+        )
+        for letter, length in zip(letters, shape, strict=True):
             lengths[letter] = max(length, lengths.get(letter, 1))
-    return math.prod(lengths.values())
+    if len(terms) == 1:
+        return math.nan
+    macs, first = 0, set(terms[0])
+    for index, term in enumerate(terms[1:], 2):
+        first |= set(term)
+        macs += math.prod(lengths[letter] for letter in first)
+        later = {*(after or before), *(letter for rest in terms[index:] for letter in rest)}
+        first = {letter for letter in first if letter in later or letter.isdigit()}
+    return macs
 
 
-def _attention(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
+def _recurrent(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
+    """One per step, sequence and weight."""
+    return math.prod(inputs[0][:2]) * (math.prod(inputs[1]) + math.prod(inputs[2]))
+
+
+def _experts(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
+    """Two or three products of each token, by the experts that it is given to."""
+    tokens, width = math.prod(inputs[0][:-1]), inputs[0][-1]
+    products = 3 if node.op == "MoE" and len(inputs) > 6 and inputs[6] else 2
+    return tokens * int(node.attributes.get("k", 1)) * width * inputs[2][1] * products
+
+
+def _cached_attention(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """Scores and weighted values of ONNX Runtime's attention, the cache before the new keys."""
+    new, past = inputs[1] or inputs[0], 3 if node.op == "GroupQueryAttention" else 6
+    # (batch, heads, tokens, size), or tokens second, with the heads packed or not.
+    rows = new[2] if len(new) == 4 else new[1]
+    rows += inputs[past][2] if len(inputs) > past and inputs[past] else 0
+    return 2 * math.prod(result) * rows
+
+
+def _fourier(node: Node, axis: Tensor | None, result: _Shape) -> float:
+    """Half the operations of Fourier transforms: 5 n log2 n of powers of two.
+
+    Other lengths take three transforms of the next power of two from 2n - 1 on (Bluestein).
+    """
+    of_frames = node.op == "STFT"  # (batch, frames, bins, 2)
+    number = int(node.attributes.get("axis", -2) if axis is None else np.asarray(axis.value).item())
+    bins = result[2 if of_frames else number]
+    is_half = node.attributes.get("onesided", of_frames) and not node.attributes.get("inverse")
+    length = 2 * (bins - 1) if is_half else bins
+    whole, times = 1 << (length - 1).bit_length(), 1
+    if whole != length:
+        whole, times = 1 << (2 * length - 2).bit_length(), 3
+    return 2.5 * math.prod(result[:-1]) / bins * times * whole * max(1.0, math.log2(whole))
+
+
+def _regions(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """Four per sample of an output value (RoiAlign), or one per pixel of its part of the region.
+
+    Regions are taken to have half the image's sides, where their size decides how many.
+    """
+    ratio = int(node.attributes.get("sampling_ratio", 0))
+    sides = zip(inputs[0][2:], result[2:], strict=True)
+    samples = ratio**2 or math.prod(math.ceil(side / 2 / bins) for side, bins in sides)
+    return math.prod(result) * samples * (4 if node.op == "RoiAlign" else 1)
+
+
+def _deformed_conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """Those of a convolution, and four for each value that it samples."""
+    samples = math.prod(result[2:]) * math.prod(inputs[1][2:]) * inputs[0][1] * result[0]
+    return _conv(node, inputs, result) + 4 * samples
+
+
+def _sampled(node: Node, _inputs: Sequence[_Shape], result: _Shape) -> float:
+    """Of volumes, each value that is read; its index takes longer than the product."""
+    taps = {"nearest": 1, "cubic": 4}.get(str(node.attributes.get("mode", "linear")), 2)
+    return 8.0 * math.prod(result) * taps ** (len(result) - 2) if len(result) > 4 else 0.0
+
+
+def _attention(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     """Scores and weighted values of ONNX's own operator, with the cache before the new keys."""
-    if node.domain:
-        raise LayerError("ONNX Runtime's own Attention has other inputs")
+    if node.domain:  # with the projections of queries, keys and values
+        past = inputs[4][3] if len(inputs) > 4 and inputs[4] else 0
+        scores = 2 * math.prod(result) * (inputs[0][1] + past)
+        return math.prod(inputs[0]) * inputs[1][1] + scores
     batch, heads, tokens, size = by_heads(inputs[0], int(node.attributes.get("q_num_heads", 0)))
     _, _, rows, value_size = by_heads(inputs[2], int(node.attributes.get("kv_num_heads", 0)))
     rows += inputs[4][2] if len(inputs) > 4 and inputs[4] else 0
@@ -142,19 +237,37 @@ def _pool(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
 
 
 _PRODUCTS: Mapping[str, _Count] = {
-    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _conv),
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "NhwcConv", "NhwcFusedConv"), _conv),
     "ConvTranspose": _conv_transpose,
-    **dict.fromkeys(("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger"), _product),
+    **dict.fromkeys(
+        ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger", "MatMulNBits",
+         "MatMulBnb4", "MatMulFpQ4"), _product
+    ),
     "Einsum": _einsum,
     "Attention": _attention,
+    **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention"), _cached_attention),
+    **dict.fromkeys(("MoE", "QMoE"), _experts),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
+    **dict.fromkeys(("RoiAlign", "MaxRoiPool"), _regions),
+    "DeformConv": _deformed_conv,
+    "GridSample": _sampled,
     **dict.fromkeys(
         ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool
     ),
 }  # fmt: skip
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
+_CHOOSING = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
+"""Operators that read some rows of a table, and of its scales; the second input says which."""
+_TRANSFORMS = frozenset({"DFT", "STFT"})
 _MULTIPLYING = frozenset({
-    *_PRODUCTS, *CONTROL_FLOW, "DFT", "DeformConv", "GRU", "GlobalLpPool", "LSTM",
-    "LpPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "RoiAlign", "STFT",
-    "SequenceMap",
+    *_PRODUCTS, *_TRANSFORMS, *CONTROL_FLOW, "GlobalLpPool", "LpPool", "QLinearConv",
+    "QLinearMatMul", "SequenceMap",
 })  # fmt: skip
 """ONNX operators with multiply-adds; other ONNX operators that no kind reads count as 0."""
+_OWN_WITHOUT_PRODUCTS = frozenset({
+    "BiasAdd", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "DequantizeLinear", "FastGelu",
+    "GatherBlockQuantized", "GatherND", "Gelu", "GemmaRotaryEmbedding", "GroupNorm", "QuickGelu",
+    "QuantizeLinear", "RotaryEmbedding", "SkipGroupNorm", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+})  # fmt: skip
+"""The same of ONNX Runtime's own operators; those that are neither here nor above are unknown."""

@@ -19,6 +19,8 @@ MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, Attri
 
 TensorType = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor, as inferred."""
+PartialType = tuple[str, tuple[int | None, ...] | None]
+"""The same, with None for unknown lengths, or for the shape of unknown rank."""
 
 
 @dataclass(frozen=True)

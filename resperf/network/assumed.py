@@ -1,89 +1,182 @@
-"""Operators whose output has as many rows as the data make it, and what a user assumes of them."""
+"""Shapes that depend on the data, and what a user states of them."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from resperf.errors import ShapeError, listed, printable
-from resperf.network._base import MALFORMED, Tensor, TensorType
-from resperf.network.contrib import Inputs, Shape, dtype_of, shape_of
+from resperf.network._base import MALFORMED, PartialType, Tensor, TensorType
+from resperf.network.folding import SIZED_BY_VALUES
+from resperf.network.inputs import dims_words
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+COUNTED: Mapping[str, str] = {
+    "NonMaxSuppression": "boxes", "NonZero": "values", "Compress": "values", "Unique": "values",
+}  # fmt: skip
+"""Operator that returns as many as it finds -> what they are called."""
+_INVERSE = 2
+"""Output of Unique that has all values of its input."""
 Assumed = Mapping[str, int]
 """What is counted (a word of `COUNTED`) -> how many a run finds."""
+Values = Mapping[str, float | Sequence[float] | npt.NDArray[Any]]
+"""Name of an input -> its values, which decide shapes; one number stands for all of them."""
+Stated = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, tuple[float, ...]], ...]]
+"""Both, as a key of a cache."""
 
 
-def checked(given: Assumed | None) -> dict[str, int]:
-    """Return assumptions with known words and positive whole numbers.
+def stated(assume: Assumed | None, values: Values | None) -> Stated:
+    """Return what a user states, checked and sorted by names.
 
     Raises
     ------
     ShapeError
-        If there are others.
+        If a word is unknown, a count is no positive whole number, or a value is no number.
     """
-    counts = {}
-    for word, count in (given or {}).items():
-        if word not in COUNTED:
-            raise ShapeError(f"no assumption {word!r}; known are: {', '.join(COUNTED)}")
-        try:
-            counts[word] = operator.index(count)
-        except TypeError:
-            counts[word] = 0
-        if counts[word] < 1:
+    counts: dict[str, int] = {}
+    for word, count in (assume or {}).items():
+        if word not in COUNTED.values():
+            words = ", ".join(dict.fromkeys(COUNTED.values()))
+            raise ShapeError(f"no assumption {word!r}; known are: {words}")
+        if not isinstance(count, int | np.integer) or count < 1:
             raise ShapeError(f"{word}={count!r} must be a whole number of at least 1")
-    return counts
+        counts[word] = int(count)
+    flat: dict[str, tuple[float, ...]] = {}
+    for name, given in (values or {}).items():
+        numbers = np.asarray(given)
+        if not numbers.size or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+            raise ShapeError(f"values of {name!r} must be numbers, such as 1080,1920")
+        flat[name] = tuple(numbers.ravel().tolist())
+    return tuple(sorted(counts.items())), tuple(sorted(flat.items()))
+
+
+def options_of(about_data: Stated) -> dict[str, Any]:
+    """Return the same as keywords of `resperf.network.read_network`."""
+    assume, values = about_data
+    return {"assume": dict(assume), "values": dict(values)}
 
 
 class Assumptions:
-    """Gives such operators an output shape, and remembers which ones.
+    """Gives tensors whose shape depends on the data one, and remembers which ones.
 
     Parameters
     ----------
-    given : mapping of str to int, optional
-        What is counted -> how many a run finds.
+    path : Path
+        For messages.
+    data : Stated
+        What is counted -> how many a run finds; values of inputs.
+    shapes : mapping of str to sequence of int
+        Those of tensors, or their only unknown length.
     """
 
-    def __init__(self, given: Assumed | None) -> None:
-        self._given = checked(given)
+    def __init__(self, path: Path, data: Stated, shapes: Mapping[str, Sequence[int]]) -> None:
+        self._path, self._shapes = path, shapes
+        self._given, self._values = map(dict[str, Any], data)
         self._used: Counter[tuple[str, str, int]] = Counter()
         self._lacking: dict[str, list[str]] = {}
+        self._shaped: dict[str, tuple[int, ...]] = {}
 
-    def outputs(self, node: NodeProto, inputs: Mapping[str, Tensor]) -> dict[str, TensorType]:
-        """Return types and shapes of the outputs of a node, if an assumption decides them."""
-        word = next((w for w, ops in COUNTED.items() if node.op_type in ops), "")
-        if not word or node.domain:
+    def with_values(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return inputs by name, with the values that are given.
+
+        Raises
+        ------
+        ShapeError
+            If values are given of what is no input of numbers, or not as many as it has.
+        """
+        tensors = {tensor.name: tensor for tensor in inputs}
+        for name, given in self._values.items():
+            if (tensor := tensors.get(name)) is None:
+                raise ShapeError(
+                    f"{self._path} has no input {name!r} to give values; its inputs are: "
+                    f"{listed(list(tensors))}"
+                )
+            if len(given) not in (1, math.prod(tensor.shape)):
+                raise ShapeError(
+                    f"{self._path}: --value {name} gives {len(given)} numbers, but its shape is "
+                    f"{dims_words(tensor.shape)}"
+                )
+            # Types that numpy lacks are of no sizes.
+            dtype = tensor.dtype if hasattr(np, tensor.dtype) else "float32"
+            value = np.resize(np.asarray(given).astype(dtype), tensor.shape)
+            tensors[name] = replace(tensor, value=value)
+        return tensors
+
+    def outputs(
+        self, node: NodeProto, inputs: Mapping[str, Tensor], parts: Mapping[str, PartialType]
+    ) -> dict[str, TensorType]:
+        """Return types and shapes of the outputs of a node, if an assumption decides them.
+
+        `parts` is what is known of them without.
+        """
+        word = COUNTED.get(node.op_type, "")
+        if not word or node.domain or not self._shapes.keys().isdisjoint(node.output):
             return {}
         if word not in self._given:
             name = printable(node.name or node.output[0])
             self._lacking.setdefault(word, []).append(f"{node.op_type} {name!r}")
             return {}
-        tensors = [inputs.get(name) for name in node.input]
-        attributes = {attribute.name: attribute.i for attribute in node.attribute}
         try:
-            count, shapes = COUNTED[word][node.op_type](tensors, attributes, self._given[word])
+            most = _most(node, [inputs.get(name) for name in node.input])
         except MALFORMED:
             return {}
+        count = max(0, min(self._given[word], most))
         self._used[node.op_type, word, count] += 1
-        return {name: output for name, output in zip(node.output, shapes, strict=False) if name}
+        outputs: dict[str, TensorType] = {}
+        for index, name in enumerate(node.output):
+            dtype, dims = parts.get(name, ("int64", None))
+            length = most if index == _INVERSE else count
+            # (boxes, 3): image, class and box; old operator sets do not say so.
+            shape = tuple(length if dim is None else dim for dim in dims or (None, 3))
+            outputs[name] = dtype, shape
+        return {name: output for name, output in outputs.items() if name}
+
+    def shaped(self, name: str, part: PartialType) -> TensorType | None:
+        """Return a tensor's type and shape if its shape is given.
+
+        Raises
+        ------
+        ShapeError
+            If what is known of it is another one.
+        """
+        if name not in self._shapes:
+            return None
+        shape, (dtype, dims) = tuple(self._shapes[name]), part
+        if len(shape) == 1 and dims is not None and dims.count(None) == 1:
+            shape = tuple(shape[0] if dim is None else dim for dim in dims)
+        dims = shape if dims is None else dims
+        fits = (dim in (None, length) for dim, length in zip(dims, shape, strict=False))
+        if len(shape) != len(dims) or not all(fits):
+            raise ShapeError(
+                f"{self._path}: --shape {name}={dims_words(self._shapes[name])} does not fit: the "
+                f"shape of this tensor is {dims_words(dims) or 'that of one number'}"
+            )
+        self._shaped[name] = shape
+        return dtype, shape
 
     def statements(self) -> tuple[str, ...]:
         """Say what was assumed: ``"NonMaxSuppression returns 100 boxes (--assume boxes=100)"``."""
-        return tuple(
+        counts = (
             (f"{times} x {op} return {count} {word} each" if times > 1
              else f"{op} returns {count} {word}")
             + ("" if count == self._given[word] else " at most")
             + f" (--assume {word}={self._given[word]})"
             for (op, word, count), times in self._used.items()
         )  # fmt: skip
+        values = (f"{k} is {dims_words(v)} (--value)" for k, v in self._values.items())
+        shapes = (f"{k} has the shape {dims_words(v)} (--shape)" for k, v in self._shaped.items())
+        return *counts, *values, *shapes
 
-    def missing(self, path: Path) -> list[str]:
+    def missing(self) -> list[str]:
         """Say what depends on the data and has no assumption.
 
         Raises
@@ -91,12 +184,16 @@ class Assumptions:
         ShapeError
             If nothing is missing, and no operator of the network needs an assumption.
         """
+        if constant := [name for name in self._shapes if name not in self._shaped]:
+            raise ShapeError(f"{self._path}: {constant[0]} is constant; leave out its --shape")
         used = {word for _, word, _ in self._used}
         unused = [word for word in self._given if word not in used]
         if unused and not self._lacking:
+            operators = " or ".join(op for op, word in COUNTED.items() if word == unused[0])
             raise ShapeError(
-                f"{path}: no operator's output depends on how many {unused[0]} there are; "
-                f"leave out --assume {unused[0]}"
+                f"{self._path}: no operator's output depends on how many {unused[0]} {operators} "
+                f"find; leave out --assume {unused[0]}, or give another tensor's length: "
+                "--shape TENSOR=N"
             )
         return [
             f"how many {word} these return depends on the data, so that nothing behind them is "
@@ -105,50 +202,41 @@ class Assumptions:
         ]
 
 
-_Counted = tuple[int, list[TensorType]]
-"""How many are found, and the outputs' types and shapes."""
+def how_to_give(
+    node: NodeProto, name: str, part: PartialType, of_input: Mapping[str, Tensor]
+) -> str:
+    """Say which option gives the unknown shape of a tensor that a node computes.
+
+    Parameters
+    ----------
+    node : NodeProto
+    name : str
+    part : PartialType
+        What is known of it.
+    of_input : mapping of str to Tensor
+        Small tensor -> the small input that it is computed of.
+    """
+    sizes = node.input[SIZED_BY_VALUES.get(node.op_type, len(node.input)) :]
+    sources = {of_input[size].name: of_input[size] for size in sizes if size in of_input}
+    unknown = f"the shape of {printable(name)!r} ({node.op_type})"
+    if sources:
+        numbers = {
+            name: ",".join("N" * math.prod(tensor.shape)) for name, tensor in sources.items()
+        }
+        options = " ".join(f"--value {name}={given}" for name, given in numbers.items())
+        return f"{unknown} depends on input {listed(list(sources))}; give its values: {options}"
+    lengths = ["N" if dim is None else str(dim) for dim in part[1] or (None, "...")]
+    example = "N" if part[1] and lengths.count("N") == 1 else ",".join(lengths)
+    return f"{unknown} is not known; give it: --shape {name}={example}"
 
 
-def _boxes(inputs: Inputs, _attributes: Mapping[str, Any], count: int) -> _Counted:
-    """(boxes, 3): image, class and box; no more than the operator keeps of all classes."""
-    (batch, boxes, _), (_, classes, _) = shape_of(inputs), shape_of(inputs, 1)
-    most = inputs[2] if len(inputs) > 2 else None
-    limit = boxes if most is None or most.value is None else min(boxes, int(most.value.item()))
-    selected = max(0, min(count, batch * classes * limit))
-    return selected, [("int64", (selected, 3))]
-
-
-def _non_zero(inputs: Inputs, _: Mapping[str, Any], count: int) -> _Counted:
-    shape = shape_of(inputs)
-    values = min(count, math.prod(shape))
-    return values, [("int64", (len(shape), values))]
-
-
-def _selected(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> tuple[int, int, Shape]:
-    """How many of which axis's values are selected, the length of that axis, and the new shape."""
-    shape = shape_of(inputs)
-    axis: int | None = attributes.get("axis")
-    if axis is None:
-        length = math.prod(shape)
-        return min(count, length), length, (min(count, length),)
-    selected = min(count, shape[axis])
-    axis = axis % len(shape)
-    return selected, shape[axis], (*shape[:axis], selected, *shape[axis + 1 :])
-
-
-def _compress(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
-    selected, _, shape = _selected(inputs, attributes, count)
-    return selected, [(dtype_of(inputs), shape)]
-
-
-def _unique(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> _Counted:
-    unique, length, shape = _selected(inputs, attributes, count)
-    indices: list[TensorType] = [("int64", (n,)) for n in (unique, length, unique)]
-    return unique, [(dtype_of(inputs), shape), *indices]
-
-
-COUNTED: Mapping[str, Mapping[str, Callable[[Inputs, Mapping[str, Any], int], _Counted]]] = {
-    "boxes": {"NonMaxSuppression": _boxes},
-    "values": {"NonZero": _non_zero, "Compress": _compress, "Unique": _unique},
-}
-"""What is counted -> operator -> how many it returns and its outputs, if so many are assumed."""
+def _most(node: NodeProto, inputs: Sequence[Tensor | None]) -> int:
+    """Return how many an operator finds at most; raises one of `MALFORMED`."""
+    shapes = [() if tensor is None else tensor.shape for tensor in inputs]
+    if node.op_type == "NonMaxSuppression":
+        (batch, boxes, _), (_, classes, _) = shapes[:2]
+        kept = inputs[2] if len(inputs) > 2 else None
+        limit = boxes if kept is None or kept.value is None else int(kept.value.item())
+        return batch * classes * min(boxes, limit)
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), None)
+    return math.prod(shapes[0]) if axis is None else shapes[0][axis]

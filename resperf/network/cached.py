@@ -13,7 +13,7 @@ import numpy as np
 
 from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
-from resperf.network.assumed import Assumed, checked
+from resperf.network.assumed import Assumed, Values, stated
 from resperf.network.model import parse, stripped_file
 from resperf.network.reader import resolve
 
@@ -31,6 +31,7 @@ def read_network_once(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     assume: Assumed | None = None,
+    values: Values | None = None,
 ) -> Network:
     """Read a network as `read_network` does, or return the cached one of a file of equal content.
 
@@ -51,11 +52,12 @@ def read_network_once(
         content,
         batch,
         tuple(given),
-        tuple(sorted(checked(assume).items())),
+        stated(assume, values),
     )
     with suppress(*_DAMAGE):
         return Network(**disk_cache.load(_FOLDER, name, _value))
-    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes, assume=assume)
+    model = parse(path, stripped)
+    network = resolve(path, model, batch=batch, shapes=shapes, assume=assume, values=values)
     if _is_small(network):
         with suppress(TypeError):
             disk_cache.store(_FOLDER, name, vars(network), _plain)

@@ -18,6 +18,7 @@ import numpy as np
 
 from resperf.network._base import Network, Node, Rewritten
 from resperf.network.rewriting import Rewriting, unchanged_if_malformed
+from resperf.units import LOW_BITS
 
 PASSING = frozenset({"Identity", "Dropout"})
 """Operators that return their input in inference."""
@@ -107,6 +108,18 @@ def _linear(graph: Rewriting, last: Node) -> _Joined:
     if graph.shape(operands[0]) != matrix[1:]:
         return None
     return match, _joined(last, "Gemm", (*product.inputs, operands[0]))
+
+
+def _packed_product(graph: Rewriting, last: Node) -> _Joined:
+    """Join a product and the dequantisation of its matrix of few bits, which is read packed."""
+    match = _Match(graph, last)
+    matrix = match.maker_of(last.inputs[1], "DequantizeLinear")
+    if matrix is None or not graph.is_weight(matrix.inputs[0]):
+        return None
+    if graph.tensors[matrix.inputs[0]].dtype not in LOW_BITS:
+        return None
+    inputs = (last.inputs[0], *matrix.inputs, *last.inputs[2:])
+    return match, _joined(last, "MatMulNBits", inputs)
 
 
 def _plain_conv(graph: Rewriting, node: Node) -> _Joined:
@@ -300,7 +313,8 @@ _RULES: Mapping[str, tuple[tuple[Callable[[Rewriting, Node], _Joined], int], ...
     "Add": ((_layer_norm, 17), (_group_norm, 21), (_linear, _LATEST)),
     "BatchNormalization": ((_batch_statistics, _LATEST),),
     "Conv": ((_plain_conv, _LATEST),),
-    "MatMul": ((_attention, 23),),
+    "Gemm": ((_packed_product, _LATEST),),
+    "MatMul": ((_packed_product, _LATEST), (_attention, 23)),
     "Mul": ((_gelu, 20), (_gated_by_itself, 24), (_times_one, _LATEST)),
     "ScatterND": ((_whole_assignment, _LATEST),),
 }

@@ -31,7 +31,7 @@ _HALF_KERNELS = frozenset(
      "Transpose", "Unsqueeze"}
 )  # fmt: skip
 """Operators that ONNX Runtime has kernels for in half precision on a CPU."""
-_SIZED_BY_VALUES: Mapping[str, int] = {
+SIZED_BY_VALUES: Mapping[str, int] = {
     "ConstantOfShape": 0, "Range": 0, "MaxUnpool": 2,
     **dict.fromkeys(
         ("AffineGrid", "CenterCropPad", "Col2Im", "Expand", "OneHot", "Pad", "Reshape", "Resize",
@@ -131,6 +131,6 @@ class Unfolded:
 
     def follow(self, node: NodeProto) -> None:
         """Add what a node writes to `shapes` if its shape depends on them."""
-        sized = node.input[_SIZED_BY_VALUES.get(node.op_type, len(node.input)) :]
+        sized = node.input[SIZED_BY_VALUES.get(node.op_type, len(node.input)) :]
         if not (self.shapes.isdisjoint(node.input) and self.values.isdisjoint(sized)):
             self.shapes.update(filter(None, node.output))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError, printable
 from resperf.network._base import NETWORKS_CACHED, Network
-from resperf.network.assumed import Assumed, checked
+from resperf.network.assumed import Assumed, Stated, Values, options_of, stated
 from resperf.network.model import parse, strip_file
 from resperf.network.reader import resolve
 from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped
@@ -29,6 +29,7 @@ def read_given_network(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     assume: Assumed | None = None,
+    values: Values | None = None,
 ) -> Network:
     """Read a network's structure and shapes as `read_network` does; its name is the graph's.
 
@@ -43,8 +44,8 @@ def read_given_network(
     """
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     content = model if isinstance(model, bytes) else _structure(model)
-    assumed = tuple(sorted(checked(assume).items()))
-    return _read(strip_file(_GIVEN, content).model, batch, given, assumed)
+    about_data = stated(assume, values)
+    return _read(strip_file(_GIVEN, content).model, batch, given, about_data)
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)
@@ -52,10 +53,10 @@ def _read(
     stripped: bytes,
     batch: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    assumed: tuple[tuple[str, int], ...],
+    about_data: Stated,
 ) -> Network:
     model = parse(_GIVEN, Stripped(stripped))
-    network = resolve(_GIVEN, model, batch=batch, shapes=dict(shapes), assume=dict(assumed))
+    network = resolve(_GIVEN, model, batch=batch, shapes=dict(shapes), **options_of(about_data))
     return replace(network, name=printable(model.graph.name) or _UNNAMED)
 
 

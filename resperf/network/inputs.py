@@ -14,7 +14,7 @@ from resperf.network._base import Tensor
 from resperf.network.protos import check_size, dtype_name
 
 if TYPE_CHECKING:
-    from onnx import ValueInfoProto
+    from onnx import GraphProto, ValueInfoProto
 
 Dim = int | str | None
 """A fixed dimension, a named free one, or a free one without name."""
@@ -51,6 +51,7 @@ def complete_inputs(
     declared: Sequence[ValueInfoProto],
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    lengths: Mapping[str, int],
 ) -> Inputs:
     """Give every input its shape.
 
@@ -64,6 +65,8 @@ def complete_inputs(
         First dimension of every input; also overrides that of `shapes`.
     shapes : mapping of str to sequence of int
         Whole shapes by input name, or by a pattern of names such as ``past_*``.
+    lengths : mapping of str to int
+        Of named dimensions.
 
     Raises
     ------
@@ -75,14 +78,14 @@ def complete_inputs(
     dims = {info.name: declared_dims(path, info) for info in declared}
     wanted: dict[str, list[Dim] | None] = {}
     notes: list[str] = []
-    bound: dict[str, int] = {}
+    bound = dict(lengths)
     batched = _batched(dims)
     for name, own in dims.items():
         new_batch = batch if name in batched else None
         wanted[name] = new = _wanted_dims(path, name, own, new_batch, shapes.get(name))
         if batch is not None and new_batch is None and own != []:
             notes.append(
-                f"input {name!r} stays {_words(own or ())}: its first dimension is not a batch"
+                f"input {name!r} stays {dims_words(own or ())}: its first dimension is not a batch"
             )
         for old_dim, new_dim in zip(own or (), new or (), strict=False):
             if not (isinstance(old_dim, str) and isinstance(new_dim, int)):
@@ -90,7 +93,7 @@ def complete_inputs(
             if (length := bound.setdefault(old_dim, new_dim)) != new_dim:
                 raise ShapeError(
                     f"{path}: dimension {old_dim!r} has two lengths, {length} and {new_dim} in "
-                    f"input {name!r} = {_words(own or ())}; give it one by --batch and --shape"
+                    f"input {name!r} = {dims_words(own or ())}; give it one by --batch and --shape"
                 )
         if (
             own
@@ -100,7 +103,9 @@ def complete_inputs(
                 for old_dim, new_dim in zip(own[1:], new[1:], strict=True)
             )
         ):
-            notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as requested")
+            notes.append(
+                f"input {name!r}: {dims_words(own)} in the file, {dims_words(new)} as requested"
+            )
     tensors = []
     for info in declared:
         shape = _resolved(path, info.name, wanted, bound)
@@ -123,6 +128,29 @@ def complete_inputs(
     }
     agreed = firsts.pop() if len(firsts) == 1 else None
     return Inputs(tuple(tensors), replaced[0] if replaced else None, agreed, tuple(notes))
+
+
+def split_shapes(
+    graph: GraphProto, declared: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Sequence[int]], dict[str, int], dict[str, Sequence[int]]]:
+    """Split shapes into those of inputs, lengths of named dimensions, and those of other tensors.
+
+    What has none of these names counts as an input.
+    """
+    _check_given(None, shapes)
+    inputs = [info.name for info in declared]
+    infos = (*declared, *graph.value_info, *graph.output)
+    dims = {dim.dim_param for info in infos for dim in info.type.tensor_type.shape.dim}
+    computed = {name for node in graph.node for name in node.output}
+    others = {
+        name: shape
+        for name, shape in shapes.items()
+        if not any(own == name or fnmatchcase(own, name) for own in inputs)
+    }
+    lengths = {name: shape[0] for name, shape in others.items() if name in dims and len(shape) == 1}
+    tensors = {name: shape for name, shape in others.items() if name in computed}
+    own = {k: shape for k, shape in shapes.items() if k not in lengths and k not in tensors}
+    return own, lengths, tensors
 
 
 def _batched(dims: Mapping[str, list[Dim] | None]) -> set[str]:
@@ -157,7 +185,7 @@ def _by_name(
         matching = [given] if given in names else [n for n in names if fnmatchcase(n, given)]
         if not matching:
             raise ShapeError(
-                f"{path} has no input {given!r} to give a shape; its inputs are: "
+                f"{path} has no input {given!r}, nor a dimension or tensor; its inputs are: "
                 f"{listed(names, _NAMED)}"
             )
         for name in matching:
@@ -176,7 +204,7 @@ def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None
     for name, shape in shapes.items():
         if min(shape, default=0) < 0 or 0 in shape[:1]:
             raise ShapeError(
-                f"--shape {name}={_words(shape)}: every dimension must be a positive number "
+                f"--shape {name}={dims_words(shape)}: every dimension must be a positive number "
                 "(0 only for what is still empty, such as a cache of no tokens)"
             )
 
@@ -211,8 +239,8 @@ def _wanted_dims(
 ) -> list[Dim] | None:
     if given is not None and own is not None and len(given) != len(own):
         raise ShapeError(
-            f"--shape {name}={_words(given)} has {len(given)} dimensions, "
-            f"but input {name!r} of {path} has {len(own)}: {_words(own)}"
+            f"--shape {name}={dims_words(given)} has {len(given)} dimensions, "
+            f"but input {name!r} of {path} has {len(own)}: {dims_words(own)}"
         )
     if given is None and own is None:
         return None
@@ -259,7 +287,7 @@ def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], ind
     given = f"'{several}={example}'" if several not in (name, "*") else f"{name}={example}"
     option = "--batch 1" if index == 0 and not rest else f"--shape {given} with numbers"
     return (
-        f"{path}: dimension {index}{label} of input {name!r} = {_words(dims)} is free; "
+        f"{path}: dimension {index}{label} of input {name!r} = {dims_words(dims)} is free; "
         f"give it: {option}"
     )
 
@@ -269,5 +297,6 @@ def _common_start(names: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same)
 
 
-def _words(dims: Sequence[Dim]) -> str:
+def dims_words(dims: Sequence[Dim]) -> str:
+    """Write dimensions as options do; a question mark stands for an unknown one."""
     return ",".join("?" if dim is None else str(dim) for dim in dims)

@@ -15,12 +15,12 @@ import numpy as np
 from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
-from resperf.network.assumed import Assumed, Assumptions
+from resperf.network.assumed import COUNTED, Assumed, Assumptions, Values, how_to_give, stated
 from resperf.network.external import check_shapes
 from resperf.network.fit import check_inputs
 from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
-from resperf.network.inputs import Inputs, complete_inputs
+from resperf.network.inputs import Inputs, complete_inputs, split_shapes
 from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
@@ -32,7 +32,14 @@ from resperf.network.protos import (
 )
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
-from resperf.network.shapes import batched_outputs, declared_outputs, model_outputs, node_outputs
+from resperf.network.shapes import (
+    DATA_ELEMENTS,
+    batched_outputs,
+    complete_only,
+    declared_outputs,
+    model_outputs,
+    node_outputs,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -42,6 +49,8 @@ _TRACED_BATCH = 1
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+
 
 def read_network(
     path: Path,
@@ -49,6 +58,7 @@ def read_network(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     assume: Assumed | None = None,
+    values: Values | None = None,
 ) -> Network:
     """Read an ONNX file's structure and shapes, never its weights.
 
@@ -60,10 +70,13 @@ def read_network(
         First dimension of every input. None leaves what the file fixes.
     shapes : mapping of str to sequence of int
         Whole shapes by input name, or by a pattern of names such as ``past_*``; `batch` overrides
-        the first dimension.
+        the first dimension. Also lengths of named dimensions, and shapes of other tensors that
+        depend on the data, or their only unknown length.
     assume : mapping of str to int
         How many ``boxes`` or ``values`` an operator finds whose output depends on the data
         (`resperf.network.assumed.COUNTED`).
+    values : mapping of str to number or sequence of numbers
+        Values of inputs, which decide shapes; one number stands for all values of an input.
 
     Returns
     -------
@@ -78,7 +91,8 @@ def read_network(
         If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    return resolve(path, stripped_model(path), batch=batch, shapes=shapes, assume=assume)
+    model = stripped_model(path)
+    return resolve(path, model, batch=batch, shapes=shapes, assume=assume, values=values)
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
@@ -113,6 +127,7 @@ def resolve(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     assume: Assumed | None = None,
+    values: Values | None = None,
 ) -> Network:
     """Turn a parsed model into a `Network`; sets the same shapes and batch in the model.
 
@@ -121,14 +136,15 @@ def resolve(
     NetworkError, ShapeError
         As `read_network`.
     """
+    arguments = (path, model, batch, shapes or {}, assume, values)
     written = model.SerializeToString() if batch is not None or shapes else b""
     try:
-        return _Reading(path, model, batch, shapes, assume).network()
+        return _Reading(*arguments).network()
     except ShapeError:
         if written:
             model.ParseFromString(written)  # Reading changed it.
             with suppress(ShapeError):
-                return _Reading(path, model, batch, shapes, assume, traced=_TRACED_BATCH).network()
+                return _Reading(*arguments, traced=_TRACED_BATCH).network()
         raise
 
 
@@ -142,6 +158,8 @@ class _Seen:
     """Name of a node with subgraphs -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
+    unsized: dict[str, str] = field(default_factory=dict)
+    """Tensor of unknown shape -> which option gives it."""
     declared: list[str] = field(default_factory=list)  # nodes of which only the file says the shape
     of_weights: set[str] = field(default_factory=set)
     """Weights and positions, and what nodes compute with them alone."""
@@ -159,20 +177,22 @@ class _Reading:
         path: Path,
         model: ModelProto,
         batch: int | None,
-        shapes: Mapping[str, Sequence[int]] | None,
+        shapes: Mapping[str, Sequence[int]],
         assume: Assumed | None,
+        values: Values | None,
         *,
         traced: int | None = None,
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
-        self.assumptions = Assumptions(assume)
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
-        self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
+        own, lengths, others = split_shapes(self.graph, declared, shapes)
+        self.assumptions = Assumptions(path, stated(assume, values), others)
+        self.inputs: Inputs = complete_inputs(path, declared, batch, own, lengths)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
         self.traced, self.batched = traced, batched_outputs(self.graph, declared)
-        self.declared = declared_outputs(self.graph, declared, self.inputs)
+        self.declared = declared_outputs(self.graph, declared, self.inputs, lengths)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
         self.overridable = tuple(
@@ -190,11 +210,17 @@ class _Reading:
         self.inferred = model_outputs(model)
         self.names: dict[str, int] = {}
         self.seen = _Seen(
-            {**self.weights, **{tensor.name: tensor for tensor in self.inputs.tensors}},
+            {**self.weights, **self.assumptions.with_values(self.inputs.tensors)},
             # Exporters store the numbers of a formula as weights too.
             of_weights={tensor.name for tensor in self.weights.values()
                         if tensor.dtype in FLOATS and math.prod(tensor.shape) > 1},
         )  # fmt: skip
+        self.of_input = {
+            tensor.name: tensor
+            for tensor in self.inputs.tensors
+            if math.prod(tensor.shape) <= DATA_ELEMENTS
+        }
+        """Small tensor that is computed of a small input -> that input."""
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.sequences = Sequences(self.graph, self.opsets.get("", 1))
 
@@ -221,7 +247,7 @@ class _Reading:
             for name in (*node.inputs, *node.outputs, *seen.inner.get(node.name, ()))
             if name in seen.tensors
         )
-        missing = self.assumptions.missing(self.path)
+        missing = self.assumptions.missing()
         notes = [*self.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
         if dead_nodes:
             listed = _listed([f"{node.name} ({node.op})" for node in dead_nodes])
@@ -309,6 +335,9 @@ class _Reading:
             ]
             complete = len(outputs) == sum(map(bool, node.output))
             runs = not constant or not complete or self._marks_weights(node)
+            source = next((self.of_input[n] for n in node.input if n in self.of_input), None)
+            if source is not None and all(math.prod(t.shape) <= DATA_ELEMENTS for t in tensors):
+                self.of_input |= dict.fromkeys(filter(None, node.output), source)
         is_unfolded = runs and bool(tensors) and tensors[0].is_weight
         if runs:
             running = self._running_node(node, attributes)
@@ -390,20 +419,27 @@ class _Reading:
 
     def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, TensorType]:
         names = [name for name in node.output if name]
-        outputs = {
-            name: tensor_type
+        parts = {
+            name: self.inferred[name]
             for name in names
-            if name not in self.seen.stale and (tensor_type := self.inferred.get(name))
+            if name not in self.seen.stale and name in self.inferred
         }
+        outputs = complete_only(parts)
         if len(outputs) < len(names):
-            of_node = node_outputs(self.path, self.model, node, self.seen.tensors, attributes)
-            outputs = {**of_node, **outputs}
+            parts |= node_outputs(self.path, self.model, node, self.seen.tensors, attributes)
+            outputs = {**complete_only(parts), **outputs}
         if len(outputs) < len(names):
-            outputs = {**self.assumptions.outputs(node, self.seen.tensors), **outputs}
+            outputs = {**self.assumptions.outputs(node, self.seen.tensors, parts), **outputs}
+        parts |= outputs
         for name in names:
+            part = parts.get(name, ("float32", None))
+            if shaped := self.assumptions.shaped(name, part):
+                outputs[name] = shaped
             if name not in outputs and (tensor_type := self.declared.get(name)):
                 outputs[name] = tensor_type
                 self.seen.declared.append(node.name or name)
+            if name not in outputs and node.op_type not in COUNTED:
+                self.seen.unsized[name] = how_to_give(node, name, part, self.of_input)
         for name, (_, shape) in outputs.items():
             check_size(self.path, name, shape)
         return {name: outputs[name] for name in names if name in outputs}
@@ -467,6 +503,14 @@ class _Reading:
         ]
         if unknown:
             notes.append(f"output shapes are unknown from {_listed(unknown)}")
+            first = next(name for node in nodes for name in node.outputs
+                         if name in read and name not in tensors)  # fmt: skip
+            notes += [self.seen.unsized[first]] if first in self.seen.unsized else []
+        lengths = {node.name: tensors.get("".join(node.inputs[4:5]))
+                   for node in nodes if node.op in _RECURRENT}  # fmt: skip
+        varying = [name for name, given in lengths.items() if given and given.value is None]
+        if varying:
+            notes.append(f"sequences of {_listed(varying)} are taken to have full length")
         strays = [
             name
             for name in outputs
@@ -485,7 +529,7 @@ class _Reading:
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of an element type, which numpy puts together at each call."""
-    return dtype.name
+    return dtype.name.replace("_", "")
 
 
 def _set_shapes(

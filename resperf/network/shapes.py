@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
-from resperf.network._base import Tensor, TensorType
-from resperf.network.contrib import contrib_outputs
+from resperf.network._base import PartialType, Tensor, TensorType
+from resperf.network.contrib import inferred_by_onnxruntime, with_caches
 from resperf.network.graph import subgraphs
 from resperf.network.inputs import Inputs, name_of
 from resperf.network.protos import data_type_of, dtype_name
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
     from onnx.defs import OpSchema
 
-_DATA_ELEMENTS = 64
+DATA_ELEMENTS = 64
 """Constants of at most this many elements may determine a shape."""
 _CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
 """Inferred nodes in the cache, and the most bytes of attributes of one."""
-_cache: dict[Hashable, tuple[TensorType | None, ...]] = {}
+_cache: dict[Hashable, tuple[PartialType | None, ...]] = {}
 
 
 @cache
@@ -47,8 +47,8 @@ def node_outputs(
     node: NodeProto,
     inputs: Mapping[str, Tensor],
     attributes: Mapping[str, Any],
-) -> dict[str, TensorType]:
-    """Infer one node from the shapes of its inputs; omits outputs that cannot be inferred.
+) -> dict[str, PartialType]:
+    """Infer one node from the shapes of its inputs, as far as they can be inferred.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def node_outputs(
         return {}
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     try:
-        outputs = infer_node(node, operands, opsets, ir_version=model.ir_version)
+        outputs = partial_outputs(node, operands, opsets, ir_version=model.ir_version)
     except ShapeError as error:
         shapes = " and ".join(
             ",".join(map(str, tensor.shape)) or "scalar" for tensor in operands.values()
@@ -70,23 +70,21 @@ def node_outputs(
             f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
             f"{shapes} ({why}); check --batch and --shape, or export with these sizes"
         ) from error
-    if not outputs:
-        outputs = _from_gaps(node, operands, attributes)
-    if not outputs and node.domain == CONTRIB:
-        tensors = [operands.get(name) for name in node.input]
-        own = contrib_outputs(node.op_type, tensors, attributes) or []
-        outputs = {name: output for name, output in zip(node.output, own, strict=False) if name}
+    if not complete_only(outputs):
+        outputs |= _from_gaps(node, operands, attributes)
+    if node.domain == CONTRIB:
+        return {**outputs, **with_caches(node, operands, attributes, complete_only(outputs))}
     return outputs
 
 
-def infer_node(
+def partial_outputs(
     node: NodeProto,
     inputs: Mapping[str, Tensor],
     opsets: Mapping[str, int],
     *,
     ir_version: int = 10,
-) -> dict[str, TensorType]:
-    """Infer a node's outputs by ONNX's own rules; omits those that cannot be inferred.
+) -> dict[str, PartialType]:
+    """Infer a node's outputs by ONNX's or ONNX Runtime's rules; omits those that they cannot infer.
 
     Parameters
     ----------
@@ -102,8 +100,8 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
-    version = opsets.get(node.domain)
-    if version is None:
+    version = opsets.get(node.domain, int(node.domain == CONTRIB))
+    if not version:
         return {}
     key = _cache_key(node, inputs, version, ir_version)
     outputs = None if key is None else _cache.get(key)
@@ -113,7 +111,7 @@ def infer_node(
             if len(_cache) >= _CACHED_NODES:
                 _cache.clear()
             _cache[key] = outputs
-    return {name: full for name, full in zip(node.output, outputs, strict=True) if full and name}
+    return {name: part for name, part in zip(node.output, outputs, strict=True) if part and name}
 
 
 def _cache_key(
@@ -139,24 +137,26 @@ def _cache_key(
 def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
     """Return the values of a constant that may determine a shape."""
     value = tensor.value
-    return None if value is None or value.size > _DATA_ELEMENTS else tuple(value.ravel().tolist())
+    return None if value is None or value.size > DATA_ELEMENTS else tuple(value.ravel().tolist())
 
 
 def _inferred(
     node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
-) -> tuple[TensorType | None, ...]:
+) -> tuple[PartialType | None, ...]:
     """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
     from onnx import helper, numpy_helper, shape_inference
 
     nothing = (None,) * len(node.output)
     schema = schema_of(node.op_type, version, node.domain)
-    if schema is None:
+    if schema is None and node.domain != CONTRIB:
         return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in tensors.items()
-        if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
+        if tensor.value is not None and tensor.value.size <= DATA_ELEMENTS
     }
+    if schema is None:
+        return inferred_by_onnxruntime(node, tensors, data, version)
     types = {
         name: helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
         for name, tensor in tensors.items()
@@ -173,13 +173,13 @@ def _inferred(
     for dim in (d for proto in protos if proto for d in proto.tensor_type.shape.dim):
         if dim.dim_value < 0:
             raise ShapeError(f"a dimension of its output would be {dim.dim_value}")
-    return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
+    return tuple(None if proto is None else partial_type(proto) for proto in protos)
 
 
-def model_outputs(model: ModelProto) -> dict[str, TensorType]:
+def model_outputs(model: ModelProto) -> dict[str, PartialType]:
     """Infer a whole model, its inputs' shapes set and its nodes in order.
 
-    Omits tensors that it cannot infer completely.
+    Omits what is no tensor.
     """
     from onnx import shape_inference
 
@@ -190,15 +190,18 @@ def model_outputs(model: ModelProto) -> dict[str, TensorType]:
     except Exception:  # inference node by node finds and reports any error again
         return {}
     return {
-        info.name: tensor_type
+        info.name: part
         for infos in (graph.value_info, graph.output)
         for info in infos
-        if (tensor_type := type_and_shape(info.type))
+        if (part := partial_type(info.type))
     }
 
 
 def declared_outputs(
-    graph: GraphProto, inputs: Sequence[ValueInfoProto], sizes: Inputs
+    graph: GraphProto,
+    inputs: Sequence[ValueInfoProto],
+    sizes: Inputs,
+    given: Mapping[str, int],
 ) -> dict[str, TensorType]:
     """Return types and shapes that the file states in full: custom operators have no other.
 
@@ -213,8 +216,10 @@ def declared_outputs(
         Its inputs without weights, as in the file.
     sizes : Inputs
         The same at the requested sizes.
+    given : mapping of str to int
+        Lengths of named dimensions.
     """
-    lengths = {
+    lengths = dict(given) | {
         name: length
         for info, tensor in zip(inputs, sizes.tensors, strict=True)
         for name, length in zip(_stated_dims(info), tensor.shape, strict=False)
@@ -246,16 +251,26 @@ def batched_outputs(graph: GraphProto, inputs: Sequence[ValueInfoProto]) -> set[
     return {info.name for info in graph.output if firsts.intersection(_stated_dims(info)[:1])}
 
 
-def type_and_shape(proto: TypeProto) -> TensorType | None:
-    """Return element type and shape; None where a dimension is unknown, or it is no tensor."""
-    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+def complete_only(parts: Mapping[str, PartialType]) -> dict[str, TensorType]:
+    """Return the tensors whose shape is known."""
+    return {
+        name: cast(TensorType, part)
+        for name, part in parts.items()
+        if part[1] is not None and None not in part[1]
+    }
+
+
+def partial_type(proto: TypeProto) -> PartialType | None:
+    """Return element type and shape as far as known; None if it is no tensor."""
+    if not proto.HasField("tensor_type"):
         return None
-    shape = []
-    for dim in proto.tensor_type.shape.dim:
-        if not dim.HasField("dim_value") or dim.dim_value < 0:
-            return None
-        shape.append(dim.dim_value)
-    return dtype_name(proto.tensor_type.elem_type), tuple(shape)
+    dtype = dtype_name(proto.tensor_type.elem_type)
+    if not proto.tensor_type.HasField("shape"):
+        return dtype, None
+    return dtype, tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in proto.tensor_type.shape.dim
+    )
 
 
 def _from_gaps(

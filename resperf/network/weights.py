@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
+from resperf.network.assumed import Values
 from resperf.network.external import external_data, numpy_dtype
 from resperf.network.graph import all_tensors, any_external, names_read
 from resperf.network.model import open_buffer, parse, strip_file
@@ -39,6 +40,7 @@ def materialise(
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Values | None = None,
     seed: int = 0,
 ) -> tuple[ModelProto, dict[str, Array]]:
     """Return a network ready to run, and its large weights separately.
@@ -47,7 +49,7 @@ def materialise(
     ----------
     path : Path
         The ONNX file.
-    batch, shapes
+    batch, shapes, values
         As in `resperf.network.read_network`; set in the returned model.
     seed : int
         Of random weights: the same seed gives the same values.
@@ -72,7 +74,7 @@ def materialise(
     with open_buffer(path) as buffer:
         stripped = strip_file(path, buffer, keep_attributes=True)
         model = parse(path, stripped)
-        resolve(path, model, batch=batch, shapes=shapes)
+        resolve(path, model, batch=batch, shapes=shapes, values=values)
         for start, end in stripped.weights:
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value

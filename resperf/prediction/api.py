@@ -12,7 +12,7 @@ from resperf.bundle import bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, NetworkError, ResperfError
 from resperf.network import Network
-from resperf.network.assumed import Assumed
+from resperf.network.assumed import Assumed, Values
 from resperf.prediction.calibrated import advice, calibrated_here
 from resperf.prediction.choice import (
     Choice,
@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     compiled: bool
     host_dispatch_us: float
     assume: Assumed | None
+    values: Values | None
     custom_ms: Mapping[str, float] | None
     method: str | None
     training: bool
@@ -85,6 +86,7 @@ def predict(
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
+    values: Values | None = None,
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
@@ -106,7 +108,8 @@ def predict(
     batch : int, or sequence or array of int, optional
         First dimension of the network's inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
-        Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``.
+        Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``;
+        lengths of named dimensions, and of tensors that depend on the data: ``{"frames": (400,)}``.
     bundle : str or Path, optional
         Folder of a bundle, or of several, that is searched first; or the name of a bundle.
     threads : int, optional
@@ -124,6 +127,9 @@ def predict(
     assume : mapping of str to int, optional
         How many ``boxes`` (NonMaxSuppression) or ``values`` (NonZero, Compress, Unique) are found
         where the output of an operator depends on the data. `Remarks.assumed` states it.
+    values : mapping of str to numbers, optional
+        Values of inputs that decide shapes: ``{"orig_im_size": (1080, 1920)}``. One number stands
+        for all values of an input. `Remarks.assumed` states them.
     custom_ms : mapping of str to float, optional
         Times of one run of operators that have no layer, in ms, by domain and operator:
         ``{"my.domain.MyOp": 0.5}``. `Remarks.assumed` states them.
@@ -159,7 +165,7 @@ def predict(
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
     choice = choose(query)
-    networks = read(network, batch, shapes, assume, block)
+    networks = read(network, batch, shapes, assume, block, values)
     predictions = _predictions(networks, choice, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
@@ -178,6 +184,7 @@ def predict_many(
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
+    values: Values | None = None,
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
@@ -193,7 +200,7 @@ def predict_many(
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
     device, framework, shapes, bundle, threads, strict, precision, compiled, \
-    host_dispatch_us, assume, custom_ms, method, training
+    host_dispatch_us, assume, values, custom_ms, method, training
         As in `predict`.
 
     Returns
@@ -219,7 +226,7 @@ def predict_many(
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
-            candidates += read(network, batch, shapes, assume)
+            candidates += read(network, batch, shapes, assume, values=values)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
     return _predictions(candidates, choice, strict, threads, host_dispatch_us, custom_ms)
@@ -237,6 +244,7 @@ def predict_scaling(
     precision: str | None = None,
     compiled: bool = False,
     assume: Assumed | None = None,
+    values: Values | None = None,
     method: str | None = None,
     training: bool = False,
     strong: bool = False,
@@ -248,8 +256,8 @@ def predict_scaling(
 
     Parameters
     ----------
-    network, device, framework, shapes, bundle, precision, compiled, assume, method, training, \
-    block
+    network, device, framework, shapes, bundle, precision, compiled, assume, values, method, \
+    training, block
         As in `predict`; the bundle must predict whole networks.
     devices : sequence of int
         Numbers of devices that share a run.
@@ -273,7 +281,7 @@ def predict_scaling(
     choice = choose(query)
 
     def at_batch(size: int) -> Network:
-        (one,) = read(network, size, shapes, assume, block)
+        (one,) = read(network, size, shapes, assume, block, values)
         return one
 
     counts = [integer(count, "devices", ResperfError) for count in devices]
@@ -331,12 +339,13 @@ def predict_everywhere(
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
+    values: Values | None = None,
 ) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle found, and for every known accelerator without one.
 
     Parameters
     ----------
-    network, batch, shapes, bundle, threads, strict, host_dispatch_us, assume
+    network, batch, shapes, bundle, threads, strict, host_dispatch_us, assume, values
         As in `predict`.
     framework, precision, compiled
         As in `predict`; they restrict the bundles.
@@ -357,7 +366,7 @@ def predict_everywhere(
     DeviceError
         If there is no bundle for `framework`.
     """
-    networks = read(network, batch, shapes, assume)
+    networks = read(network, batch, shapes, assume, values=values)
     predictions: list[Prediction] = []
     path = bundle_place(bundle, framework)
     parts, damaged = find_bundles(path, checked=True)

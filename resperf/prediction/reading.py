@@ -21,7 +21,7 @@ from resperf.network import (
     read_given_network,
     read_network_once,
 )
-from resperf.network.assumed import Assumed, checked
+from resperf.network.assumed import Assumed, Stated, Values, options_of, stated
 from resperf.network.files import network_file
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def read(
     shapes: Shapes = None,
     assume: Assumed | None = None,
     block: str | None = None,
+    values: Values | None = None,
 ) -> list[Network]:
     """Read a network, or a block of it, once per batch size; None means the network's own.
 
@@ -79,12 +80,14 @@ def read(
         with suppress(OSError):
             seen = path.stat()
             state = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size)
-        at = tuple(sorted(integer_shapes.items())), tuple(sorted(checked(assume).items()))
+        at = tuple(sorted(integer_shapes.items())), stated(assume, values)
         networks = [_read_file(path, state, size, *at) for size in batches]
     else:
         content = bytes(network) if isinstance(network, bytearray | memoryview) else network
         networks = [
-            read_given_network(content, batch=size, shapes=integer_shapes, assume=assume)
+            read_given_network(
+                content, batch=size, shapes=integer_shapes, assume=assume, values=values
+            )
             for size in batches
         ]
     return networks if block is None else [block_of(whole, block) for whole in networks]
@@ -96,6 +99,6 @@ def _read_file(
     _state: tuple[int, ...],
     batch: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    assumed: tuple[tuple[str, int], ...],
+    about_data: Stated,
 ) -> Network:
-    return read_network_once(path, batch=batch, shapes=dict(shapes), assume=dict(assumed))
+    return read_network_once(path, batch=batch, shapes=dict(shapes), **options_of(about_data))

@@ -31,6 +31,7 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import RULE_OF_METHOD, composable, composed
 from resperf.quantities import PHASES, QUANTITIES, Level
+from resperf.settings import HALF_TYPES
 from resperf.targets import DEFAULT
 
 LEAST_SHARE = 0.4
@@ -152,7 +153,10 @@ def _without_layer(
         reason = node.reason or "no layer kind fits this operator"
         return Skipped(node.name, node.op, reason, *work)
     factor = network_factor(bundle, node.op)
-    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
+    op, dtype = node.op.rpartition(".")[2], "float32"
+    if op.casefold() == "matmulnbits":
+        dtype = HALF_TYPES.get(bundle.setting.precision, dtype)
+    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts, dtype, op)
     is_card = facts.device_class != DEFAULT.device_class
     return LayerPrediction(
         name=node.name,

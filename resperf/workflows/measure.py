@@ -18,7 +18,7 @@ from resperf.campaign import measure_layer
 from resperf.campaign.measure import ROUNDS, GuardedRuns, time_network
 from resperf.campaign.runner import only_campaign_on
 from resperf.devices import is_at_hand, target_of
-from resperf.errors import MeasurementError
+from resperf.errors import MeasurementError, ShapeError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
@@ -174,6 +174,7 @@ def measure_network(
     monitor: Monitor,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Sequence[float]] | None = None,
     seconds: float = 6.0,
     layers: bool = True,
     protocol: SamplingProtocol | None = None,
@@ -192,6 +193,8 @@ def measure_network(
         First dimension of the inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions.
+    values : mapping of str to sequence of float, optional
+        Values of inputs, on which shapes depend; others are made up.
     seconds : float
         Time for whole runs; see `resperf.campaign.guarded.guarded_runs`.
     layers : bool
@@ -203,15 +206,20 @@ def measure_network(
     Raises
     ------
     NetworkError, ShapeError
-        If the file cannot be read.
+        If the file cannot be read, or its shapes depend on values that are not given.
     UnsupportedError
         If the framework cannot run the network.
     MeasurementError
         If it does not fit into the memory of this machine, or of its GPU.
     """
-    network = read_network(path, batch=batch, shapes=shapes)
+    network = read_network(path, batch=batch, shapes=shapes, values=values)
+    if undecided := [note for note in network.notes if "--value" in note]:
+        raise ShapeError(f"{path}: {undecided[0]}")
+    if values and not backend.takes_values:
+        raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
     if why := too_large(network, backend.setting().precision, monitor.memory_bytes()):
         raise MeasurementError(f"{path}: {why} of this device; measure it at a smaller batch")
+    backend.values = values or {}
     subject = NetworkRef(path.stem, graph_digest(weightless(path)))
     timed, row = time_network(
         backend, path, subject, batch=batch, shapes=shapes, seconds=seconds, monitor=monitor

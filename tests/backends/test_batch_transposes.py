@@ -13,7 +13,7 @@ from onnx import helper
 
 from resperf.layers import Operand, Operator
 from resperf.network import Tensor, read_network
-from resperf.network.contrib import contrib_outputs
+from resperf.network.shapes import partial_outputs
 from resperf.network.weights import weights_of
 
 CONTRIB = "com.microsoft"
@@ -54,8 +54,9 @@ def case(
 
 def test_its_shape_is_that_of_onnx_runtime(case) -> None:
     _, attributes, a, b, y = case
-    tensors = [Tensor(name, each.shape, "float32") for name, each in (("x", a), ("b", b))]
-    assert contrib_outputs("FusedMatMul", tensors, attributes) == [("float32", y.shape)]
+    node = helper.make_node("FusedMatMul", ["x", "b"], ["y"], domain=CONTRIB, **attributes)
+    tensors = {name: Tensor(name, op.shape, "float32") for name, op in (("x", a), ("b", b))}
+    assert partial_outputs(node, tensors, {CONTRIB: 1}) == {"y": ("float32", y.shape)}
 
 
 def test_pytorch_computes_the_same(case) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
 from resperf.backends._ort_kernels import GEMM_ACTIVATIONS, copies_graph, kernel_of
+from resperf.backends._ort_runs import filled_input
 from resperf.backends._values import filled
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.copies import (
@@ -407,6 +409,13 @@ def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRunti
         pytest.skip("written for blocks of 16 channels")
     with pytest.raises(UnsupportedError, match=words):
         ort.layer(layer, budget_ms=1.0)
+
+
+def test_an_input_has_the_values_that_are_given() -> None:
+    size = SimpleNamespace(name="size", type="tensor(int64)", shape=[2])
+    assert filled_input(size, {}).tolist() == [1, 1]
+    assert filled_input(size, {"size": (30, 40)}).tolist() == [30, 40]
+    assert filled_input(size, {"size": (9,)}).tolist() == [9, 9]
 
 
 def test_a_whole_network_runs_in_all_phases(ort: OnnxRuntimeBackend) -> None:

@@ -93,6 +93,23 @@ def test_lowering_is_shown_on_request_node_by_node(bundle, cli):
     assert "--show-graph" in cli.error(*words, "--show-graph", "--json")
 
 
+def test_values_and_lengths_are_given_and_stated(bundle, network_file, cli):
+    nodes = [
+        make_node("Expand", ["x", "size"], ["large"]),
+        make_node("MatMul", ["large", "w"], ["y"]),
+    ]
+    inputs = {"x": [1, 1], "size": (TensorProto.INT64, [2])}
+    weights = {"w": np.ones((40, 5), np.float32)}
+    path = network_file("expanded.onnx", nodes, inputs, {"y": None}, weights)
+    options = ("predict", path, "--bundle", bundle)
+    assert "give its values: --value size=N,N" in cli.text(*options)
+    for given in ("--value=size=30,40", "--shape=large=30,40"):
+        document = cli.document(*options, given)
+        (dense,) = (layer for layer in document["layers"] if layer["kind"] == "dense")
+        assert dense["macs"] == 30 * 40 * 5
+        assert given.split("=")[0] in document["assumed"][0]
+
+
 def test_several_batches_make_a_list(bundle, cli):
     words = ["predict", "--bundle", bundle, LENET, "--batch"]
     documents = cli.json(*words, "1", "8")

@@ -45,6 +45,15 @@ def test_the_interval_is_wide_and_unknown_work_has_no_time() -> None:
         assert all(map(math.isnan, estimated_ms(*work, CARD)))
 
 
+def test_kernels_of_a_processor_that_run_value_by_value_are_slower() -> None:
+    processor = replace(CARD, device_class="cpu")
+    plain, transform, packed = (
+        estimated_ms(15.7e9, 0, processor, op=op).ms - 0.005 for op in ("Any", "DFT", "MatMulNBits")
+    )
+    assert (plain, transform, packed) == pytest.approx((6.0, 40.0, 0.7), rel=1e-3)
+    assert estimated_ms(15.7e9, 0, CARD, op="DFT") == estimated_ms(15.7e9, 0, CARD)
+
+
 def test_a_layer_has_its_own_work_and_type() -> None:
     layer = Dense(batch=4096, features_in=4096, features_out=4096, dtype="float16", bias=False)
     assert layer.flops == 2 * 4096**3

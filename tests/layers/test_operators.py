@@ -412,10 +412,6 @@ REFUSED: list[tuple[Operator, str]] = [
         node("LSTM", [(2, 9, 8), (1, 64, 8), (1, 64, 16)], (2, 9, 1, 16), hidden_size=16, layout=1),
         "batch first",
     ),
-    (
-        node("GRU", [(3, 2, 8), (1, 48, 8), (1, 48, 16), None, [3, 2]], (3, 1, 2, 16)),
-        "several lengths",
-    ),
 ]
 
 
@@ -425,6 +421,16 @@ def test_an_unsupported_operator_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(LayerError, match=reason):
         layer_of_operator(operator)
+
+
+@pytest.mark.parametrize(("lengths", "steps"), [(Operand((2,), "int32"), 9), ([4, 7], 7)])
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_sequences_are_as_long_as_the_longest_may_be(
+    op: str, gates: int, lengths: Any, steps: int
+) -> None:
+    weights = [(1, 16 * gates, 8), (1, 16 * gates, 16)]
+    layer = layer_of_operator(node(op, [(9, 2, 8), *weights, None, lengths], (9, 1, 2, 16)))
+    assert layer.fields()["steps"] == steps
 
 
 def test_a_quantised_softmax_before_opset_13_spans_its_axis_and_all_later_ones() -> None:

@@ -1835,3 +1835,44 @@ def test_blocks_are_placed_as_ort_places_them(
     network = read_network(make(tmp_path / "n.onnx")).with_unfolded_nodes()
     own = own_blocks(optimised_model(skeleton(network)).graph)
     assert placed_blocks(ask(network, block)) == own
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "block", "kernels"),
+    [
+        (onnx.TensorProto.INT4, 4, 32, ["MatMulNBits"]),
+        (onnx.TensorProto.UINT4, 4, 0, ["MatMulNBits"]),
+        (onnx.TensorProto.FLOAT8E5M2, 8, 0, ["DequantizeLinear", "MatMul"]),
+    ],
+)
+def test_weights_of_few_bits_keep_their_type(
+    dtype: int, bits: int, block: int, kernels: list[str], target: Target, tmp_path: Path
+) -> None:
+    rows, columns = 128, 64
+    weight = helper.make_tensor(
+        "q", dtype, [rows, columns], bytes(rows * columns * bits // 8), raw=True
+    )
+    scales = np.ones((rows // block, columns) if block else (), np.float32)
+    path = tmp_path / "packed.onnx"
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"],
+                         **({"axis": 0, "block_size": block} if block else {})),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, rows])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, columns])],
+        [weight, onnx.numpy_helper.from_array(scales, "s")],
+    )  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
+    network = read_network(path)
+    nodes = lower(network, *target).nodes
+    assert [node.op for node in nodes] == kernels
+    packed = rows * columns * bits // 8 + scales.nbytes
+    work = work_of(network, [source for node in nodes for source in node.sources])
+    assert work == (4 * rows * columns, packed + 4 * (4 * rows + 4 * columns))
+    backend = OnnxRuntimeBackend(threads=1)
+    assert backend.network(path, batch=None)

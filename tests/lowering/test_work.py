@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from resperf.lowering import work_of
+from resperf.lowering import tensor_bytes, work_of
 from resperf.network import Network, Node, Tensor
 
 
@@ -48,6 +48,22 @@ def test_products_multiply_alike_in_every_type(dtype):
         ("ConvTranspose", [(1, 2, 3, 3), (2, 5, 2, 2)], [(1, 5, 4, 4)], {}, 18 * 20),
         ("Einsum", [(2, 3, 4), (2, 4, 5)], [(2, 3, 5)], {"equation": "bij,bjk->bik"}, 120),
         ("Einsum", [(2, 3), (3, 2)], [(2,)], {"equation": "ij,ji->i"}, 6),
+        # First 2 x 3 x 4 x 5 for the first pair, then 2 x 3 x 5 x 7.
+        ("Einsum", [(2, 3, 4), (2, 4, 5), (2, 5, 7)], [(2, 3, 7)],
+         {"equation": "bij,bjk,bkl->bil"}, 120 + 210),
+        ("Einsum", [(6, 2, 3, 4), (4, 5), (2, 5, 7)], [(6, 2, 3, 7)],
+         {"equation": "...ij,jk,...kl->...il"}, 12 * 3 * 4 * 5 + 12 * 3 * 5 * 7),
+        # Each of 3 x 2 steps meets all weights of 4 gates.
+        ("LSTM", [(3, 2, 5), (1, 16, 5), (1, 16, 4)], [(3, 1, 2, 4)], {}, 6 * (80 + 64)),
+        # 2 regions of 3 channels and 2 x 2 values, of 2 x 2 samples of 4 pixels each.
+        ("RoiAlign", [(1, 3, 8, 8), (2, 4), (2,)], [(2, 3, 2, 2)], {"sampling_ratio": 2},
+         24 * 16),
+        # Half of 8 x 8 pixels over 2 x 2 values.
+        ("MaxRoiPool", [(1, 3, 8, 8), (2, 5)], [(2, 3, 2, 2)], {}, 24 * 4),
+        # 2 x 2 places of 3 x 3 pixels, 5 channels, and as many samples of 4.
+        ("DeformConv", [(1, 5, 4, 4), (7, 5, 3, 3), (1, 18, 2, 2)], [(1, 7, 2, 2)], {},
+         28 * 45 + 4 * 4 * 9 * 5),
+        ("GridSample", [(1, 2, 4, 4, 4), (1, 3, 3, 3, 3)], [(1, 2, 3, 3, 3)], {}, 54 * 8 * 8),
         ("AveragePool", [(1, 2, 4, 4)], [(1, 2, 2, 2)], {"kernel_shape": (3, 3)}, 8 * 9),
         ("GlobalMaxPool", [(1, 2, 4, 4)], [(1, 2, 1, 1)], {}, 32),
         # Operators without multiply-adds.
@@ -92,3 +108,52 @@ def test_fused_nodes_do_not_move_tensors_between_them():
     assert work_of(network, ["first", "second"]).moved_bytes == 3 * 16
     assert work_of(network, ["first", "second", "third"]).moved_bytes == 2 * 16
     assert work_of(network, []) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "result", "attributes", "macs"),
+    [
+        ("MatMulNBits", [(2, 64), (16, 2, 16), (32,)], (2, 16), {"K": 64, "N": 16}, 2 * 64 * 16),
+        # Heads that share 2 keys and values; a cache of 7 tokens before 3.
+        ("GroupQueryAttention", [(1, 3, 8), (1, 3, 4), (1, 3, 4), (1, 2, 7, 2), (1, 2, 7, 2)],
+         (1, 3, 8), {"num_heads": 4, "kv_num_heads": 2}, 2 * 24 * 10),
+        # 5 tokens of 4 values, each given to 2 experts of 6.
+        ("MoE", [(5, 4), (5, 8), (8, 6, 4), (), (8, 4, 6)], (5, 4), {"k": 2}, 10 * 4 * 6 * 2),
+        ("BiasSplitGelu", [(1, 2, 8), (8,)], (1, 2, 4), {}, 0),
+    ],
+)  # fmt: skip
+def test_operators_of_onnx_runtime(op, inputs, result, attributes, macs):
+    assert work(op, inputs, [result], attributes, domain="com.microsoft").macs == macs
+
+
+def transform(op: str, shapes, values, result, attributes) -> float:
+    """Return the multiply-adds of a transform; constants by position."""
+    tensors = {f"i{place}": Tensor(f"i{place}", shape, "float32", values.get(place))
+               for place, shape in enumerate(shapes) if shape is not None}  # fmt: skip
+    inputs = tuple(f"i{place}" if shape is not None else "" for place, shape in enumerate(shapes))
+    tensors["y"] = Tensor("y", result, "float32")
+    node = Node("n", op, "", inputs, ("y",), attributes)
+    return work_of(Network("net", (node,), tensors, ("i0",), ("y",), {"": 20}, None), ["n"]).macs
+
+
+def test_transforms_of_powers_of_two_and_of_other_lengths():
+    number = np.array
+    # 3 rows of 8: half of 5 n log2 n. Of 6 values: three of 16, the first from 11 on.
+    assert transform("DFT", [(3, 8, 1)], {}, (3, 8, 2), {}) == 3 * 20 * 3
+    assert transform("DFT", [(3, 6, 1)], {}, (3, 6, 2), {}) == 3 * 3 * 40 * 4
+    given = [(3, 6, 1), (), ()], {1: number(8), 2: number(1)}
+    assert transform("DFT", *given, (3, 8, 2), {}) == 3 * 20 * 3
+    # 2 sounds in 5 frames of 8.
+    shapes, result = [(2, 24, 1), (), (8,)], (2, 5, 5, 2)
+    assert transform("STFT", shapes, {1: number(4)}, result, {}) == 10 * 20 * 3
+    shapes = [(2, 24, 1), (), None, ()]
+    assert transform("STFT", shapes, {1: number(4), 3: number(8)}, result, {}) == 10 * 20 * 3
+    # An axis that only a run knows.
+    assert math.isnan(transform("DFT", [(3, 8, 1), None, ()], {}, (3, 8, 2), {}))
+
+
+def test_weights_of_few_bits_are_packed_and_tables_are_read_by_rows():
+    assert tensor_bytes(Tensor("w", (3, 5), "int4")) == 8
+    assert tensor_bytes(Tensor("w", (3, 5), "float8e4m3fn")) == 15
+    # 2 rows of 4 values, their indices, and as much written.
+    assert work("Gather", [(100, 4), (2,)], [(2, 4)]).moved_bytes == 32 + 8 + 32

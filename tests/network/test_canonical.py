@@ -149,3 +149,20 @@ def test_factors_of_one_and_assignments_to_all_of_a_tensor_are_nothing() -> None
 def test_a_copy_into_all_of_a_tensor_stays() -> None:
     nodes = [("CastLike", "r", ["x", "x"]), ("ScatterND", "y", ["x", "rows", "r"])]
     assert joined(nodes, {"rows": [[0], [1]]}).network.nodes[-1].op == "ScatterND"
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("int4", "MatMul"), ("float8e4m3fn", "Gemm")])
+def test_a_product_reads_its_matrix_of_few_bits_packed(dtype: str, op: str) -> None:
+    def whole(dtype: str) -> Rewritten:
+        weights = {name: Tensor(name, (8, 8), kind, is_weight=True)
+                   for name, kind in (("q", dtype), ("s", "float32"))}  # fmt: skip
+        made = {name: Tensor(name, SHAPE, "float32") for name in ("x", "w", "y")}
+        nodes = (Node("d", "DequantizeLinear", "", ("q", "s"), ("w",), {}),
+                 Node("p", op, "", ("x", "w"), ("y",), {}))  # fmt: skip
+        net = Network("net", nodes, made | weights, ("x",), ("y",), {"": 21}, None)
+        return canonical(net)
+
+    (node,) = whole(dtype).network.nodes
+    assert (node.op, node.inputs) == ("MatMulNBits", ("x", "q", "s"))
+    assert set(whole(dtype).sources[node.name]) == {"d", "p"}
+    assert len(whole("int8").network.nodes) == 2

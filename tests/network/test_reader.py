@@ -368,7 +368,10 @@ def test_an_unknown_operator_stays_and_its_output_is_unknown(
     net = read(nodes, [value("x", [2, 3])], ["y"], domains=["com.example"])
     assert [(node.op, node.domain) for node in net.nodes][1] == ("Sparkle", "com.example")
     assert net.tensors.keys() == {"x", "a"}
-    assert net.notes == ("output shapes are unknown from sparkle (Sparkle), after (Relu)",)
+    assert net.notes == (
+        "output shapes are unknown from sparkle (Sparkle), after (Relu)",
+        "the shape of 'b' (Sparkle) is not known; give it: --shape b=N,...",
+    )
 
 
 def test_the_file_states_what_a_custom_operator_returns(read: Callable[..., Network]) -> None:
@@ -438,12 +441,39 @@ def test_malformed_attributes_of_onnx_runtime_operators_give_no_shape(
     assert not {"a", "c", "y", "z"} & net.tensors.keys()
 
 
-@pytest.mark.parametrize("op", ["Attention", "SkipLayerNormalization", "FastGelu", "QLinearAdd"])
+@pytest.mark.parametrize(
+    ("op", "weights", "attributes", "shape"),
+    [
+        ("MatMulNBits", [("q", 16, 1, 16), ("s", 16)],
+         {"K": 8, "N": 16, "bits": 4, "block_size": 32}, (2, 5, 16)),
+        ("BiasSplitGelu", [("b", 8)], {}, (2, 5, 4)),
+        ("QuickGelu", [], {"alpha": 1.7}, (2, 5, 8)),
+        ("MoE", [("r", 5, 4), ("w", 4, 6, 8), ("v", 4, 8, 6)], {"k": 2}, (2, 5, 8)),
+    ],
+)  # fmt: skip
+def test_onnx_runtime_is_asked_for_shapes_of_its_own(
+    read: Callable[..., Network], op: str, weights: list[Any], attributes: dict[str, Any],
+    shape: tuple[int, ...],
+) -> None:  # fmt: skip
+    names = [name for name, *_ in weights]
+    if op == "MoE":
+        names.insert(2, "")
+    stored = [
+        numpy_helper.from_array(np.zeros(dims, np.uint8 if name == "q" else np.float32), name)
+        for name, *dims in weights
+    ]
+    nodes = [helper.make_node(op, ["x", *names], ["y"], domain="com.microsoft", **attributes)]
+    net = read(nodes, [value("x", [2, 5, 8])], ["y"], stored, domains=["com.microsoft"])
+    assert net.tensors["y"].shape == shape
+
+
+@pytest.mark.parametrize("op", ["Attention", "SkipLayerNormalization", "FastGelu", "BiasAdd"])
 def test_operators_of_onnx_runtime_have_shapes(read: Callable[..., Network], op: str) -> None:
     more = {"Attention": ["w", "b"], "SkipLayerNormalization": ["x", "g"], "FastGelu": []}
-    inputs = ["x", *more.get(op, ["g", "g", "x", "g", "g"])]
+    inputs = ["x", *more.get(op, ["g", "x"])]
+    attributes = {"num_heads": 2} if op == "Attention" else {}
     nodes = [
-        helper.make_node(op, inputs, ["a"], "own", domain="com.microsoft", num_heads=2),
+        helper.make_node(op, inputs, ["a"], "own", domain="com.microsoft", **attributes),
         helper.make_node("Relu", ["a"], ["y"], "after"),
     ]
     weights = [weight("w", 8, 24), weight("b", 24), weight("g", 8)]
@@ -815,3 +845,11 @@ def test_quantisation_to_16_bits_has_known_types(read: Callable[..., Network]) -
     net = read(nodes, [value("x", [2, 3])], ["y"], weights, domains=["com.microsoft"])
     assert (net.tensors["q"].dtype, net.tensors["q"].shape) == ("uint16", (2, 3))
     assert (net.tensors["y"].dtype, net.tensors["y"].shape) == ("float32", (2, 3))
+
+
+def test_sequences_of_unknown_lengths_are_full_and_noted(read: Callable[..., Network]) -> None:
+    lengths = helper.make_tensor_value_info("lengths", TensorProto.INT32, [2])
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["y"], "cell", hidden_size=4)]
+    weights = [weight("w", 1, 16, 8), weight("r", 1, 16, 4)]
+    net = read(nodes, [value("x", [5, 2, 8]), lengths], ["y"], weights)
+    assert net.notes == ("sequences of cell are taken to have full length",)

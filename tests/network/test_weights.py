@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save_model
 
 from resperf.network import materialise, read_network
 
@@ -67,6 +67,23 @@ def test_external_data_in_the_folder_is_read(tmp_path: Path, values: np.ndarray)
     weight.external_data.add(key="offset", value="64")
     path.write_bytes(dense_net(weight))
     np.testing.assert_array_equal(materialise(path, batch=1)[1]["w"], values)
+
+
+def test_external_data_of_four_bits_is_made_up(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    numbers = np.arange(-8, 7, dtype=np.int8).reshape(3, 5)
+    four_bits = helper.tensor_dtype_to_np_dtype(TensorProto.INT4)
+    weight = numpy_helper.from_array(numbers.astype(four_bits), "q")
+    node = helper.make_node("DequantizeLinear", ["q", "s"], ["y"])
+    info = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    scale = numpy_helper.from_array(np.float32(1), "s")
+    graph = helper.make_graph([node], "g", [], [info], [weight, scale])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    save_model(
+        model, path, save_as_external_data=True, location="net.data", size_threshold=0,
+        convert_attribute=False,
+    )  # fmt: skip
+    assert materialise(path)[1]["q"].shape == numbers.shape
 
 
 def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:

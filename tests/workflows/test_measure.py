@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from onnx import TensorProto
+from onnx.helper import make_node
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
-from resperf.errors import MeasurementError
+from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
 from resperf.prediction.result import PhaseTimes, Subject
@@ -65,6 +67,18 @@ def test_layers_may_be_left_out():
     assert result.layers == ()
     assert math.isnan(result.remainder_ms)
     assert result.to_json()["remainder_ms"] is None
+
+
+def test_values_that_decide_shapes_are_asked_for_and_given_where_they_are_taken(network_file):
+    nodes = [
+        make_node("Expand", ["x", "size"], ["large"]),
+        make_node("Relu", ["large"], ["y"]),
+    ]
+    inputs = {"x": [1, 1], "size": (TensorProto.INT64, [2])}
+    path = network_file("expanded.onnx", nodes, inputs, {"y": None}, {})
+    for values, message in ((None, "--value size=N,N"), ({"size": (3, 4)}, "leave out --value")):
+        with pytest.raises(ResperfError, match=message):
+            measure_network(path, SyntheticBackend(), monitor=None, values=values)
 
 
 def test_a_layer_that_fails_is_listed_with_its_status():
