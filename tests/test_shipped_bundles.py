@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+import resperf
 from resperf.bundle import Bundle, find_bundle
 from resperf.devices import devices
+from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Pool
 from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform_facts import CpuFacts
-from resperf.prediction import predict_layers, predict_network
+from resperf.prediction import predict_everywhere, predict_layers, predict_network
 from resperf.report.network import network_text
 from resperf.settings import OPTIMIZERS
 
@@ -212,3 +214,33 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
     network = read_network(ROOT / "models" / "networks" / "resnet50.onnx", batch=1)
     prediction = predict_network(network, found, strict=True)
     assert 0 < prediction.low_ms < prediction.total_ms < prediction.high_ms
+
+
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("2080ti", {"framework": "torch"}), ("t4", {"precision": "amp"}), ("h100", {}),
+        ("rtx4090", {"precision": "amp"}), ("rtx3090", {}), ("mi210", {}), ("cpu", {}),
+        ("rtx3090", {"precision": "amp", "compiled": True}), ("v100", {"framework": "tensorflow"}),
+        ("1080ti", {}), ("k80", {"bundle": "k80-tensorflow"}), ("i9-10940x", {"compiled": True}),
+    ],
+)  # fmt: skip
+def test_training_steps_are_refused_where_none_were_measured(
+    device: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ResperfError, match=r"training steps.*eave out --train"):
+        resperf.predict("lenet5", device=device, training=True, **options)
+    with pytest.raises(ResperfError, match="training steps"):
+        resperf.predict_many(["lenet5"], device=device, training=True, **options)
+
+
+def test_of_all_devices_those_with_training_steps_answer_with_a_step() -> None:
+    steps, failures = predict_everywhere("lenet5", precision="amp", training=True)
+    assert {step.subject.device for step in steps} == {"rtx3090"}
+    assert [step.asked.name for step in steps] == ["step_ms"]
+    reasons = {failure.device: failure.error for failure in failures}
+    assert reasons["cpu"] == "no times with training steps, precision amp"
+    assert "Leave out --train" in reasons["v100"]
+    assert "no fp16" in reasons["1080ti"]
+    none, _ = predict_everywhere("lenet5", method="nothing")
+    assert none == []

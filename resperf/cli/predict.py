@@ -271,7 +271,7 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     from resperf.prediction import predict_everywhere
     from resperf.report.network import everywhere_text
 
-    for name in ("custom_ms", "block", "method", "training"):
+    for name in ("custom_ms", "block"):
         del question[name]
 
     predictions, failures = predict_everywhere(network, **question)

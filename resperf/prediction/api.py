@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
-from resperf.bundle import bundle_place, find_bundles
+from resperf.bundle import bundle_place, find_bundles, platforms_of
 from resperf.devices import device_facts
-from resperf.errors import DeviceError, NetworkError, ResperfError
+from resperf.errors import DeviceError, Message, NetworkError, ResperfError
 from resperf.network import Network
 from resperf.network.assumed import Assumed
 from resperf.prediction.calibrated import advice, calibrated_here
@@ -22,7 +22,7 @@ from resperf.prediction.choice import (
     lacked_type,
 )
 from resperf.prediction.network import Strict, predict_networks
-from resperf.prediction.offers import own_offers, sheet_offers
+from resperf.prediction.offers import accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
     Batch,
     Batches,
@@ -331,6 +331,8 @@ def predict_everywhere(
     compiled: bool = False,
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
+    method: str | None = None,
+    training: bool = False,
 ) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle found, and for every known accelerator without one.
 
@@ -338,7 +340,7 @@ def predict_everywhere(
     ----------
     network, batch, shapes, bundle, threads, strict, host_dispatch_us, assume
         As in `predict`.
-    framework, precision, compiled
+    framework, precision, compiled, method, training
         As in `predict`; they restrict the bundles.
 
     Returns
@@ -363,14 +365,18 @@ def predict_everywhere(
     parts, damaged = find_bundles(path, checked=True)
     if path is not None and path.resolve() in damaged:
         raise damaged[path.resolve()]
-    frameworks = {part.framework for part in parts}
+    frameworks = {offer.framework for offer in (*own_offers(parts), *sheet_offers())}
     if framework is not None and parts and framework not in frameworks:
         raise DeviceError(
             f"no bundle for framework {framework!r}; known: {', '.join(sorted(frameworks))}"
         )
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
-    query = Query(None, framework, bundle, precision, compiled)
-    wanted = [part for part in parts if framework in (None, part.framework)]
+    query = Query(None, framework, bundle, precision, compiled, method, training)
+    wanted = [
+        part
+        for part in parts
+        if framework in (None, part.framework) and method in (None, part.method)
+    ]
     # Where times are equal, the last of a bundle's devices is the first.
     fitting = [
         offer
@@ -386,7 +392,13 @@ def predict_everywhere(
             failures.append(Failure(str(offer.path), offer.device, offer.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
     measured, others = {offer.device for offer in fitting}, dict[str, str]()
-    for offer in () if strict else sheet_offers():
+    failures += [
+        Failure(str(part.path), device, part.framework, f"no times with {query.words}")
+        for part in wanted
+        for device in platforms_of(part)
+        if device not in measured and accelerator(device) is None
+    ]
+    for offer in () if strict or method else sheet_offers():
         if framework in (None, offer.framework) and offer.device not in measured:
             others.setdefault(offer.device, offer.framework)
     for device, its_framework in others.items():
@@ -398,10 +410,11 @@ def predict_everywhere(
             answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
-            failures.append(Failure("", device, its_framework, str(error)))
+            why = Message.of(error).general
+            failures.append(Failure("", device, its_framework, why))
     return sorted(predictions, key=_by_batch_and_time), failures
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
-    total_ms = prediction.total_ms
-    return prediction.subject.batch or 0, math.inf if math.isnan(total_ms) else total_ms
+    time_ms = prediction.asked.value
+    return prediction.subject.batch or 0, math.inf if math.isnan(time_ms) else time_ms

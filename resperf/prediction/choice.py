@@ -18,15 +18,13 @@ from resperf.bundle import (
     platforms_of,
 )
 from resperf.devices import DeviceFacts, add_device, devices, read_device
-from resperf.errors import BundleError, DeviceError, UnsupportedError
+from resperf.errors import BundleError, DeviceError, Message, UnsupportedError
 from resperf.prediction.offers import (
     Offer,
     RestsOn,
     accelerator,
-    estimated_precisions,
     offers,
     own_offers,
-    sheet_targets,
 )
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_settings
 from resperf.targets import DEFAULT
@@ -91,9 +89,8 @@ class Query:
         """
         groups: dict[tuple[int, str], list[Offer]] = {}
         for offer in candidates:
-            # What is estimated for one run is the same in training steps.
-            asked = self if offer.part is not None else replace(self, training=False)
-            if asked.fits(offer.setting) and self.framework in (None, offer.framework):
+            fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
+            if fits and (offer.has_steps or not self.training):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [min(group, key=self._unlikeness) for group in groups.values()]
 
@@ -212,7 +209,7 @@ def _fitting(query: Query, own: Sequence[Offer]) -> list[Offer]:
     """
     fitting = query.fitting(own) or query.of_first_precision(own)
     if not fitting:
-        raise _no_times(query, own[0])
+        raise _no_times(query, own)
     return fitting
 
 
@@ -231,14 +228,35 @@ def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, Bundl
     return path, [part for part in parts if query.framework in (None, part.framework)], damaged
 
 
-def _no_times(query: Query, offer: Offer) -> UnsupportedError:
+def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
     words = [f"--precision {query.precision}"] if query.precision else []
     words += ["--train"] if query.training else []
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{offer.path} has no times of {offer.device} with {query.words}; {without}name another "
-        "bundle or device"
+        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
+        f"{_listed(own)}; {without}name another bundle or device"
+    )
+
+
+def precisions_of(candidates: Sequence[Offer]) -> list[str]:
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
+    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
+    words = (
+        precision if precision in eager else f"{precision} compiled"
+        for precision in (offer.setting.precision for offer in candidates)
+    )
+    return list(dict.fromkeys(filter(None, words)))
+
+
+def _listed(candidates: Iterable[Offer]) -> str:
+    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
+    groups: dict[str, list[Offer]] = {}
+    for offer in candidates:
+        groups.setdefault(offer.framework, []).append(offer)
+    return ", ".join(
+        f"{framework} ({', '.join(precisions_of(group)) or PLAIN_PRECISIONS[1]})"
+        for framework, group in groups.items()
     )
 
 
@@ -285,6 +303,7 @@ def _under_calibrated(choice: Choice) -> Choice:
         part.for_device(choice.bundle.platform, setting)
         for part in choice.bundle.parts
         for setting in part.settings
+        if setting.mode is choice.bundle.setting.mode
         if any(calibration.is_of_runs(device, setting) for calibration in part.calibrations)
     ]
     ways = {tuple(same_settings(bundle.setting).items()) for bundle in bundles}
@@ -301,7 +320,7 @@ def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     if named and (chosen is None or chosen.part is None):
         # Raises the error that the bundle is of other devices.
         find_bundle(facts.device, query.framework, path)
-        raise _no_times(query, own[0])
+        raise _no_times(query, own)
     if chosen is None:
         raise _nothing_answers(query, facts)
     if chosen.part is None:
@@ -439,15 +458,31 @@ def _lacking(query: Query, own: Sequence[Offer]) -> str:
 
 
 def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
-    wanted = f" with {query.framework}" if query.framework else ""
+    _, parts, _ = _searched(replace(query, framework=None))
+    wanted = f"{facts.device} with {query.framework}" if query.framework else facts.device
+    if query.training:
+        taught = dict.fromkeys(
+            f"{offer.device} ({offer.setting.precision})"
+            for offer in own_offers(parts)
+            if offer.has_steps
+        )
+        why = (
+            f"no {query.words}, were measured, and a run does not tell what a step takes; measured "
+            f"are {', '.join(taught) or 'none'}. Leave out --train, or measure steps: resperf "
+            "bench --training sgd"
+        )
+        return UnsupportedError(Message(f"nothing answers for {wanted}: {why}", why))
+    there = [
+        offer
+        for group in offers(parts, facts.device)
+        for offer in group
+        if not lacked_type(offer.setting.precision, facts)
+    ]
+    own = [offer for offer in there if offer.framework == query.framework]
     wanted += f" in {query.precision}" if query.precision else ""
-    targets = ", ".join(
-        f"{row.framework} ({', '.join(estimated_precisions(row))})" for row in sheet_targets(facts)
-    )
-    return UnsupportedError(
-        f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
-        f"estimated is {targets or 'nothing of this class of devices'}"
-    )
+    wanted += ", compiled" if query.compiled else ""
+    why = f"it has {_listed(own or there)}"
+    return UnsupportedError(Message(f"nothing answers for {wanted}; {why}", why))
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:

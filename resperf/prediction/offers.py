@@ -73,6 +73,11 @@ class Offer:
         return self.part.for_device(self.platform, self.setting)
 
     @property
+    def has_steps(self) -> bool:
+        """Whether training steps of networks are predicted under its setting."""
+        return self.part is not None and self.bundle.predicts_steps
+
+    @property
     def rests_on(self) -> RestsOn:
         """What its times rest on; loads the predictors of a bundle, which say what taught them."""
         if self.part is None:

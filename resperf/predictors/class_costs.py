@@ -213,6 +213,13 @@ class ClassCosts(Predictor):
         )
         return _Chosen(tuple(self.fits_[key] for key in latest.values()), spread, tuple(notes))
 
+    def can_answer(self, setting: Setting, platform: Platform) -> bool:
+        """Say whether networks were measured under a setting, on the device or on several."""
+        try:
+            return bool(self._chosen(setting, platform))
+        except UnsupportedError:
+            return False
+
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
