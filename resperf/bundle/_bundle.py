@@ -34,8 +34,8 @@ from resperf.predictors import (
 )
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import EXECUTION, LATENCY, WHOLE_CALL, layer_quantity
-from resperf.settings import HALF_TYPES, SESSION, Mode, Setting
+from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
+from resperf.settings import HALF_TYPES, SESSION, Setting
 
 
 @dataclass(frozen=True)
@@ -421,18 +421,6 @@ class Bundle:
             return not self.unseen
         dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return not all(self.infers(kind, dtype) for kind in self.kinds)
-
-    @property
-    def predicts_steps(self) -> bool:
-        """Whether it predicts training steps of networks on its device, under its setting.
-
-        Steps of single layers do not say what the rest of a step takes.
-        """
-        return self.setting.mode is Mode.TRAINING and any(
-            self._predictors[NETWORK, name].can_answer(self.setting, self.platform)
-            for name in self.network_quantities
-            if name not in (EXECUTION, LATENCY)
-        )
 
     @property
     def serves_unseen(self) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from resperf.devices.facts import DeviceFacts, ideal_ms
 from resperf.layers import Layer
+from resperf.settings import PEAKS_OF
 from resperf.targets import DEFAULT
 
 
@@ -34,6 +35,8 @@ PROCESSORS = TimesLonger(6.0, 6.0, 0.15, 8.0)
 """Of operators that bundles of CPUs may lack (sorting, sampling and resizing, products of many
 axes): many run on one core, value by value. Medians of eleven such kinds of layers in ONNX Runtime
 are 1.6 to 16 times the time of the same bytes or operations at their fastest."""
+OTHER_PRODUCTS = TimesLonger(1.0, 1.0, 0.4, 2.5)
+"""Of products on CPUs in types with a peak of their own, which products of float32 tell."""
 LAUNCH_MS = 0.005
 """From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
 
@@ -57,9 +60,11 @@ def estimated_ms(
         Operations, a multiply-accumulate counting as two, and bytes read and written.
     facts : DeviceFacts
     dtype : str
-        Type of its values, which decides the peak.
+        Type of its values, which decides the peak; without one, the time is NaN.
     """
-    longer = PROCESSORS if facts.device_class == DEFAULT.device_class else CARDS
+    longer = CARDS
+    if facts.device_class == DEFAULT.device_class:
+        longer = PROCESSORS if dtype == "float32" else OTHER_PRODUCTS
     compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
@@ -71,6 +76,9 @@ def estimated_ms(
 def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     """Estimate the execution of a layer in inference."""
     dtype = getattr(layer, "dtype", "float32")
+    if not layer.macs and (dtype not in PEAKS_OF or facts.device_class == DEFAULT.device_class):
+        # Whole numbers are added as fast; on a CPU memory decides.
+        dtype = "float32"
     return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)
 
 

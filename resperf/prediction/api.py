@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from resperf.bundle import bundle_place, find_bundles, platforms_of
-from resperf.devices import device_facts
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError
 from resperf.network import Network
 from resperf.network.assumed import Assumed
@@ -18,6 +17,8 @@ from resperf.prediction.choice import (
     Choice,
     Query,
     choose,
+    choose_for,
+    in_own_type,
     inference_notes,
     lacked_type,
 )
@@ -158,9 +159,8 @@ def predict(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    choice = choose(query)
     networks = read(network, batch, shapes, assume, block)
-    predictions = _predictions(networks, choice, strict, threads, host_dispatch_us, custom_ms)
+    predictions = _in_own_types(networks, query, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
 
@@ -215,14 +215,13 @@ def predict_many(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    choice = choose(query)
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
             candidates += read(network, batch, shapes, assume)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
-    return _predictions(candidates, choice, strict, threads, host_dispatch_us, custom_ms)
+    return _in_own_types(candidates, query, strict, threads, host_dispatch_us, custom_ms)
 
 
 def predict_scaling(
@@ -270,7 +269,6 @@ def predict_scaling(
         If the bundle does not predict whole networks, or not on several devices.
     """
     query = Query(device, framework, bundle, precision, compiled, method, training)
-    choice = choose(query)
 
     def at_batch(size: int) -> Network:
         (one,) = read(network, size, shapes, assume, block)
@@ -278,9 +276,21 @@ def predict_scaling(
 
     counts = [integer(count, "devices", ResperfError) for count in devices]
     sizes = [integer(size, "batch") for size in batch]
+    choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
     return scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
+
+
+def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[Prediction]:
+    """Predict networks by what answers for their types of values, all of one type at once."""
+    if not networks:
+        choose(query)
+    predictions: dict[str, Iterator[Prediction]] = {}
+    for dtype, first in {network.float_type: network for network in networks}.items():
+        alike = [network for network in networks if network.float_type == dtype]
+        predictions[dtype] = iter(_predictions(alike, choose_for(query, first), *how))
+    return [next(predictions[network.float_type]) for network in networks]
 
 
 def _predictions(
@@ -371,18 +381,19 @@ def predict_everywhere(
             f"no bundle for framework {framework!r}; known: {', '.join(sorted(frameworks))}"
         )
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
-    query = Query(None, framework, bundle, precision, compiled, method, training)
-    wanted = [
-        part
-        for part in parts
-        if framework in (None, part.framework) and method in (None, part.method)
-    ]
+    plain = Query(None, framework, bundle, precision, compiled, method, training)
+    query = in_own_type(plain, networks[0])
+    wanted = [part for part in parts if framework in (None, part.framework)]
+    wanted = [part for part in wanted if method in (None, part.method)]
     # Where times are equal, the last of a bundle's devices is the first.
     fitting = [
         offer
         for part in wanted
-        for offer in reversed(query.fitting(own_offers([part])))
-        if not lacked_type(precision, device_facts(offer.device))
+        # A CPU runs halves in float32.
+        for offer in reversed(
+            (query if accelerator(part.device) else plain).fitting(own_offers([part]))
+        )
+        if not lacked_type(query.precision, accelerator(offer.device))
     ]
     for offer in fitting:
         try:
@@ -402,10 +413,6 @@ def predict_everywhere(
         if framework in (None, offer.framework) and offer.device not in measured:
             others.setdefault(offer.device, offer.framework)
     for device, its_framework in others.items():
-        if lacked := lacked_type(precision, device_facts(device)):
-            why = f"no {lacked}, which precision {precision} needs"
-            failures.append(Failure("", device, its_framework, why))
-            continue
         try:
             answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)

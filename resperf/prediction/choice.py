@@ -19,6 +19,7 @@ from resperf.bundle import (
 )
 from resperf.devices import DeviceFacts, add_device, devices, read_device
 from resperf.errors import BundleError, DeviceError, Message, UnsupportedError
+from resperf.network import Network
 from resperf.prediction.offers import (
     Offer,
     RestsOn,
@@ -26,7 +27,15 @@ from resperf.prediction.offers import (
     offers,
     own_offers,
 )
-from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_settings
+from resperf.settings import (
+    HALF_TYPES,
+    PEAK_NEEDED,
+    PLAIN_PRECISIONS,
+    PRECISION_OF,
+    Mode,
+    Setting,
+    same_settings,
+)
 from resperf.targets import DEFAULT
 
 _TABLE = ".toml"
@@ -74,7 +83,7 @@ class Query:
 
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
-        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
+        plain = self.precision in (None, "fp64", *PLAIN_PRECISIONS)
         return (
             setting.precision in (PLAIN_PRECISIONS if plain else (self.precision,))
             and (setting.mode is Mode.TRAINING or not self.training)
@@ -173,6 +182,44 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None and not compared and not _is_bundle(query.device):
         notes += _measured_alike(query, facts, bundle)
     return Choice(bundle, notes)
+
+
+def in_own_type(query: Query, network: Network) -> Query:
+    """Ask for the precision that a network's own values are of, unless it is one of float32.
+
+    Autocast leaves float64 as it is; a bundle that is named has its own setting for halves.
+
+    Raises
+    ------
+    UnsupportedError
+        If another precision is asked for.
+    """
+    own = PRECISION_OF.get(network.float_type)
+    if own is None or query.precision in (own, "amp" if own != "fp64" else own):
+        return query
+    if query.precision not in (None, "amp"):
+        raise UnsupportedError(
+            f"{network.name} has values of {network.float_type}, which --precision "
+            f"{query.precision} does not change; leave it out, or convert the file"
+        )
+    return query if query.bundle and own != "fp64" else replace(query, precision=own)
+
+
+def choose_for(query: Query, network: Network) -> Choice:
+    """Choose what answers for a network in its own type, as for that type if it is asked for.
+
+    Of halves that nothing was measured in, as on a CPU, their layers say the type.
+    """
+    asked = in_own_type(query, network)
+    try:
+        return choose(asked)
+    except UnsupportedError:
+        if HALF_TYPES.get(asked.precision or "") != network.float_type:
+            raise
+        plain = choose(replace(asked, precision=None))
+        if lacked_type(asked.precision, accelerator(plain.bundle.device)):
+            raise
+        return plain
 
 
 def _by_method(query: Query, method: str) -> Choice:
@@ -461,15 +508,9 @@ def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
     _, parts, _ = _searched(replace(query, framework=None))
     wanted = f"{facts.device} with {query.framework}" if query.framework else facts.device
     if query.training:
-        taught = dict.fromkeys(
-            f"{offer.device} ({offer.setting.precision})"
-            for offer in own_offers(parts)
-            if offer.has_steps
-        )
         why = (
-            f"no {query.words}, were measured, and a run does not tell what a step takes; measured "
-            f"are {', '.join(taught) or 'none'}. Leave out --train, or measure steps: resperf "
-            "bench --training sgd"
+            f"no {query.words}, were measured, and a run does not tell what a step takes; leave "
+            "out --train, or measure steps: resperf bench --training sgd"
         )
         return UnsupportedError(Message(f"nothing answers for {wanted}: {why}", why))
     there = [
@@ -493,11 +534,11 @@ def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
 
 def _refuse_lacking(query: Query, facts: DeviceFacts) -> None:
     """Refuse a precision that a device's units do not have."""
-    lacked = lacked_type(query.precision, facts)
-    if not lacked:
-        return
-    there = ", ".join(facts.peaks_flops_per_s)
-    raise UnsupportedError(
-        f"{facts.device} ({facts.name}) has no {lacked}, which precision {query.precision} needs: "
-        f"its peaks are of {there}; use --precision fp32, or another device"
-    )
+    if lacked := lacked_type(query.precision, facts):
+        why = f"no {lacked}, which precision {query.precision} needs"
+        there = ", ".join(facts.peaks_flops_per_s)
+        text = (
+            f"{facts.device} ({facts.name}) has {why}: its peaks are of {there}; run it in fp32, "
+            "or choose another device"
+        )
+        raise UnsupportedError(Message(text, why))

@@ -33,7 +33,7 @@ from resperf.prediction.rules import RULE_OF_METHOD, add_up, composable
 from resperf.prediction.times import time
 from resperf.prediction.whole_network import time_as_a_whole, whole_quantities
 from resperf.quantities import EXECUTION
-from resperf.settings import Mode
+from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -205,7 +205,10 @@ def _prediction(
     setting = bundle.setting
     subject = Subject(
         network.name, bundle.device, bundle.framework, network.batch, bundle.machine,
-        str(bundle.path), bundle.method, setting.framework_version, setting.precision,
+        str(bundle.path), bundle.method, setting.framework_version,
+        PRECISION_OF.get(network.float_type, setting.precision)
+        if setting.precision in PLAIN_PRECISIONS
+        else setting.precision,
         setting.compiled,
     )  # fmt: skip
     interval = bound(parts, costs, total, *own_widths, count)

@@ -373,10 +373,6 @@ class Predictor(ABC):
         """
         return True
 
-    def can_answer(self, setting: Setting, platform: Platform) -> bool:  # noqa: ARG002
-        """Say whether it predicts under a setting on a platform."""
-        return True
-
     def prepared(self, networks: Sequence[Any]) -> Sequence[Any]:
         """Return what stands for networks in `Examples` and `predict`, for many fits and questions.
 

@@ -198,7 +198,7 @@ class ClassCosts(Predictor):
         if kind not in self.spreads_:
             raise UnsupportedError(
                 f"no network was measured with {setting_name(setting, platform)}; known: "
-                f"{', '.join(sorted(self.fits_))}"
+                f"{', '.join(sorted(self.fits_))}; ask for one of these"
             )
         alike = {
             key: device
@@ -212,13 +212,6 @@ class ClassCosts(Predictor):
             f"{', '.join(latest)} and data sheets, the interval from {spread}"
         )
         return _Chosen(tuple(self.fits_[key] for key in latest.values()), spread, tuple(notes))
-
-    def can_answer(self, setting: Setting, platform: Platform) -> bool:
-        """Say whether networks were measured under a setting, on the device or on several."""
-        try:
-            return bool(self._chosen(setting, platform))
-        except UnsupportedError:
-            return False
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform

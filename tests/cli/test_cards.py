@@ -287,7 +287,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
             {"bandwidth_gb_s": "1e9"},
             "bandwidth_gb_s=1000000000.0 must be plausible: between 5 and 30000 GB/s",
         ),
-        ({"peak_tflops": "{ fp64 = 1 }"}, "peak_tflops has no fp64; it has bf16, fp16, fp32"),
+        ({"peak_tflops": "{ fp24 = 1 }"}, "peak_tflops has no fp24; it has bf16, fp16, fp32"),
         ({"colour": '"red"'}, "mycard has no colour; it has "),
         ({"class": '"abacus"'}, "class = 'abacus'; it must be one of"),
         ({"class": '"cpu"'}, "describes a processor, and no bundle has times of 'mycard'"),
