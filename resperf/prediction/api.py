@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -286,11 +286,15 @@ def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[
     """Predict networks by what answers for their types of values, all of one type at once."""
     if not networks:
         choose(query)
-    predictions: dict[str, Iterator[Prediction]] = {}
-    for dtype, first in {network.float_type: network for network in networks}.items():
-        alike = [network for network in networks if network.float_type == dtype]
-        predictions[dtype] = iter(_predictions(alike, choose_for(query, first), *how))
-    return [next(predictions[network.float_type]) for network in networks]
+    groups: dict[str, list[Network]] = {}
+    types = [network.float_type for network in networks]
+    for network, dtype in zip(networks, types, strict=True):
+        groups.setdefault(dtype, []).append(network)
+    predictions = {
+        dtype: iter(_predictions(alike, choose_for(query, alike[0]), *how))
+        for dtype, alike in groups.items()
+    }
+    return [next(predictions[dtype]) for dtype in types]
 
 
 def _predictions(

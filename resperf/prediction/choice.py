@@ -296,15 +296,13 @@ def precisions_of(candidates: Sequence[Offer]) -> list[str]:
     return list(dict.fromkeys(filter(None, words)))
 
 
-def _listed(candidates: Iterable[Offer]) -> str:
+def _listed(candidates: Sequence[Offer]) -> str:
     """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
-    groups: dict[str, list[Offer]] = {}
-    for offer in candidates:
-        groups.setdefault(offer.framework, []).append(offer)
-    return ", ".join(
-        f"{framework} ({', '.join(precisions_of(group)) or PLAIN_PRECISIONS[1]})"
-        for framework, group in groups.items()
-    )
+    texts = []
+    for name in dict.fromkeys(offer.framework for offer in candidates):
+        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
+        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
+    return ", ".join(texts)
 
 
 def with_own_card(query: Query) -> Query:

@@ -78,8 +78,7 @@ def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
     if not lacking and not math.isnan(time.ms):
         return time
     if (facts := limits()) is None:
-        nothing = time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
-        return nothing if lacking else time
+        return time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
     sheet = estimated_layer_ms(layer, facts)
     reason = time.reason if lacking else f"no predictor for {layer.kind}"
     if math.isnan(sheet.ms):
