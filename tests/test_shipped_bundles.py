@@ -139,17 +139,21 @@ def test_training_steps_are_predicted_as_when_the_bundles_were_built(device: str
 
 def test_a_type_that_no_row_of_a_card_has_is_priced_by_the_data_sheet() -> None:
     bundle = find_bundle("v100")
-    plain = Dense(batch=64, features_in=4096, features_out=4096, bias=True)
-    half = plain.replace(dtype="float16")
-    found, step = predict_layers([half, half], bundle, ["", "adam"])
-    # 34 MB of weights at 900 GB/s, times 1.4, and a launch.
-    assert found.execution_ms == pytest.approx(1.4 * half.moved_bytes / 900e6 + 0.005)
-    assert found.estimated
+    plain = Dense(batch=64, features_in=4095, features_out=4095)
+    half, tiny = plain.replace(dtype="float16"), Dense(batch=1, features_in=32, features_out=32)
+    layers = [half, plain, tiny.replace(dtype="float16"), tiny, half]
+    found, measured, small, of_float32, step = predict_layers(layers, bundle, [*[""] * 4, "adam"])
+    # 2 GFLOP take 0.14 ms at 15.7 TFLOP/s; halves need 34 MB of weights in 0.038 ms.
+    sheet_ms = [1.4 * half.moved_bytes / 900e6, 1.6 * plain.flops / 15.7e9]
+    ratio = (sheet_ms[0] + 0.005) / (sheet_ms[1] + 0.005)
+    assert found.execution_ms == pytest.approx(ratio * measured.execution_ms)
+    assert found.low_ms < found.execution_ms < found.high_ms
+    assert (found.estimated, measured.estimated) == (True, False)
     assert "dtype=float16 not seen in training" in found.reason
+    # What the host adds to a small layer does not depend on the type.
+    assert small.execution_ms == pytest.approx(of_float32.execution_ms, rel=0.01)
     # What a step takes beside its passes is not known from a data sheet.
     assert math.isnan(step.execution_ms)
-    (measured,) = predict_layers([plain], bundle)
-    assert not measured.estimated
 
 
 def test_the_command_line_knows_the_devices(cli) -> None:

@@ -73,17 +73,28 @@ def times_by_key(bundle: Bundle, layers: Sequence[Layer]) -> TimesByKey:
 
 
 def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
-    """Return a layer's time; if it has none, an estimate from the device's limits, if known."""
+    """Return a layer's time; if it has none, an estimate from the device's limits, if known.
+
+    Of a type that was not measured, as much shorter or longer than float32 as these say.
+    """
     lacking = _lacks_type(bundle, layer)
     if not lacking and not math.isnan(time.ms):
         return time
     if (facts := limits()) is None:
         return time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
     sheet = estimated_layer_ms(layer, facts)
-    reason = time.reason if lacking else f"no predictor for {layer.kind}"
     if math.isnan(sheet.ms):
         reason = no_peak(facts, getattr(layer, "dtype", "float32"))
-    return Time(sheet.ms, False, sheet.low_ms, sheet.high_ms, reason, estimated=True)
+        return Time(math.nan, False, math.nan, math.nan, reason, estimated=True)
+    if not lacking:
+        reason = f"no predictor for {layer.kind}"
+        return Time(sheet.ms, False, sheet.low_ms, sheet.high_ms, reason, estimated=True)
+    plain = layer.replace(dtype="float32")
+    (measured,) = layer_times(bundle, [plain])
+    ratio = sheet.ms / estimated_layer_ms(plain, facts).ms
+    low_ms = min(sheet.low_ms, ratio * measured.low_ms)
+    high_ms = max(sheet.high_ms, max(ratio, 1.0) * measured.high_ms)
+    return Time(ratio * measured.ms, False, low_ms, high_ms, time.reason, estimated=True)
 
 
 def _lacks_type(bundle: Bundle, layer: Layer) -> bool:
