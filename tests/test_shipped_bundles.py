@@ -361,6 +361,14 @@ def test_a_files_own_type_is_answered_as_that_precision(
     assert {each.subject.precision for each in everywhere} == {precision}
 
 
+def test_a_named_bundle_refuses_a_type_that_its_card_lacks(tmp_path: Path) -> None:
+    path = typed_network(tmp_path, TensorProto.FLOAT16)
+    with pytest.raises(ResperfError, match=r"k80 .Tesla K80. has no fp16"):
+        resperf.predict(path, bundle="k80-tensorflow")
+    found = resperf.predict(path, bundle="v100-tensorflow")
+    assert (found.subject.framework, found.subject.precision) == ("tensorflow", "fp16")
+
+
 def test_a_half_file_on_a_processor_says_its_type(tmp_path: Path) -> None:
     path = typed_network(tmp_path, TensorProto.FLOAT16)
     found = resperf.predict(path, device="cpu")

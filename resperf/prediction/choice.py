@@ -212,14 +212,15 @@ def choose_for(query: Query, network: Network) -> Choice:
     """
     asked = in_own_type(query, network)
     try:
-        return choose(asked)
+        choice = choose(asked)
     except UnsupportedError:
         if HALF_TYPES.get(asked.precision or "") != network.float_type:
             raise
-        plain = choose(replace(asked, precision=None))
-        if lacked_type(asked.precision, accelerator(plain.bundle.device)):
-            raise
-        return plain
+        choice = choose(replace(asked, precision=None))
+    facts = accelerator(choice.bundle.device)
+    if facts is not None and query.precision != "amp":
+        _refuse_lacking(replace(query, precision=PRECISION_OF.get(network.float_type)), facts)
+    return choice
 
 
 def _by_method(query: Query, method: str) -> Choice:
