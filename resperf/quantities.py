@@ -141,7 +141,8 @@ QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
 
 
 EXECUTION, WHOLE_CALL, STEP = "execution_ms", "whole_call_ms", "step_ms"
-PHASES = QUANTITIES["latency_ms"].parts
+LATENCY = "latency_ms"
+PHASES = QUANTITIES[LATENCY].parts
 """The phases of a layer or a network, in the order in which they run."""
 _PARTS = frozenset(part for row in _ROWS for part in row.parts)
 

@@ -36,11 +36,13 @@ PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "int8")
 """Values of `Setting.precision`; which of them a target has, its row and its backend say."""
 HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precision -> type of all floating-point values."""
-PEAK_NEEDED: Mapping[str, str] = {"amp": "fp16", **{name: name for name in HALF_TYPES}}
+PRECISION_OF = {"float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+"""Type of a network's own values, if it is not float32 -> the precision that it is run in."""
+PEAK_NEEDED = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "fp64": "fp64"}
 """Precision -> peak (`resperf.devices.facts.Peaks`) that a device must have for it."""
 PEAKS_OF: Mapping[str, tuple[str, ...]] = {
     "float32": ("fp32_matrix", "tf32"),
-    **{dtype: (name,) for name, dtype in HALF_TYPES.items()},
+    **{dtype: (name,) for dtype, name in PRECISION_OF.items()},
     **dict.fromkeys(("int8", "uint8"), ("int8", "fp16", "bf16", "tf32", "fp32_matrix")),
 }
 """Type of values -> peaks at which devices may multiply them: the first is that which frameworks

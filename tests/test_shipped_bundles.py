@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
+import resperf
 from resperf.bundle import Bundle, find_bundle
-from resperf.devices import devices
-from resperf.layers import Activation, Conv, Pool
+from resperf.devices import add_device, devices
+from resperf.errors import ResperfError
+from resperf.layers import Activation, Conv, Dense, Pool
 from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform import CpuFacts
-from resperf.prediction import predict_layers, predict_network
+from resperf.prediction import predict_everywhere, predict_layers, predict_network
 from resperf.report.network import network_text
 from resperf.settings import OPTIMIZERS
 
@@ -133,6 +137,25 @@ def test_training_steps_are_predicted_as_when_the_bundles_were_built(device: str
     ]
 
 
+def test_a_type_that_no_row_of_a_card_has_is_priced_by_the_data_sheet() -> None:
+    bundle = find_bundle("v100")
+    plain = Dense(batch=64, features_in=4095, features_out=4095)
+    half, tiny = plain.replace(dtype="float16"), Dense(batch=1, features_in=32, features_out=32)
+    layers = [half, plain, tiny.replace(dtype="float16"), tiny, half]
+    found, measured, small, of_float32, step = predict_layers(layers, bundle, [*[""] * 4, "adam"])
+    # 2 GFLOP take 0.14 ms at 15.7 TFLOP/s; halves need 34 MB of weights in 0.038 ms.
+    sheet_ms = [1.4 * half.moved_bytes / 900e6, 1.6 * plain.flops / 15.7e9]
+    ratio = (sheet_ms[0] + 0.005) / (sheet_ms[1] + 0.005)
+    assert found.execution_ms == pytest.approx(ratio * measured.execution_ms)
+    assert found.low_ms < found.execution_ms < found.high_ms
+    assert (found.estimated, measured.estimated) == (True, False)
+    assert "dtype=float16 not seen in training" in found.reason
+    # What the host adds to a small layer does not depend on the type.
+    assert small.execution_ms == pytest.approx(of_float32.execution_ms, rel=0.01)
+    # What a step takes beside its passes is not known from a data sheet.
+    assert math.isnan(step.execution_ms)
+
+
 def test_the_command_line_knows_the_devices(cli) -> None:
     listed = {entry["device"] for entry in cli.json("devices")}
     assert set(DEVICES) <= listed
@@ -212,3 +235,158 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
     network = read_network(ROOT / "models" / "networks" / "resnet50.onnx", batch=1)
     prediction = predict_network(network, found, strict=True)
     assert 0 < prediction.low_ms < prediction.total_ms < prediction.high_ms
+
+
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("2080ti", {"framework": "torch"}), ("p1000", {}), ("h100", {}), ("a100", {}),
+        ("rtx3090", {}), ("mi210", {}), ("cpu", {}), ("mi210", {"precision": "amp"}),
+        ("rtx3090", {"precision": "amp", "compiled": True}), ("v100", {"framework": "tensorflow"}),
+        ("1080ti", {}), ("k80", {"bundle": "k80-tensorflow"}), ("i9-10940x", {"compiled": True}),
+    ],
+)  # fmt: skip
+def test_training_steps_are_refused_where_none_were_measured(
+    device: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ResperfError, match=r"training steps.*leave out --train"):
+        resperf.predict("lenet5", device=device, training=True, **options)
+    with pytest.raises(ResperfError, match="training steps"):
+        resperf.predict_many(["lenet5"], device=device, training=True, **options)
+
+
+@pytest.mark.parametrize("device", ["rtx4090", "t4", "b200"])
+def test_steps_that_were_measured_on_one_card_are_of_no_other(device: str) -> None:
+    with pytest.raises(ResperfError, match=r"known: rtx3090 training amp .*ask for one of these"):
+        resperf.predict("lenet5", device=device, training=True, precision="amp")
+
+
+def test_of_all_devices_those_with_training_steps_answer_with_a_step() -> None:
+    steps, failures = predict_everywhere("lenet5", precision="amp", training=True)
+    assert {step.subject.device for step in steps} == {"rtx3090"}
+    assert [step.asked.name for step in steps] == ["step_ms"]
+    reasons = {failure.device: failure.error for failure in failures}
+    assert reasons["cpu"] == "no times with training steps, precision amp"
+    assert "leave out --train" in reasons["mi210"]
+    assert "no fp16, which precision amp needs" in reasons["1080ti"]
+    none, _ = predict_everywhere("lenet5", method="nothing")
+    assert none == []
+
+
+def typed_network(tmp_path: Path, dtype: int, op: str = "MatMul", size: int = 512) -> Path:
+    """Write two products or two convolutions in one type of values."""
+    conv = op == "Conv"
+    shapes = [[2, 16, 28, 28], [16, 16, 3, 3]] if conv else [[size, size], [size, size]]
+    attributes = {"pads": [1, 1, 1, 1]} if conv else {}
+    weight = TensorProto(name="w", data_type=dtype, dims=shapes[1])
+    weight.raw_data = bytes(helper.tensor_dtype_to_np_dtype(dtype).itemsize * math.prod(shapes[1]))
+    ends = [helper.make_tensor_value_info(name, dtype, shapes[0]) for name in ("x", "y")]
+    nodes = [helper.make_node(op, [first, "w"], [last], name=last, **attributes)
+             for first, last in (("x", "mid"), ("mid", "y"))]  # fmt: skip
+    graph = helper.make_graph(nodes, "typed", ends[:1], ends[1:], [weight])
+    path = tmp_path / f"{op}-{dtype}.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    )
+    return path
+
+
+def test_doubles_are_priced_by_their_peak_also_under_autocast(tmp_path: Path) -> None:
+    for op in ("MatMul", "Conv"):
+        plain, path = (
+            typed_network(tmp_path, dtype, op, 4096)
+            for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
+        )
+        for device, framework in (("rtx4090", "torch"), ("v100", "tensorflow"), ("t4", "tensorrt")):
+            options: dict[str, Any] = {"device": device, "framework": framework}
+            found = resperf.predict(path, **options)
+            layers = [layer for layer in found.layers if layer.macs]
+            flops = 2 * sum(layer.macs for layer in layers)
+            peak_ms = flops / devices()[device].peaks_flops_per_s["fp64"] * 1e3
+            assert sum(layer.execution_ms for layer in layers) > peak_ms
+            # Fast convolutions save at most the pixels of a window.
+            least_ms = peak_ms / (9 if op == "Conv" else 1)
+            assert sum(layer.lower_bound_ms for layer in layers) >= 0.999 * least_ms
+            in_float32 = resperf.predict(plain, **options).total_ms
+            assert op == "Conv" or found.total_ms > in_float32
+            assert found.subject.precision == found.to_json()["precision"] == "fp64"
+    found, under_amp = (
+        resperf.predict(path, device="rtx4090", precision=precision) for precision in (None, "amp")
+    )
+    assert under_amp.total_ms == found.total_ms
+    assert under_amp.subject.precision == "fp64"
+    with pytest.raises(ResperfError, match="values of float64, which --precision fp16 does not"):
+        resperf.predict(path, device="rtx4090", precision="fp16")
+
+
+def test_a_type_without_a_peak_has_no_time(tmp_path: Path, no_own_cards: None) -> None:
+    whole = typed_network(tmp_path, TensorProto.INT64)
+    found = resperf.predict(whole, device="h100")
+    assert [skipped.reason for skipped in found.skipped] == ["h100 has no peak of int64"] * 2
+    # ONNX Runtime runs them on a CPU, one value at a time.
+    on_cpu, in_float32 = (
+        resperf.predict(path, device="cpu")
+        for path in (whole, typed_network(tmp_path, TensorProto.FLOAT))
+    )
+    assert on_cpu.total_ms > 10 * in_float32.total_ms
+    add_device(replace(devices()["v100"], device="mine", name="Mine", aliases=(),
+                       peaks_flops_per_s={"fp32": 1.57e13}))  # fmt: skip
+    for dtype, peak in (("DOUBLE", "fp64"), ("FLOAT16", "fp16"), ("BFLOAT16", "bf16")):
+        path = typed_network(tmp_path, getattr(TensorProto, dtype))
+        with pytest.raises(ResperfError, match=f"mine .Mine. has no {peak}"):
+            resperf.predict(path, device="mine")
+    (layer,) = predict_layers([Dense(batch=8, features_in=64, features_out=64, dtype="bfloat16")],
+                              find_bundle("t4"))  # fmt: skip
+    assert (math.isnan(layer.execution_ms), layer.reason) == (True, "t4 has no peak of bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("device", ["h100", "a100", "rtx4090", "l4"])
+def test_a_files_own_type_is_answered_as_that_precision(
+    device: str, dtype: str, tmp_path: Path
+) -> None:
+    path = typed_network(tmp_path, getattr(TensorProto, dtype))
+    precision = {"FLOAT16": "fp16", "BFLOAT16": "bf16"}[dtype]
+    own, asked = (
+        resperf.predict(path, device=device, precision=word) for word in (None, precision)
+    )
+    assert own == asked
+    assert own.subject.precision == precision
+    (many,) = resperf.predict_many([path], device=device)
+    assert many == own
+    everywhere, failures = predict_everywhere(path)
+    assert own.total_ms in [each.total_ms for each in everywhere if each.subject.device == device]
+    assert f"no {precision}" in {x.device: x.error for x in failures}["k80"]
+    assert {each.subject.precision for each in everywhere} == {precision}
+
+
+def test_a_named_bundle_refuses_a_type_that_its_card_lacks(tmp_path: Path) -> None:
+    path = typed_network(tmp_path, TensorProto.FLOAT16)
+    with pytest.raises(ResperfError, match=r"k80 .Tesla K80. has no fp16"):
+        resperf.predict(path, bundle="k80-tensorflow")
+    found = resperf.predict(path, bundle="v100-tensorflow")
+    assert (found.subject.framework, found.subject.precision) == ("tensorflow", "fp16")
+
+
+def test_a_half_file_on_a_processor_says_its_type(tmp_path: Path) -> None:
+    path = typed_network(tmp_path, TensorProto.FLOAT16)
+    found = resperf.predict(path, device="cpu")
+    assert found.subject.precision == "fp16"
+    assert resperf.predict(path, device="cpu", precision="fp16").total_ms == found.total_ms
+
+
+def test_single_half_layers_are_as_short_as_their_kernels() -> None:
+    """No row is of so little work: the shortest read 13 MB of weights in 11 us and more."""
+    small = Dense(batch=16, features_in=256, features_out=256, bias=False)
+    for device in ("h100", "a100", "a40"):
+        bundle = find_bundle(device)
+        half, brain, plain = predict_layers(
+            [small.replace(dtype=dtype) for dtype in ("float16", "bfloat16", "float32")], bundle
+        )
+        assert 0.003 < half.execution_ms < 0.008
+        assert brain.execution_ms == half.execution_ms
+        assert (brain.in_range, half.in_range) == (False, True)
+        assert brain.high_ms / brain.low_ms < 10
+        # Those of float32 contain the host's dispatch.
+        assert plain.execution_ms > 0.03

@@ -256,7 +256,8 @@ PRECISION: Decorator = option(
     "--precision",
     section=COMMON,
     type=click.Choice(PRECISIONS),
-    help="Precision of the run; amp is autocast to float16. The network's own types by default.",
+    help="Precision of the run, if device and framework have it (errors list those that they "
+    "have); amp is autocast to float16. The network's own types by default.",
 )
 _RUN_OPTIONS: tuple[Decorator, ...] = (
     threads("Number of threads of the framework; all cores by default."),

@@ -236,8 +236,11 @@ def _scaled(
     from resperf.prediction.api import predict_scaling
     from resperf.report.scaling import scaling_text
 
-    for name in ("threads", "custom_ms", "host_dispatch_us", "strict"):
-        question.pop(name, None)
+    for name, given in (("--threads", question.pop("threads") is not None),
+                        ("--custom", question.pop("custom_ms")),
+                        ("--host-dispatch-us", question.pop("host_dispatch_us") > 0)):  # fmt: skip
+        if given:
+            raise click.UsageError(f"{name} is not about --devices; leave it out")
     scaling = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
     if as_json:
         show_json(scaling.to_json())
@@ -274,7 +277,7 @@ def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     from resperf.prediction import predict_everywhere
     from resperf.report.network import everywhere_text
 
-    for name in ("custom_ms", "block", "method", "training"):
+    for name in ("custom_ms", "block"):
         del question[name]
 
     predictions, failures = predict_everywhere(network, **question)

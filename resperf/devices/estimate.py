@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from resperf.devices.facts import DeviceFacts, ideal_ms
 from resperf.layers import Layer
+from resperf.settings import PEAKS_OF
 from resperf.targets import DEFAULT
 
 
@@ -44,6 +45,8 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
 }  # fmt: skip
 """Those of a CPU whose kernels in ONNX Runtime are products of packed weights, or run on one core,
 value by value; minima of three to eight sizes each on an EPYC."""
+OTHER_PRODUCTS = TimesLonger(1.0, 1.0, 0.4, 2.5)
+"""Of products on CPUs in types with a peak of their own, which products of float32 tell."""
 LAUNCH_MS = 0.005
 """From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
 
@@ -67,12 +70,13 @@ def estimated_ms(
         Operations, a multiply-accumulate counting as two, and bytes read and written.
     facts : DeviceFacts
     dtype : str
-        Type of its values, which decides the peak.
+        Type of its values, which decides the peak; without one, the time is NaN.
     op : str
         The operator, of which CPUs may have kernels of another speed.
     """
-    is_processor = facts.device_class == DEFAULT.device_class
-    longer = _OF_OPERATORS.get(op, PROCESSORS) if is_processor else CARDS
+    longer = CARDS
+    if facts.device_class == DEFAULT.device_class:
+        longer = _OF_OPERATORS.get(op, PROCESSORS if dtype == "float32" else OTHER_PRODUCTS)
     compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
@@ -84,6 +88,9 @@ def estimated_ms(
 def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     """Estimate the execution of a layer in inference."""
     dtype = getattr(layer, "dtype", "float32")
+    if not layer.macs and (dtype not in PEAKS_OF or facts.device_class == DEFAULT.device_class):
+        # Whole numbers are added as fast; on a CPU memory decides.
+        dtype = "float32"
     return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)
 
 

@@ -18,6 +18,8 @@ from resperf.units import MS_PER_S
 FP32 = "fp32"
 _OF_ACCELERATORS = ("multiprocessors", "boost_mhz", "board_w", "process_nm")
 """Facts that must be known of every device but a CPU."""
+_AT_LEAST_FP32 = ("float32", "int8", "uint8")
+"""Types that are as fast as float32 where a device has no units of their own."""
 _FIT = 0.05
 """Share by which a peak may differ from what cores and clock give, and a bandwidth from its bus."""
 
@@ -42,6 +44,7 @@ class Peaks(Limited):
     tf32: float | None = _fact(0.1, 5000, "TFLOP/s")
     fp16: float | None = _fact(0.01, 20000, "TFLOP/s")
     bf16: float | None = _fact(0.01, 20000, "TFLOP/s")
+    fp64: float | None = _fact(0.001, 500, "TFLOP/s")
     int8: float | None = _fact(0.01, 40000, "TOP/s")
 
 
@@ -161,12 +164,18 @@ class DeviceFacts:
         return self.peaks_flops_per_s[FP32]
 
     def peak_of(self, dtype: str) -> float:
-        """Return the peak that frameworks use for a type of values without being asked to."""
-        usual = PEAKS_OF.get(dtype, (FP32,))[0]
-        return self.peaks_flops_per_s.get(usual, self.peak_flops_per_s)
+        """Return the peak that frameworks use for a type of values without being asked to.
+
+        NaN for products of a type that the device has no units for, or whose peak is not published.
+        """
+        usual = PEAKS_OF.get(dtype, (dtype,))[0]
+        otherwise = self.peak_flops_per_s if dtype in _AT_LEAST_FP32 else math.nan
+        return self.peaks_flops_per_s.get(usual, otherwise)
 
     def largest_peak_of(self, dtype: str) -> float:
         """Return the largest peak at which a type of values may be computed."""
+        if dtype == "float64" and not math.isnan(self.peak_of(dtype)):
+            return self.peak_of(dtype)
         names = (FP32, *PEAKS_OF.get(dtype, self.peaks_flops_per_s))
         return max(self.peaks_flops_per_s.get(name, 0.0) for name in names)
 

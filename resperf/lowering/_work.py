@@ -86,6 +86,22 @@ def _read_bytes(tensors: Mapping[str, Tensor], nodes: Sequence[Node], name: str)
     return read
 
 
+def multiplied(network: Network, names: Sequence[str]) -> tuple[str, int]:
+    """Return what the products among nodes multiply: type of values, and pixels of a window.
+
+    float32 and 1 without any, and of int8, which not all frameworks have kernels for.
+    """
+    network = network.with_unfolded_nodes()
+    wanted = set(names)
+    for node in network.nodes:
+        if node.name not in wanted or not macs_of(network, node) > 0:
+            continue
+        tensors = [network.tensors[name] for name in node.inputs[:2] if name in network.tensors]
+        if tensors and "int8" not in tensors[0].dtype:
+            return tensors[0].dtype, math.prod(tensors[-1].shape[2:]) if "Conv" in node.op else 1
+    return "float32", 1
+
+
 def macs_of(network: Network, node: Node) -> float:
     """Count the multiply-adds of one node, from its shapes or by its layer kind; NaN if unknown."""
     tensors = [network.tensors.get(name) if name else None for name in node.inputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -129,6 +130,15 @@ class Network:
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: int | None = None
     assumed: tuple[str, ...] = ()
+
+    @property
+    def float_type(self) -> str:
+        """Type of most of the floating-point values that it reads and computes, else float32."""
+        counts = {"float32": 0}
+        for tensor in self.tensors.values():
+            if not tensor.is_weight and "float" in tensor.dtype:
+                counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)
+        return max(counts, key=lambda dtype: counts[dtype])
 
     def with_weight_nodes(self) -> Network:
         """Return the network as a framework sees it that folds nothing."""

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from resperf.bundle import bundle_place, find_bundles
-from resperf.devices import device_facts
-from resperf.errors import DeviceError, NetworkError, ResperfError
+from resperf.bundle import bundle_place, find_bundles, platforms_of
+from resperf.errors import DeviceError, Message, NetworkError, ResperfError
 from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
 from resperf.prediction.calibrated import advice, calibrated_here
@@ -18,11 +17,13 @@ from resperf.prediction.choice import (
     Choice,
     Query,
     choose,
+    choose_for,
+    in_own_type,
     inference_notes,
     lacked_type,
 )
 from resperf.prediction.network import Strict, predict_networks
-from resperf.prediction.offers import own_offers, sheet_offers
+from resperf.prediction.offers import accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
     Batch,
     Batches,
@@ -164,9 +165,8 @@ def predict(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    choice = choose(query)
     networks = read(network, batch, shapes, assume, block, values)
-    predictions = _predictions(networks, choice, strict, threads, host_dispatch_us, custom_ms)
+    predictions = _in_own_types(networks, query, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
 
@@ -222,14 +222,13 @@ def predict_many(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    choice = choose(query)
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
             candidates += read(network, batch, shapes, assume, values=values)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
-    return _predictions(candidates, choice, strict, threads, host_dispatch_us, custom_ms)
+    return _in_own_types(candidates, query, strict, threads, host_dispatch_us, custom_ms)
 
 
 def predict_scaling(
@@ -278,7 +277,6 @@ def predict_scaling(
         If the bundle does not predict whole networks, or not on several devices.
     """
     query = Query(device, framework, bundle, precision, compiled, method, training)
-    choice = choose(query)
 
     def at_batch(size: int) -> Network:
         (one,) = read(network, size, shapes, assume, block, values)
@@ -286,9 +284,25 @@ def predict_scaling(
 
     counts = [integer(count, "devices", ResperfError) for count in devices]
     sizes = [integer(size, "batch") for size in batch]
+    choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
     return scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
+
+
+def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[Prediction]:
+    """Predict networks by what answers for their types of values, all of one type at once."""
+    if not networks:
+        choose(query)
+    groups: dict[str, list[Network]] = {}
+    types = [network.float_type for network in networks]
+    for network, dtype in zip(networks, types, strict=True):
+        groups.setdefault(dtype, []).append(network)
+    predictions = {
+        dtype: iter(_predictions(alike, choose_for(query, alike[0]), *how))
+        for dtype, alike in groups.items()
+    }
+    return [next(predictions[dtype]) for dtype in types]
 
 
 def _predictions(
@@ -340,6 +354,8 @@ def predict_everywhere(
     host_dispatch_us: float = math.nan,
     assume: Assumed | None = None,
     values: Values | None = None,
+    method: str | None = None,
+    training: bool = False,
 ) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle found, and for every known accelerator without one.
 
@@ -347,7 +363,7 @@ def predict_everywhere(
     ----------
     network, batch, shapes, bundle, threads, strict, host_dispatch_us, assume, values
         As in `predict`.
-    framework, precision, compiled
+    framework, precision, compiled, method, training
         As in `predict`; they restrict the bundles.
 
     Returns
@@ -372,20 +388,25 @@ def predict_everywhere(
     parts, damaged = find_bundles(path, checked=True)
     if path is not None and path.resolve() in damaged:
         raise damaged[path.resolve()]
-    frameworks = {part.framework for part in parts}
+    frameworks = {offer.framework for offer in (*own_offers(parts), *sheet_offers())}
     if framework is not None and parts and framework not in frameworks:
         raise DeviceError(
             f"no bundle for framework {framework!r}; known: {', '.join(sorted(frameworks))}"
         )
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
-    query = Query(None, framework, bundle, precision, compiled)
+    plain = Query(None, framework, bundle, precision, compiled, method, training)
+    query = in_own_type(plain, networks[0])
     wanted = [part for part in parts if framework in (None, part.framework)]
+    wanted = [part for part in wanted if method in (None, part.method)]
     # Where times are equal, the last of a bundle's devices is the first.
     fitting = [
         offer
         for part in wanted
-        for offer in reversed(query.fitting(own_offers([part])))
-        if not lacked_type(precision, device_facts(offer.device))
+        # A CPU runs halves in float32.
+        for offer in reversed(
+            (query if accelerator(part.device) else plain).fitting(own_offers([part]))
+        )
+        if not lacked_type(query.precision, accelerator(offer.device))
     ]
     for offer in fitting:
         try:
@@ -395,22 +416,25 @@ def predict_everywhere(
             failures.append(Failure(str(offer.path), offer.device, offer.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
     measured, others = {offer.device for offer in fitting}, dict[str, str]()
-    for offer in () if strict else sheet_offers():
+    failures += [
+        Failure(str(part.path), device, part.framework, f"no times with {query.words}")
+        for part in wanted
+        for device in platforms_of(part)
+        if device not in measured and accelerator(device) is None
+    ]
+    for offer in () if strict or method else sheet_offers():
         if framework in (None, offer.framework) and offer.device not in measured:
             others.setdefault(offer.device, offer.framework)
     for device, its_framework in others.items():
-        if lacked := lacked_type(precision, device_facts(device)):
-            why = f"no {lacked}, which precision {precision} needs"
-            failures.append(Failure("", device, its_framework, why))
-            continue
         try:
             answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
-            failures.append(Failure("", device, its_framework, str(error)))
+            why = Message.of(error).general
+            failures.append(Failure("", device, its_framework, why))
     return sorted(predictions, key=_by_batch_and_time), failures
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
-    total_ms = prediction.total_ms
-    return prediction.subject.batch or 0, math.inf if math.isnan(total_ms) else total_ms
+    time_ms = prediction.asked.value
+    return prediction.subject.batch or 0, math.inf if math.isnan(time_ms) else time_ms

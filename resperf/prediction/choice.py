@@ -18,17 +18,24 @@ from resperf.bundle import (
     platforms_of,
 )
 from resperf.devices import DeviceFacts, add_device, devices, read_device
-from resperf.errors import BundleError, DeviceError, UnsupportedError
+from resperf.errors import BundleError, DeviceError, Message, UnsupportedError
+from resperf.network import Network
 from resperf.prediction.offers import (
     Offer,
     RestsOn,
     accelerator,
-    estimated_precisions,
     offers,
     own_offers,
-    sheet_targets,
 )
-from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting, same_settings
+from resperf.settings import (
+    HALF_TYPES,
+    PEAK_NEEDED,
+    PLAIN_PRECISIONS,
+    PRECISION_OF,
+    Mode,
+    Setting,
+    same_settings,
+)
 from resperf.targets import DEFAULT
 
 _TABLE = ".toml"
@@ -76,7 +83,7 @@ class Query:
 
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
-        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
+        plain = self.precision in (None, "fp64", *PLAIN_PRECISIONS)
         return (
             setting.precision in (PLAIN_PRECISIONS if plain else (self.precision,))
             and (setting.mode is Mode.TRAINING or not self.training)
@@ -91,9 +98,8 @@ class Query:
         """
         groups: dict[tuple[int, str], list[Offer]] = {}
         for offer in candidates:
-            # What is estimated for one run is the same in training steps.
-            asked = self if offer.part is not None else replace(self, training=False)
-            if asked.fits(offer.setting) and self.framework in (None, offer.framework):
+            fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
+            if fits and (offer.has_steps or not self.training):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [min(group, key=self._unlikeness) for group in groups.values()]
 
@@ -178,6 +184,45 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     return Choice(bundle, notes)
 
 
+def in_own_type(query: Query, network: Network) -> Query:
+    """Ask for the precision that a network's own values are of, unless it is one of float32.
+
+    Autocast leaves float64 as it is; a bundle that is named has its own setting for halves.
+
+    Raises
+    ------
+    UnsupportedError
+        If another precision is asked for.
+    """
+    own = PRECISION_OF.get(network.float_type)
+    if own is None or query.precision in (own, "amp" if own != "fp64" else own):
+        return query
+    if query.precision not in (None, "amp"):
+        raise UnsupportedError(
+            f"{network.name} has values of {network.float_type}, which --precision "
+            f"{query.precision} does not change; leave it out, or convert the file"
+        )
+    return query if query.bundle and own != "fp64" else replace(query, precision=own)
+
+
+def choose_for(query: Query, network: Network) -> Choice:
+    """Choose what answers for a network in its own type, as for that type if it is asked for.
+
+    Of halves that nothing was measured in, as on a CPU, their layers say the type.
+    """
+    asked = in_own_type(query, network)
+    try:
+        choice = choose(asked)
+    except UnsupportedError:
+        if HALF_TYPES.get(asked.precision or "") != network.float_type:
+            raise
+        choice = choose(replace(asked, precision=None))
+    facts = accelerator(choice.bundle.device)
+    if facts is not None and query.precision != "amp":
+        _refuse_lacking(replace(query, precision=PRECISION_OF.get(network.float_type)), facts)
+    return choice
+
+
 def _by_method(query: Query, method: str) -> Choice:
     """Choose between the bundles of a device that were trained by one method.
 
@@ -212,7 +257,7 @@ def _fitting(query: Query, own: Sequence[Offer]) -> list[Offer]:
     """
     fitting = query.fitting(own) or query.of_first_precision(own)
     if not fitting:
-        raise _no_times(query, own[0])
+        raise _no_times(query, own)
     return fitting
 
 
@@ -231,15 +276,34 @@ def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, Bundl
     return path, [part for part in parts if query.framework in (None, part.framework)], damaged
 
 
-def _no_times(query: Query, offer: Offer) -> UnsupportedError:
+def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
     words = [f"--precision {query.precision}"] if query.precision else []
     words += ["--train"] if query.training else []
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{offer.path} has no times of {offer.device} with {query.words}; {without}name another "
-        "bundle or device"
+        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
+        f"{_listed(own)}; {without}name another bundle or device"
     )
+
+
+def precisions_of(candidates: Sequence[Offer]) -> list[str]:
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
+    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
+    words = (
+        precision if precision in eager else f"{precision} compiled"
+        for precision in (offer.setting.precision for offer in candidates)
+    )
+    return list(dict.fromkeys(filter(None, words)))
+
+
+def _listed(candidates: Sequence[Offer]) -> str:
+    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
+    texts = []
+    for name in dict.fromkeys(offer.framework for offer in candidates):
+        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
+        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
+    return ", ".join(texts)
 
 
 def with_own_card(query: Query) -> Query:
@@ -285,6 +349,7 @@ def _under_calibrated(choice: Choice) -> Choice:
         part.for_device(choice.bundle.platform, setting)
         for part in choice.bundle.parts
         for setting in part.settings
+        if setting.mode is choice.bundle.setting.mode
         if any(calibration.is_of_runs(device, setting) for calibration in part.calibrations)
     ]
     ways = {tuple(same_settings(bundle.setting).items()) for bundle in bundles}
@@ -301,7 +366,7 @@ def _of_card(query: Query, facts: DeviceFacts) -> Choice:
     if named and (chosen is None or chosen.part is None):
         # Raises the error that the bundle is of other devices.
         find_bundle(facts.device, query.framework, path)
-        raise _no_times(query, own[0])
+        raise _no_times(query, own)
     if chosen is None:
         raise _nothing_answers(query, facts)
     if chosen.part is None:
@@ -439,15 +504,25 @@ def _lacking(query: Query, own: Sequence[Offer]) -> str:
 
 
 def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
-    wanted = f" with {query.framework}" if query.framework else ""
+    _, parts, _ = _searched(replace(query, framework=None))
+    wanted = f"{facts.device} with {query.framework}" if query.framework else facts.device
+    if query.training:
+        why = (
+            f"no {query.words}, were measured, and a run does not tell what a step takes; leave "
+            "out --train, or measure steps: resperf bench --training sgd"
+        )
+        return UnsupportedError(Message(f"nothing answers for {wanted}: {why}", why))
+    there = [
+        offer
+        for group in offers(parts, facts.device)
+        for offer in group
+        if not lacked_type(offer.setting.precision, facts)
+    ]
+    own = [offer for offer in there if offer.framework == query.framework]
     wanted += f" in {query.precision}" if query.precision else ""
-    targets = ", ".join(
-        f"{row.framework} ({', '.join(estimated_precisions(row))})" for row in sheet_targets(facts)
-    )
-    return UnsupportedError(
-        f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
-        f"estimated is {targets or 'nothing of this class of devices'}"
-    )
+    wanted += ", compiled" if query.compiled else ""
+    why = f"it has {_listed(own or there)}"
+    return UnsupportedError(Message(f"nothing answers for {wanted}; {why}", why))
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
@@ -458,11 +533,11 @@ def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
 
 def _refuse_lacking(query: Query, facts: DeviceFacts) -> None:
     """Refuse a precision that a device's units do not have."""
-    lacked = lacked_type(query.precision, facts)
-    if not lacked:
-        return
-    there = ", ".join(facts.peaks_flops_per_s)
-    raise UnsupportedError(
-        f"{facts.device} ({facts.name}) has no {lacked}, which precision {query.precision} needs: "
-        f"its peaks are of {there}; use --precision fp32, or another device"
-    )
+    if lacked := lacked_type(query.precision, facts):
+        why = f"no {lacked}, which precision {query.precision} needs"
+        there = ", ".join(facts.peaks_flops_per_s)
+        text = (
+            f"{facts.device} ({facts.name}) has {why}: its peaks are of {there}; run it in fp32, "
+            "or choose another device"
+        )
+        raise UnsupportedError(Message(text, why))

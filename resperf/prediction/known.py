@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.bundle import Bundle, bundle_place, find_bundles
-from resperf.prediction.choice import Query, first_fitting, lacked_type
+from resperf.prediction.choice import Query, first_fitting, lacked_type, precisions_of
 from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers, sheet_offers
 
 
@@ -112,15 +112,10 @@ def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
 def _row(group: Sequence[Offer]) -> dict[str, Any]:
     """Describe what answers for a device, by offers that differ in their settings."""
     first, part = group[0], group[0].part
-    eager = {offer.setting.precision for offer in group if not offer.setting.is_compiled}
-    precisions = (
-        precision if precision in eager else f"{precision} compiled"
-        for precision in (offer.setting.precision for offer in group)
-    )
     row = {
         "device": first.device,
         "framework": first.framework,
-        "precisions": list(dict.fromkeys(filter(None, precisions))),
+        "precisions": precisions_of(group),
         "rests_on": first.rests_on,
         "bundle": part and {"name": part.path.name, "path": str(part.path)},
     }

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from resperf.bundle import Bundle
-from resperf.devices import device_facts, estimated_layer_ms, lower_bound_ms
+from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms, lower_bound_ms
+from resperf.devices.estimate import CARDS
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.measurement import layer_key, written_kind
-from resperf.prediction.data_sheet import Limits, limits_of
+from resperf.prediction.data_sheet import Limits, limits_of, sheet_facts
 from resperf.prediction.result import LayerPrediction
 from resperf.quantities import EXECUTION, QUANTITIES
-from resperf.settings import PASSES
+from resperf.settings import PASSES, PRECISION_OF
 
 
 class Time(NamedTuple):
@@ -71,13 +72,47 @@ def times_by_key(bundle: Bundle, layers: Sequence[Layer]) -> TimesByKey:
     return dict(zip(distinct, zip(layer_times(bundle, chosen), shares, strict=True), strict=True))
 
 
-def priced(time: Time, layer: Layer, limits: Limits) -> Time:
-    """Return a layer's time; if it has none, an estimate from the device's limits, if known."""
-    if not math.isnan(time.ms) or (facts := limits()) is None:
+def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
+    """Return a layer's time; if it has none, an estimate from the device's limits, if known.
+
+    Of a type that was not measured, as much shorter or longer than float32 as these say.
+    """
+    lacking = _lacks_type(bundle, layer)
+    if not lacking and not math.isnan(time.ms):
         return time
+    if (facts := limits()) is None:
+        return time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
     sheet = estimated_layer_ms(layer, facts)
-    reason = f"no predictor for {layer.kind}"
-    return Time(sheet.ms, False, sheet.low_ms, sheet.high_ms, reason, estimated=True)
+    if math.isnan(sheet.ms):
+        reason = no_peak(facts, getattr(layer, "dtype", "float32"))
+        return Time(math.nan, False, math.nan, math.nan, reason, estimated=True)
+    if not lacking:
+        reason = f"no predictor for {layer.kind}"
+        return Time(sheet.ms, False, sheet.low_ms, sheet.high_ms, reason, estimated=True)
+    plain = layer.replace(dtype="float32")
+    (measured,) = layer_times(bundle, [plain])
+    ratio = sheet.ms / estimated_layer_ms(plain, facts).ms
+    low_ms = min(sheet.low_ms, ratio * measured.low_ms)
+    high_ms = max(sheet.high_ms, max(ratio, 1.0) * measured.high_ms)
+    return Time(ratio * measured.ms, False, low_ms, high_ms, time.reason, estimated=True)
+
+
+def _lacks_type(bundle: Bundle, layer: Layer) -> bool:
+    """Say whether a card has no units for a layer's type, or this kind no rows of such units.
+
+    Only predictors of many cards know the speed of units that no row of the card shows.
+    """
+    facts, dtype = sheet_facts(bundle), getattr(layer, "dtype", "float32")
+    if facts is None or layer.kind not in bundle.kinds:
+        return False
+    if bundle.serves_unseen:
+        return dtype in PRECISION_OF and math.isnan(facts.peak_of(dtype))
+    return dtype not in bundle.part["ranges"].get(layer.kind, {}).get("dtype", [dtype])
+
+
+def no_peak(facts: DeviceFacts, dtype: str) -> str:
+    """Say that a device has no peak of a type, so that nothing is estimated."""
+    return f"{facts.device} has no peak of {dtype}"
 
 
 def layer_prediction(
@@ -104,8 +139,13 @@ def layer_prediction(
         Of the layer's training step; empty for inference.
     """
     facts = device_facts(bundle.device)
-    kind = written_kind(layer.kind, optimizer)
     passes = PASSES if optimizer else 1
+    bound_ms = math.nan if facts is None else lower_bound_ms(layer, facts, passes)
+    if not time.in_range and time.ms < bound_ms:
+        # What was not measured is not faster than the data sheet.
+        high_ms = max(time.high_ms, CARDS.high * bound_ms)
+        time = time._replace(ms=bound_ms, low_ms=bound_ms, high_ms=high_ms)
+    kind = written_kind(layer.kind, optimizer)
     stem = QUANTITIES[bundle.layer_quantity].stem
     estimated = time.estimated or f"{kind} {stem}" in bundle.estimates
     return LayerPrediction(
@@ -121,10 +161,10 @@ def layer_prediction(
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
-        estimated=estimated,
+        estimated=estimated and not math.isnan(time.ms),
         from_limits=time.estimated,
         inferred=not estimated and bundle.infers(kind, getattr(layer, "dtype", "float32")),
-        lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts, passes),
+        lower_bound_ms=bound_ms,
     )
 
 
@@ -154,7 +194,7 @@ def predict_layers(
     limits = limits_of(bundle)
     times = [
         # What a training step takes beside its passes is not known from a data sheet.
-        time if optimizer else priced(time, layer, limits)
+        priced(time, layer, (lambda: None) if optimizer else limits, bundle)
         for time, layer, optimizer in zip(predicted, lowered, given, strict=True)
     ]
     return [

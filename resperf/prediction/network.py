@@ -34,6 +34,7 @@ from resperf.prediction.rules import RULE_OF_METHOD, add_up, composable
 from resperf.prediction.times import time
 from resperf.prediction.whole_network import time_as_a_whole, whole_quantities
 from resperf.quantities import EXECUTION
+from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -131,7 +132,9 @@ def predict_networks(
     quantities = [whole_quantities(network, bundle) if whole else {} for network in networks]
     # The bundle's own setting may name a session.
     bundle = bundle if in_session else bundle.without_session()
-    as_a_whole = [bool(own_quantities) and not bundle.kinds for own_quantities in quantities]
+    # Layers are those of a run, not of a training step.
+    alone = not bundle.kinds or bundle.setting.mode is Mode.TRAINING
+    as_a_whole = [bool(own_quantities) and alone for own_quantities in quantities]
     if custom_ms and any(as_a_whole):
         raise UnsupportedError(
             f"{bundle.path} predicts networks as a whole, without single operators: leave out "
@@ -209,7 +212,10 @@ def _prediction(
     setting = bundle.setting
     subject = Subject(
         network.name, bundle.device, bundle.framework, network.batch, bundle.machine,
-        str(bundle.path), bundle.method, setting.framework_version, setting.precision,
+        str(bundle.path), bundle.method, setting.framework_version,
+        PRECISION_OF.get(network.float_type, setting.precision)
+        if setting.precision in PLAIN_PRECISIONS
+        else setting.precision,
         setting.compiled,
     )  # fmt: skip
     interval = bound(parts, costs, total, *own_widths, count)

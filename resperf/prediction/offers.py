@@ -11,7 +11,8 @@ from resperf.bundle import Bundle, platforms_of
 from resperf.devices import DeviceFacts, device_facts, devices
 from resperf.platform import Platform
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Setting
+from resperf.quantities import EXECUTION, LATENCY
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
 _COMPILED = ("eager", "dynamo")
@@ -71,6 +72,12 @@ class Offer:
         if self.setting is self.part.setting and self.platform is self.part.platform:
             return self.part
         return self.part.for_device(self.platform, self.setting)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether training steps of networks, not of layers alone, taught it under its setting."""
+        names = self.part.network_quantities if self.part else ()
+        return self.setting.mode is Mode.TRAINING and bool({*names} - {EXECUTION, LATENCY})
 
     @property
     def rests_on(self) -> RestsOn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
-from resperf.quantities import WHOLE_CALL, quantity
+from resperf.quantities import LATENCY, STEP, WHOLE_CALL, quantity
 from resperf.records import Record
 from resperf.settings import Mode
 from resperf.units import US_PER_MS, format_ms, json_values
@@ -593,6 +593,15 @@ class Prediction:
         return {f"{name}_ms": part_ms for name, part_ms in parts_ms.items()} | {
             name: part_ms / total_ms if total_ms else 0.0 for name, part_ms in parts_ms.items()
         }
+
+    @property
+    def asked(self) -> QuantityPrediction:
+        """The time of a run, or of a training step where steps were asked for."""
+        step = self.parts.quantity(STEP)
+        if step is not None and math.isnan(self.total_ms):
+            return step
+        ends_ms = (self.total_ms, self.low_ms, self.high_ms)
+        return QuantityPrediction(LATENCY, *ends_ms, self.subject.method, Mode.INFERENCE)
 
     @property
     def lower_bound_ms(self) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from resperf.bundle import Bundle, group_of
 from resperf.devices import estimated_ms
+from resperf.devices.facts import ideal_ms
 from resperf.errors import Message
 from resperf.layers import Layer
-from resperf.lowering import LoweredNetwork, LoweredNode, work_of
+from resperf.lowering import LoweredNetwork, LoweredNode, multiplied, work_of
 from resperf.network import Network
 from resperf.prediction.calibrated import extra_weights_ms, network_factor
 from resperf.prediction.custom import CustomTimes
@@ -19,6 +20,7 @@ from resperf.prediction.layers import (
     TimesByKey,
     layer_prediction,
     layer_times,
+    no_peak,
     priced,
 )
 from resperf.prediction.result import (
@@ -122,9 +124,10 @@ def _in_network(
     """Turn a layer's isolated time into its time inside the network."""
     layer = node.layer
     assert layer is not None
-    isolated = priced(isolated, layer, limits)
+    isolated = priced(isolated, layer, limits, bundle)
     if math.isnan(isolated.ms):
         reason = f"the bundle has no predictor for {layer.kind}"
+        reason = isolated.reason if isolated.estimated else reason
         return Skipped(node.name, node.op, reason, layer.macs, layer.moved_bytes)
     factor = busy
     if node.role == EXECUTING:
@@ -153,11 +156,18 @@ def _without_layer(
         reason = node.reason or "no layer kind fits this operator"
         return Skipped(node.name, node.op, reason, *work)
     factor = network_factor(bundle, node.op)
-    op, dtype = node.op.rpartition(".")[2], "float32"
+    op = node.op.rpartition(".")[2]
+    dtype, taps = multiplied(network, node.sources)
     if op.casefold() == "matmulnbits":
         dtype = HALF_TYPES.get(bundle.setting.precision, dtype)
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts, dtype, op)
+    if math.isnan(sheet.ms):
+        return Skipped(node.name, node.op, no_peak(facts, dtype), *work)
     is_card = facts.device_class != DEFAULT.device_class
+    bound_ms = facts.least_moving_ms(work.moved_bytes)
+    if dtype != "float32":  # Which operators have fast algorithms in it is not known.
+        peak = facts.largest_peak_of(dtype)
+        bound_ms = max(bound_ms, ideal_ms(2 * work.macs / taps, peak))
     return LayerPrediction(
         name=node.name,
         kind=node.op,
@@ -169,7 +179,7 @@ def _without_layer(
         sources=node.sources,
         estimated=True,
         from_limits=True,
-        lower_bound_ms=facts.least_moving_ms(work.moved_bytes) if is_card else math.nan,
+        lower_bound_ms=bound_ms if is_card else math.nan,
         low_ms=factor * sheet.low_ms,
         high_ms=factor * sheet.high_ms,
     )

@@ -22,12 +22,12 @@ from resperf.prediction.result import (
     QuantityPrediction,
     Skipped,
 )
-from resperf.quantities import EXECUTION, STEP
+from resperf.quantities import EXECUTION, LATENCY, STEP
 from resperf.settings import Mode, Setting, same_settings
 from resperf.targets import DEFAULT
 from resperf.units import US_PER_MS
 
-_MODE_OF = {EXECUTION: Mode.INFERENCE, STEP: Mode.TRAINING}
+_MODE_OF = {EXECUTION: Mode.INFERENCE, LATENCY: Mode.INFERENCE, STEP: Mode.TRAINING}
 """Quantity -> the only mode that has it."""
 
 

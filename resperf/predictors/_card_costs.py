@@ -36,6 +36,9 @@ _SHORTEST_MS = 1e-6
 """No time is predicted below it, since trees read its logarithm."""
 _AT_DISPATCH = 1.25
 """Rows up to this many times the shortest may be times of dispatch alone."""
+_ALIKE = 2.0
+"""Work of the shortest kernels may be so many times as much: float16 products of 13 to 17 MB of
+weights take 1.5 to 1.9 times their work beside the launch."""
 _HIDDEN = 0.9
 """They are if their work takes a smaller share of the time than this."""
 
@@ -99,8 +102,23 @@ class Costs(Record):
     fixed: Mapping[str, float] = field(default_factory=dict)
 
     def total_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
-        """Return the times of layers, each the longer of dispatch and work, shape (rows,)."""
-        return np.maximum(self.work_ms(terms, scales), max(self.dispatch_ms, _SHORTEST_MS))
+        """Return the times of layers, each the longer of dispatch and work, shape (rows,).
+
+        Times of kernels alone have no dispatch: of products, which read weights, the shortest one
+        bounds layers of about as much work, not those of much less.
+        """
+        work_ms, shortest_ms = self.work_ms(terms, scales), max(self.dispatch_ms, _SHORTEST_MS)
+        if self.dispatched or "best waves" not in terms:
+            return np.maximum(work_ms, shortest_ms)
+        alike_ms = work_ms + (_ALIKE - 1) * self.variable_ms(terms, scales)
+        return np.maximum(work_ms, np.minimum(shortest_ms, np.maximum(alike_ms, LAUNCH_MS)))
+
+    def of_kernels(self) -> Costs:
+        """Return the costs without what the host adds to them."""
+        if not self.dispatched:
+            return self
+        terms = {name: factor for name, factor in self.terms.items() if name != LAUNCH}
+        return replace(self, terms=terms, dispatch_ms=LAUNCH_MS, dispatched=False)
 
     def work_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the sum of terms; all but the launch are multiplied by `scales`, (rows,)."""

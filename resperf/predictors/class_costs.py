@@ -307,7 +307,7 @@ class ClassCosts(Predictor):
         if kind not in self.spreads_:
             raise UnsupportedError(
                 f"no network was measured with {setting_name(setting, platform)}; known: "
-                f"{', '.join(sorted(self.fits_))}"
+                f"{', '.join(sorted(self.fits_))}; ask for one of these"
             )
         alike = {
             key: device

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
 from resperf.devices.estimate import LAUNCH_MS
-from resperf.devices.facts import ideal_ms
+from resperf.devices.facts import FP32, ideal_ms
 from resperf.errors import Message, UnsupportedError
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
-from resperf.settings import HALF_TYPES, Setting
+from resperf.settings import HALF_TYPES, PRECISION_OF, Setting
 from resperf.units import DTYPE_BYTES
 
 _LARGEST_VALUE_BYTES = 8
@@ -305,9 +305,9 @@ class _Work:
 
     def computed(self, flops: float) -> float:
         """Return the time of FLOPs that grow with the batch."""
-        facts = self.facts
-        # Half precision is taken to be float16, and float32 to be computed without matrix cores.
-        peak = facts.peak_flops_per_s if self.dtype else facts.peak_of("float16")
+        # float32 is taken to be computed without matrix cores.
+        peaks = self.facts.peaks_flops_per_s
+        peak = peaks.get(PRECISION_OF.get(self.data.dtype, FP32), peaks[FP32])
         return ideal_ms(flops * self.grown, peak)
 
     def moved(self, count: float) -> float:

@@ -54,6 +54,8 @@ _FEWEST_FOR_TREES = 200
 """Rows of a session below which it gets no trees: they would fit its noise."""
 _SMALLEST_RATIO = 1e-6
 """A smaller share of a term counts as this one, since trees read its logarithm."""
+_LEAST_ALIKE = 0.7
+"""Share of the shortest measured kernel below which a product is unlike what was measured."""
 _ALIGNMENTS = (4, 8, 32)
 """Divisors of sizes that are inputs of the trees: kernels load several values at once."""
 _UNLIKE_FUNCTIONS = frozenset({"norm"})
@@ -288,11 +290,11 @@ class Roofline(Boosted):
         sizes the one with most such rows, of others the one with most others. NaN for
         normalisations of a function that no row had: their kernels are unlike.
         """
-        columns = cast(Columns, subjects)
+        columns = self._as_taught(cast(Columns, subjects))
         values, low, high = np.empty((3, len(next(iter(columns.values())))))
         for asked, places, session, layers in self._by_session(columns, setting, platform):
             values[places] = self._values_of(session, layers)
-            low[places], high[places] = self._bounds_of(asked, session, values[places])
+            low[places], high[places] = self._bounds_of(asked, session, layers, values[places])
         if self.kind in _UNLIKE_FUNCTIONS:
             unknown = ~is_among(np.asarray(choices_of(self.kind, columns)), tuple(self.factors_))
             for times_ms in (values, low, high):
@@ -330,6 +332,7 @@ class Roofline(Boosted):
 
         All of it, where the times that were learnt from are of kernels alone.
         """
+        columns = self._as_taught(columns)
         shares = np.empty(len(next(iter(columns.values()))))
         for _, places, session, layers in self._by_session(columns, setting, platform):
             terms = card_terms(self.kind, layers.quantities, session.card())
@@ -360,6 +363,13 @@ class Roofline(Boosted):
         ]
         return max(sessions or pooled, default=(False, 0, math.nan))[-1] or math.nan
 
+    def _as_taught(self, columns: Columns) -> Columns:
+        """Return layers with bfloat16 as float16, of the same units, if no rows are of it."""
+        if "dtype" not in columns or any(number == "bf16" for _, number in self.priors_):
+            return columns
+        dtypes = columns["dtype"]
+        return {**columns, "dtype": np.where(is_among(dtypes, ["bfloat16"]), "float16", dtypes)}
+
     def _by_session(
         self, columns: Columns, setting: Setting, platform: Platform
     ) -> Iterator[tuple[Session, Places, Session, Described]]:
@@ -387,7 +397,12 @@ class Roofline(Boosted):
         }  # fmt: skip
 
     def _costs_of(self, session: Session) -> Costs:
-        return self.sessions_.get(session) or self.priors_[self._prior_sort(session)]
+        """Return a session's costs, else those of its sort; of another type, those of kernels."""
+        if session in self.sessions_:
+            return self.sessions_[session]
+        sort = self._prior_sort(session)
+        costs = self.priors_[sort]
+        return costs if sort[1] == session.number else costs.of_kernels()
 
     def _values_of(self, session: Session, layers: Described) -> Array:
         costs = self._costs_of(session)
@@ -400,15 +415,21 @@ class Roofline(Boosted):
         terms = card_terms(self.kind, layers.quantities, session.card())
         return costs.total_ms(terms, self._scales(layers.columns))
 
-    def _bounds_of(self, asked: Session, session: Session, values: Array) -> tuple[Array, Array]:
+    def _bounds_of(
+        self, asked: Session, session: Session, layers: Described, values: Array
+    ) -> tuple[Array, Array]:
         """Return bounds for the session, another one of its device, or a device without rows.
 
-        Those of another class of devices or type of values are taken as out of range.
+        Those of another class of devices or type of values are taken as out of range, as are
+        products below the shortest that taught.
         """
         sort = self._prior_sort(asked)
         own = self.intervals_.get(asked) if session == asked else self.between_.get(sort)
         intervals = self.left_out_.get(sort) if own is None else own
         alike = np.full(len(values), sort == asked.sort)
+        if product_of(self.kind, layers.quantities) is not None:
+            costs = self._costs_of(session)
+            alike &= costs.dispatched | (values >= _LEAST_ALIKE * costs.dispatch_ms)
         return bounds_of(intervals, values, alike)
 
     def _prior_sort(self, session: Session) -> tuple[str, str]:

@@ -351,11 +351,13 @@ def _named(names: Sequence[str], most: int) -> str:
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-def interval_cell(result: LayerPrediction | Prediction) -> str:
+def interval_cell(result: LayerPrediction | QuantityPrediction) -> str:
     """Write the bounds of a layer's or a network's time; empty if none are known."""
-    if math.isnan(result.low_ms):
-        return ""
-    return f"{ms_cell(result.low_ms)}-{ms_cell(result.high_ms)}"
+    if isinstance(result, QuantityPrediction):
+        low_ms, high_ms = result.low, result.high
+    else:
+        low_ms, high_ms = result.low_ms, result.high_ms
+    return "" if math.isnan(low_ms) else f"{ms_cell(low_ms)}-{ms_cell(high_ms)}"
 
 
 LAYER_HEADINGS = ("layer", "kind", "ms", "90% interval", "of total", "GMAC", "remark")
@@ -440,8 +442,8 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     names = _distinct_names(subjects)
     rows = [
         [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
-         _mark(prediction), ms_cell(prediction.total_ms),
-         interval_cell(prediction),
+         _mark(prediction), ms_cell(prediction.asked.value),
+         interval_cell(prediction.asked),
          ms_cell(prediction.phases.execution_ms), ms_cell(prediction.origins["estimated_ms"]),
          str(len(prediction.skipped) or ""),
          "network" if prediction.parts.extrapolated
@@ -492,12 +494,13 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
     rows = []
     for result in results:
         predicted = result if isinstance(result, Prediction) else None
+        time_ms = predicted.asked.value if predicted else result.total_ms
         batch = math.nan if result.subject.batch is None else result.subject.batch
         rows.append(
             [_batch_cell(result.subject.batch),
              _mark(predicted) if predicted else "",
-             ms_cell(result.total_ms), interval_cell(predicted) if predicted else "",
-             ms_cell(result.total_ms / batch), rate_cell(batch / result.total_ms * MS_PER_S)]
+             ms_cell(time_ms), interval_cell(predicted.asked) if predicted else "",
+             ms_cell(time_ms / batch), rate_cell(batch / time_ms * MS_PER_S)]
         )  # fmt: skip
     headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
     return "all batch sizes\n" + table(headings, rows, text=TEXT_HEADINGS)

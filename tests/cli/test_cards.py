@@ -202,7 +202,8 @@ def test_a_bundle_that_is_named_answers_under_its_own_setting_or_not_at_all(
     assert [cli.document(*words, card)["precision"] for card in ("v100", "h100")] == ["amp", "amp"]
     line = cli.error(*words, "v100", "--precision", "fp32", "--compiled")
     assert (
-        "has no times of v100 with precision fp32, compiled; leave out --precision fp32 and" in line
+        "has no times of v100 with precision fp32, compiled, only torch (amp); leave out "
+        "--precision fp32 and" in line
     )
     assert "is for device v100 or t4" in cli.error(*words, "h100", "--compiled")
 
@@ -286,7 +287,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
             {"bandwidth_gb_s": "1e9"},
             "bandwidth_gb_s=1000000000.0 must be plausible: between 5 and 30000 GB/s",
         ),
-        ({"peak_tflops": "{ fp64 = 1 }"}, "peak_tflops has no fp64; it has bf16, fp16, fp32"),
+        ({"peak_tflops": "{ fp24 = 1 }"}, "peak_tflops has no fp24; it has bf16, fp16, fp32"),
         ({"colour": '"red"'}, "mycard has no colour; it has "),
         ({"class": '"abacus"'}, "class = 'abacus'; it must be one of"),
         ({"class": '"cpu"'}, "describes a processor, and no bundle has times of 'mycard'"),
@@ -311,10 +312,10 @@ def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cl
     line = cli.error("predict", network, "--device", "t4", "--precision", "bf16")
     assert "t4 (Tesla T4) has no bf16" in line
     line = cli.error("predict", network, "--device", "h100", "--framework", "synthetic")
-    assert "nothing answers for h100 with synthetic: it has no bundle" in line
+    assert "nothing answers for h100 with synthetic; it has torch (fp32, " in line
     line = cli.error("predict", network, "--device", "h100", "--framework", "tensorflow",
                      "--precision", "amp")  # fmt: skip
-    assert "in amp: it has no bundle, and what can be estimated is tensorflow (fp32, fp16" in line
+    assert line.endswith("h100 with tensorflow in amp; it has tensorflow (fp32, fp16, bf16)\n")
 
 
 def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(

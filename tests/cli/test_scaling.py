@@ -204,8 +204,11 @@ def test_exchanges_of_a_card_that_was_measured_are_composed(tmp_path, cli):
 
 
 def test_bad_questions_are_one_line(bundle, new, cli):
-    words = ("predict", new, "--bundle", bundle)
+    words = ("predict", new, "--bundle", bundle, "--batch", "1")
     assert "are about --devices" in cli.error(*words, "--strong")
+    for option in (("--threads", "3"), ("--host-dispatch-us", "5"), ("--custom", "my.Op=1ms")):
+        error = cli.error(*words, "--devices", "2", *option)
+        assert f"{option[0]} is not about --devices" in error
     assert "trained by class-costs, only by convmeter" in cli.error(
         *words, "--method", "class-costs"
     )

@@ -32,8 +32,21 @@ def test_a_time_is_a_launch_and_the_larger_of_operations_and_bytes() -> None:
 
 def test_the_peak_is_that_of_the_type() -> None:
     assert estimated_ms(125e9, 0, CARD, "float16").ms == pytest.approx(1.605, rel=1e-3)
-    # A type that is missing is not faster than float32.
-    assert estimated_ms(15.7e9, 0, CARD, "bfloat16").ms == pytest.approx(1.605, rel=1e-3)
+    assert estimated_ms(7.8e9, 0, CARD, "float64").ms == pytest.approx(1.605, rel=1e-3)
+    # How much more FLOP/s in float32 than in float64, by the data sheets.
+    for device, ratio in (
+        ("v100", 2), ("p100", 2), ("k80", 3), ("p4", 32), ("2080ti", 32), ("t4", 32), ("a10", 64),
+        ("rtx3090", 64), ("rtx4090", 64), ("l4", 64), ("rtx5090", 64), ("a100", 1), ("h200", 1),
+        ("mi100", 2), ("mi210", 0.5), ("b200", 2),
+    ):  # fmt: skip
+        facts = devices()[device]
+        peak = facts.peak_of("float64")
+        assert facts.peak_flops_per_s / peak == pytest.approx(ratio, rel=0.02)
+        assert facts.largest_peak_of("float64") == peak
+    # Of a type that a card has no units for, nothing is known; int8 is at least as fast as float32.
+    for dtype in ("bfloat16", "int32", "int64"):
+        assert math.isnan(estimated_ms(15.7e9, 0, CARD, dtype).ms)
+    assert estimated_ms(4.37e9, 0, devices()["k80"], "int8").ms == pytest.approx(1.605, rel=1e-3)
     # AMD's matrix cores take float32 without being asked.
     assert estimated_ms(45.3e9, 0, devices()["mi210"]).ms == pytest.approx(1.605, rel=1e-2)
 

@@ -70,6 +70,8 @@ class FakeBundle:
     calibrated_by = None
     path = Path("bundles/fake")
     largest_bytes = 1000
+    serves_unseen = False
+    part: Mapping[str, Any] = {"ranges": {}}
 
     def __init__(
         self,
@@ -473,6 +475,14 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     bundle.device = "1080ti"
     assert not predict_nodes([node], bundle).layers[0].below_bound
     assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]
+    # What was not measured is at least the bound, in the total as well.
+    far = FakeBundle(times_ms={("dense", "execution_ms"): 0.05}, far=["dense"])
+    far.device = "1080ti"
+    floored = predict_nodes([node], far)
+    (layer,) = floored.layers
+    assert layer.execution_ms == layer.low_ms == layer.lower_bound_ms == flagged.lower_bound_ms
+    assert layer.high_ms >= 2 * layer.execution_ms
+    assert floored.total_ms == pytest.approx(flagged.total_ms + layer.execution_ms - 0.05)
 
 
 def test_different_layers_of_a_processor_err_independently(predict_nodes) -> None:

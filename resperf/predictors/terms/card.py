@@ -111,7 +111,7 @@ NOMINAL = Card(UNKNOWN, 1e10, 1e10, 1e10, 5e8, True, 4e6, 40.0, 1.5e6)
 
 def _card(facts: DeviceFacts, number: str) -> Card:
     peaks = facts.peaks_flops_per_s
-    plain = peaks["fp32"]
+    plain = peaks.get(number if number == "fp64" else "fp32", peaks["fp32"])
     products = {**peaks, "fp32": plain * _issued_share(facts)}
     matrix = max(products.get(number, products["fp32"]), peaks.get("fp32_matrix", 0.0))
     node = _or_default(facts.process_nm, 10.0)
