@@ -47,9 +47,13 @@ class DataSheetTime(NamedTuple):
 
 
 def estimated_ms(
-    flops: float, moved_bytes: float, facts: DeviceFacts, dtype: str = "float32"
+    flops: float,
+    moved_bytes: float,
+    facts: DeviceFacts,
+    dtype: str = "float32",
+    kernels: int = 1,
 ) -> DataSheetTime:
-    """Estimate a kernel's time: its operations or its bytes, whichever take longer, and a launch.
+    """Estimate a time: operations or bytes, whichever take longer, and a launch of each kernel.
 
     Parameters
     ----------
@@ -58,20 +62,23 @@ def estimated_ms(
     facts : DeviceFacts
     dtype : str
         Type of its values, which decides the peak.
+    kernels : int
+        How many run one after the other.
     """
     longer = PROCESSORS if facts.device_class == DEFAULT.device_class else CARDS
     compute_ms = ideal_ms(longer.compute * flops, facts.peak_of(dtype))
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
     is_known = not math.isnan(compute_ms + memory_ms)
-    ms = LAUNCH_MS + max(compute_ms, memory_ms) if is_known else math.nan
+    ms = kernels * LAUNCH_MS + max(compute_ms, memory_ms) if is_known else math.nan
     return DataSheetTime(ms, longer.low * ms, longer.high * ms)
 
 
 def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     """Estimate the execution of a layer in inference."""
     dtype = getattr(layer, "dtype", "float32")
-    return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)
+    kernels, more_bytes = layer.step_work
+    return estimated_ms(layer.flops, layer.moved_bytes + more_bytes, facts, dtype, kernels)
 
 
 def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
