@@ -53,7 +53,8 @@ def _ranged(kind: str, columns: Columns, predictor: LayerPredictor | None) -> Co
     plain, log2 = plain_and_log2(kind, columns)
     # Remainders of vector lengths and the use of threads do not define a range.
     bounded = (name for name in plain if name != "threaded" and not name.endswith("_rest"))
-    return {**whole, **{name: q[name] for name in (*bounded, *log2)}}
+    kernels = {name: q[name].astype(bool) for name in cls.RANGED}
+    return {**whole, **kernels, **{name: q[name] for name in (*bounded, *log2)}}
 
 
 def outside(
