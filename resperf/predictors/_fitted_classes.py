@@ -145,14 +145,15 @@ class ClassFit:
             times_ms * relative.left_out(of, shrinkage) for of in (folds, family_folds)
         )
         errors = times_ms / np.maximum(network_out, 1e-9)
-        # Without its family, as few networks are near as a new family has near.
-        near = Intervals.fit(
-            times_ms, family_out * left_out_factors(class_ms, errors, family_folds)
-        ) or Intervals.fit(times_ms, network_out * left_out_factors(class_ms, errors, folds))
+        # A network may be near others of its family, or those of other families alone.
+        corrected = [
+            out * left_out_factors(class_ms, errors, of)
+            for out, of in ((network_out, folds), (family_out, family_folds))
+        ]
         return replace(
             self,
             nearness=Nearness.fit(class_ms, errors),
-            near=near,
+            near=Intervals.fit(np.tile(times_ms, 2), np.concatenate(corrected)),
             far=Intervals.fit(times_ms, family_out, families),
         )
 
