@@ -301,6 +301,15 @@ def test_flags_and_dilations_have_ranges() -> None:
     assert other.split(", ")[0] == ("bias=1 above 0" if biased.bias else "bias=0 below 1")
 
 
+def test_work_beyond_all_rows_is_out_of_range_though_every_field_is_inside() -> None:
+    long, wide = (Dense(batch=1, features_in=n, features_out=m) for n, m in ((8, 64), (64, 8)))
+    ranges = ranges_of("dense", columns_of([long, wide]))
+    both = Dense(batch=1, features_in=64, features_out=64)
+    (reason,) = outside("dense", columns_of([both]), ranges)
+    assert reason == "flops=8192 above 1024, moved_bytes=17152 above 2592"
+    assert outside("dense", columns_of([long, wide]), ranges) == ["", ""]
+
+
 def test_a_folder_of_bundles_stands_for_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

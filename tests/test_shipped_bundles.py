@@ -17,6 +17,7 @@ from resperf.bundle import Bundle, find_bundle
 from resperf.devices import add_device, devices
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Pool
+from resperf.layers.quantized_conv import QuantizedConv
 from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform import CpuFacts
@@ -390,3 +391,19 @@ def test_single_half_layers_are_as_short_as_their_kernels() -> None:
         assert brain.high_ms / brain.low_ms < 10
         # Those of float32 contain the host's dispatch.
         assert plain.execution_ms > 0.03
+
+
+@pytest.mark.parametrize("groups", [2, 32])
+def test_grouped_int8_convolutions_are_out_of_the_range_of_depthwise_ones(groups: int) -> None:
+    fields = {"batch": 1, "rank": 2, "channels_in": 256, "height": 28, "width": 28,
+              "kernel_height": 3, "kernel_width": 3, "channels_out": 256}  # fmt: skip
+    grouped, depthwise = (QuantizedConv(**fields, groups=number) for number in (groups, 256))
+    xeon, epyc = (Bundle.load(ROOT / "models" / "bundles" / name)
+                  for name in ("cpu-onnxruntime-xeon", "cpu-onnxruntime"))  # fmt: skip
+    times = xeon.predict([grouped, depthwise])
+    assert list(times.in_range) == [False, True]
+    assert times.reason[0] == "grouped_products=True not seen in training"
+    assert times.high_ms[0] > 3.9 * times.ms[0] > 15 * times.low_ms[0]
+    assert epyc.predict([grouped]).in_range[0]
+    # Groups are gathered one by one, which takes nanoseconds per group, window and tap.
+    assert times.ms[0] > 2e-6 * groups * 26 * 26 * 9

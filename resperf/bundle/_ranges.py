@@ -41,19 +41,20 @@ def _ranged(kind: str, columns: Columns, predictor: LayerPredictor | None) -> Co
     own = None if predictor is None else predictor.ranged(columns)
     if own is not None:
         return own
-    cls = kind_of(kind)
+    cls, q = kind_of(kind), quantities(kind, columns)
     if cls.INDEPENDENT_FIELDS:
-        return columns
-    specs, q = cls.specs, quantities(kind, columns)
+        # Fields may each be inside while their product is far outside.
+        return {**columns, "flops": q["flops"], "moved_bytes": q["moved_bytes"]}
     whole = {
         name: column
         for name, column in columns.items()
-        if name == OPTIMIZER or specs[name].choices or name.startswith("dilation")
+        if name == OPTIMIZER or cls.specs[name].choices or name.startswith("dilation")
     }
     plain, log2 = plain_and_log2(kind, columns)
     # Remainders of vector lengths and the use of threads do not define a range.
     bounded = (name for name in plain if name != "threaded" and not name.endswith("_rest"))
-    return {**whole, **{name: q[name] for name in (*bounded, *log2)}}
+    kernels = {name: q[name].astype(bool) for name in cls.RANGED}
+    return {**whole, **kernels, **{name: q[name] for name in (*bounded, *log2)}}
 
 
 def outside(

@@ -60,9 +60,14 @@ class DataSheetTime(NamedTuple):
 
 
 def estimated_ms(
-    flops: float, moved_bytes: float, facts: DeviceFacts, dtype: str = "float32", op: str = ""
+    flops: float,
+    moved_bytes: float,
+    facts: DeviceFacts,
+    dtype: str = "float32",
+    op: str = "",
+    kernels: int = 1,
 ) -> DataSheetTime:
-    """Estimate a kernel's time: its operations or its bytes, whichever take longer, and a launch.
+    """Estimate a time: operations or bytes, whichever take longer, and a launch of each kernel.
 
     Parameters
     ----------
@@ -73,6 +78,8 @@ def estimated_ms(
         Type of its values, which decides the peak; without one, the time is NaN.
     op : str
         The operator, of which CPUs may have kernels of another speed.
+    kernels : int
+        How many run one after the other.
     """
     longer = CARDS
     if facts.device_class == DEFAULT.device_class:
@@ -81,7 +88,7 @@ def estimated_ms(
     memory_ms = facts.moving_ms(longer.memory * moved_bytes)
     # Of a number and NaN, `max` may return either.
     is_known = not math.isnan(compute_ms + memory_ms)
-    ms = LAUNCH_MS + max(compute_ms, memory_ms) if is_known else math.nan
+    ms = kernels * LAUNCH_MS + max(compute_ms, memory_ms) if is_known else math.nan
     return DataSheetTime(ms, longer.low * ms, longer.high * ms)
 
 
@@ -91,7 +98,9 @@ def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     if not layer.macs and (dtype not in PEAKS_OF or facts.device_class == DEFAULT.device_class):
         # Whole numbers are added as fast; on a CPU memory decides.
         dtype = "float32"
-    return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)
+    kernels, more_bytes = layer.step_work
+    moved_bytes = layer.moved_bytes + more_bytes
+    return estimated_ms(layer.flops, moved_bytes, facts, dtype, kernels=kernels)
 
 
 def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:

@@ -77,6 +77,8 @@ class Layer(Fields):
     """Whether fields vary independently and equal work has equal fields. If so, trained ranges are
     ranges of fields, and campaigns vary all fields. Otherwise the same work can be written in
     several ways (rows as `batch` or as `outer`), and trained ranges are ranges of quantities."""
+    RANGED: ClassVar[tuple[str, ...]] = ()
+    """Quantities that say which kernel runs and are no features; trained ranges hold them too."""
     RANGES: ClassVar[Mapping[str, Any]] = {}
     """Default distributions that a campaign draws the fields from, of `batch` where they are not
     `BATCHES`."""
@@ -126,6 +128,11 @@ class Layer(Fields):
     def element_bytes(self) -> int:
         """Bytes of one value."""
         return self._once("element_bytes", lambda: bytes_each(getattr(self, "dtype", "float32")))
+
+    @property
+    def step_work(self) -> tuple[int, int]:
+        """Kernels of a GPU, one after the other, and bytes that they move beyond `moved_bytes`."""
+        return 1, 0
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class QuantizedConv(VolumeConv):
         "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
+    RANGED = ("grouped_products",)
     RANGES: ClassVar[Mapping[str, Any]] = {
         "rank": choices([1, 2, 3], [1, 20, 1]),
         "channels_in": log_uniform(3, 1024, 1, 8, 16),
@@ -97,7 +98,8 @@ class QuantizedConv(VolumeConv):
         rows = self.batch * self.windows * self.groups
         tiles = 2 * rows * padded(depth * self.taps, _TILE_DEPTH) * padded(filters, _TILE_FILTERS)
         return quantities | integer | {
-            "last": last, "plain": plain, "apart": quantities["grouped"] * (linear - together),
+            "last": last, "plain": plain,
+            "grouped_products": quantities["grouped"] * (linear - together),
             "group_pieces": rows * self.taps, "flops_tile": tiles * (1 - together),
         }  # fmt: skip
 

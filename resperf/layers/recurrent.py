@@ -75,6 +75,13 @@ class Recurrent(Layer):
         """Bytes of both matrices and both biases of each gate."""
         return self._gated * (self.features + self.hidden + 2) * self.element_bytes
 
+    @property
+    def step_work(self) -> tuple[int, int]:
+        """Each step is a product, which reads its weights again, and the gates, which read it."""
+        weights = (self.steps - 1) * self._gated * self.hidden
+        values = weights + 4 * self.steps * self.batch * self._gated
+        return 2 * self.steps, values * self.element_bytes
+
     def own_quantities(self) -> dict[str, Any]:
         """Work per step, as steps run one after the other."""
         inputs, states = (

@@ -8,6 +8,7 @@ normalisations into convolutions saves time that the eager network takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from resperf.lowering._torch_attention import attention_in_parts, unfused_attent
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
-from resperf.network import Network, Rewritten
+from resperf.network import Network, Node, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
@@ -104,11 +105,17 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
             if source in original
         )
         nodes.append(_lowered(group, sources, setting))
-    return answer(network, nodes, "rules", _notes(network))
+    return answer(network, nodes, "rules", _notes(network, joined.network, setting))
 
 
-def _notes(network: Network) -> tuple[str, ...]:
+def _notes(network: Network, joined: Network, setting: Setting) -> tuple[str, ...]:
     """Say where the file may differ from the module that it was exported from."""
+    affine = 0 if setting.compiled in COMPILED else _affine_steps(joined)
+    if affine:
+        return (
+            f"{affine} normalisations or affine steps are in pieces: each operator is predicted by "
+            "itself, as in an eager module that is written so; fused (addcmul) they take less time",
+        )
     ops = {node.op for node in network.nodes}
     if "Conv" not in ops or any("Norm" in op for op in ops):
         return ()
@@ -116,6 +123,23 @@ def _notes(network: Network) -> tuple[str, ...]:
         "the file has no normalisations: if its exporter folded them into the convolutions, the "
         "module itself takes longer; what is predicted is the network in the file",
     )
+
+
+def _affine_steps(network: Network) -> int:
+    """Count products with a weight of several values to which another one is added."""
+
+    def has_weight(node: Node) -> bool:
+        tensors = (network.tensors.get(name) for name in node.inputs)
+        return any(t is not None and t.is_weight and math.prod(t.shape) > 1 for t in tensors)
+
+    scaled: set[str] = set()
+    count = 0
+    for node in network.nodes:
+        is_behind = not scaled.isdisjoint(node.inputs)
+        if (node.op == "Mul" and has_weight(node)) or (node.op == "Identity" and is_behind):
+            scaled.add(node.outputs[0])
+        count += node.op == "Add" and is_behind and has_weight(node)
+    return count
 
 
 def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:

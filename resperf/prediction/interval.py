@@ -92,8 +92,8 @@ def _of_layers(
             return total_ms * sum(bounds_ms) / layers_ms
         off_ms: dict[str, float] = {}
         for layer, bound_ms in zip(layers, bounds_ms, strict=True):
-            # Estimates of one kind rest on one guess.
-            key = layer.kind if layer.estimated else layer.key
+            # Estimates of one kind rest on one guess, and one trend goes on out of range.
+            key = layer.key if layer.in_range and not layer.estimated else layer.kind
             off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
         own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
         if own <= 0:

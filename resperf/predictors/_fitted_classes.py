@@ -102,11 +102,16 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "attention": ("attention", "batched product", "softmax"),
     "products with normalisation and activation": ("product", "layer norm", "gelu"),
+    "recurrent layers": ("recurrent",),
 }  # fmt: skip
 """Group -> how the names of its classes begin. All other classes move and combine data."""
 OTHER_GROUP = "other operators"
 _LEAST_COEFFICIENT = 0.02
 """Of a term in the shares that nearness is judged by: a fit sets many to zero."""
+RARE_SHARE = 0.05
+"""Share of a network's time, by data sheet, in rare classes from which the user is warned."""
+_NEAR = 0.5
+"""Nearness from which a network has the interval of those near known ones."""
 _MARK = np.dtype(np.uint16)
 _PER_PLACE = 1e4
 """Steps in which places of networks are stored."""
@@ -200,17 +205,22 @@ class ClassFit:
         )  # fmt: skip
         if len(networks) < 2 * FEWEST_NETWORKS:
             return self
-        family_out = times_ms * relative.left_out(folds_of(families), shrinkage)
-        folds = folds_of(similar)
-        network_out = times_ms * relative.left_out(folds, shrinkage)
         class_ms = self.class_ms(sheet_ms)
+        folds, family_folds = folds_of(similar), folds_of(families)
+        network_out, family_out = (
+            times_ms * relative.left_out(of, shrinkage) for of in (folds, family_folds)
+        )
         errors = times_ms / np.maximum(network_out, 1e-9)
-        corrected = network_out * left_out_factors(class_ms, errors, folds)
+        # A network may be near others of its family, or those of other families alone.
+        corrected = [
+            out * left_out_factors(class_ms, errors, of)
+            for out, of in ((network_out, folds), (family_out, family_folds))
+        ]
         return replace(
             self,
             nearness=Nearness.fit(class_ms, errors),
-            near=Intervals.fit(times_ms, corrected),
-            far=Intervals.fit(times_ms, family_out),
+            near=Intervals.fit(np.tile(times_ms, 2), np.concatenate(corrected)),
+            far=Intervals.fit(times_ms, family_out, families),
         )
 
     @property
@@ -230,8 +240,9 @@ class ClassFit:
     def predict(self, networks: Sequence[Terms], batches: Sequence[int] = ()) -> Estimate:
         """Predict whole networks with their intervals.
 
-        Times that are `outside` what was measured have wide intervals: twice as wide in logarithms,
-        and at least half to twice the time.
+        Times that are `outside` what was measured, and networks of which more than `RARE_SHARE` is
+        in rare classes, have wide intervals: twice as wide in logarithms, and at least half to
+        twice the time.
 
         Parameters
         ----------
@@ -243,14 +254,18 @@ class ClassFit:
         plain_ms = sheet_ms @ self.coefficients + unlisted_ms
         given = batches or [self.least_batch] * len(plain_ms)
         outside = np.array(
-            [bool(self.outside(*pair)) for pair in zip(plain_ms, given, strict=True)], dtype=bool
+            [
+                bool(self.outside(*pair)) or sum(self.rare_shares(terms).values()) > RARE_SHARE
+                for *pair, terms in zip(plain_ms, given, networks, strict=True)
+            ],
+            dtype=bool,
         )
         times_ms, low, high = plain_ms, *bounds_of(self.far, plain_ms, ~outside)
         if self.nearness is not None:
             class_ms = self.class_ms(sheet_ms)
             class_ms[:, self.classes.index(REST)] += unlisted_ms
             times_ms = plain_ms * self.nearness.factors(class_ms)
-            is_near = self.nearness.nearness(class_ms) > 0.5
+            is_near = self.nearness.nearness(class_ms) > _NEAR
             near = bounds_of(self.near, times_ms, ~outside)
             low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
         widest = np.where(outside, math.exp(ASSUMED), 1.0)
@@ -343,11 +358,15 @@ class ClassFit:
                 bands[name_of(cost.of)] = Band(*(a + b for a, b in parts))
         return bands
 
-    def rare_share(self, network: Terms) -> float:
-        """Return the share of a network by data sheet in classes that few networks have."""
+    def rare_shares(self, network: Terms) -> dict[str, float]:
+        """Return the shares of a network by data sheet in classes that few networks have."""
         classes = {*self.classes, UPDATE.of}
-        rare = sum(time for cost, time in network.items() if cost.of not in classes)
-        return rare / max(sum(network.values()), 1e-12)
+        total = max(sum(network.values()), 1e-12)
+        shares: dict[str, float] = {}
+        for cost, time in network.items():
+            if cost.of not in classes:
+                shares[cost.of] = shares.get(cost.of, 0.0) + time / total
+        return shares
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without `arrays`."""
@@ -416,11 +435,14 @@ def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
 
 
 def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
-    """Return corrections of networks, each learnt without its fold."""
-    return left_out(
-        folds,
-        lambda rest, own: Nearness.fit(class_ms[rest], ratios[rest]).factors(class_ms[own]),
-    )
+    """Return corrections of networks, each learnt without its fold; NaN where none is near."""
+
+    def factors(rest: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> Array:
+        learnt = Nearness.fit(class_ms[rest], ratios[rest])
+        near = learnt.nearness(class_ms[own]) > _NEAR
+        return np.where(near, learnt.factors(class_ms[own]), np.nan)
+
+    return left_out(folds, factors)
 
 
 def group_of(name: str) -> str:

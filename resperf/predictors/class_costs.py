@@ -29,7 +29,7 @@ from resperf.platform import Platform
 from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
 from resperf.predictors._class_fit import alike as twins
 from resperf.predictors._class_fit import columns_of, relative_to
-from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors._fitted_classes import RARE_SHARE, ClassFit, group_of
 from resperf.predictors.intervals import SHARE, half_width
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level
@@ -150,8 +150,6 @@ def _coefficients(card: CardRows, fold_of: dict[str, str]) -> dict[str, Array]:
     }
 
 
-_RARE_SHARE = 0.05
-"""Share of a network's time, by data sheet, in rare classes from which the user is warned."""
 _SINGULAR = 1e12
 """Condition that rounding alone gives."""
 _FITS = "fits"
@@ -343,11 +341,13 @@ class ClassCosts(Predictor):
         chosen, run = self._chosen(setting, platform), _run(network, setting)
         terms, batch = class_terms(run, _facts(platform)), _batch(run, chosen)
         notes = [*chosen.notes]
-        share = min(fit.rare_share(terms) for fit in chosen.fits)
-        if share > _RARE_SHARE:
+        rare = min(
+            (fit.rare_shares(terms) for fit in chosen.fits), key=lambda shares: sum(shares.values())
+        )
+        if (share := sum(rare.values())) > RARE_SHARE:
             notes.append(
                 f"{share:.0%} of its work is in operators of a sort that few of the measured "
-                "networks have; expect larger errors"
+                f"networks have, most of it {max(rare, key=rare.__getitem__)}; expect larger errors"
             )
         told_apart = setting.compiled not in COMPILED
         time_ms = float(chosen.predict([terms], [batch]).values[0])

@@ -75,7 +75,9 @@ class Intervals(Record):
             raise ValueError("bounds of intervals are damaged")
 
     @classmethod
-    def fit(cls, measured_ms: Array, predicted_ms: Array) -> Self | None:
+    def fit(
+        cls, measured_ms: Array, predicted_ms: Array, groups: Sequence[str] = ()
+    ) -> Self | None:
         """Calibrate on rows that no predictor was fitted to; None if there are too few.
 
         These are validation rows. Some methods choose the number of epochs or trees on them, which
@@ -84,8 +86,12 @@ class Intervals(Record):
         Parameters
         ----------
         measured_ms, predicted_ms : array (rows,)
+        groups : sequence of str, optional
+            Rows of one group err together: bounds are widened until they would contain the rows of
+            one more group, each group weighing as one row.
         """
-        measured_ms, predicted_ms = _usable(measured_ms, predicted_ms)
+        usable = _usable(measured_ms, predicted_ms)
+        measured_ms, predicted_ms = measured_ms[usable], predicted_ms[usable]
         if len(measured_ms) < FEWEST_ROWS:
             return None
         # Methods that clip at 0 predict 0: these rows get a bin of their own.
@@ -95,8 +101,15 @@ class Intervals(Record):
         if not times.all():
             edges = [float(np.nextafter(_SHORTEST_MS, 1.0)), *edges] if times.any() else edges
         index = np.searchsorted(edges, predicted_ms, side="right")
-        bounds = [_bounds(ratios[index == number]) for number in range(len(edges) + 1)]
-        return cls(tuple(edges), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
+        bounds = np.array([_bounds(ratios[index == number]) for number in range(len(edges) + 1)])
+        if len(groups):
+            _, of_row, sizes = np.unique(
+                np.asarray(groups)[usable], return_inverse=True, return_counts=True
+            )
+            reach = np.where(ratios > 0, bounds[index, 1], -bounds[index, 0])
+            scores = np.abs(ratios) / np.maximum(reach, _LEAST_USUAL)
+            bounds *= max(1.0, conformal_bound(scores, 1 / sizes[of_row]))
+        return cls(tuple(edges), *(tuple(bounds[:, side].tolist()) for side in (0, 1)))
 
     @classmethod
     def of_groups(cls, ratios: Sequence[Array]) -> Self | None:
@@ -185,8 +198,7 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
     few: dict[_Kind, Array] = {}
     for kind, (measured_ms, predicted_ms) in judged.items():
         own = Intervals.fit(measured_ms, predicted_ms)
-        measured_ms, predicted_ms = _usable(measured_ms, predicted_ms)
-        times = predicted_ms > _SHORTEST_MS
+        times = _usable(measured_ms, predicted_ms) & (predicted_ms > _SHORTEST_MS)
         if own is not None:
             intervals[kind] = own
         elif times.sum() >= MIN_ROWS_OF_KIND:
@@ -259,7 +271,7 @@ def joined_spread(squares: float, count: float, prior_spread: float) -> tuple[fl
 
 
 def conformal_bound(
-    sizes: Sequence[float] | Array, weights: Sequence[float] = (), *, share: float = SHARE
+    sizes: Sequence[float] | Array, weights: Sequence[float] | Array = (), *, share: float = SHARE
 ) -> float:
     """Return the conformal quantile: the next size is below it with probability `share`.
 
@@ -273,10 +285,9 @@ def conformal_bound(
     return float(np.asarray(sizes)[order[min(index, len(order) - 1)]])
 
 
-def _usable(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:
-    """Return the rows with a time above 0 and a finite prediction."""
-    usable = (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
-    return measured_ms[usable], predicted_ms[usable]
+def _usable(measured_ms: Array, predicted_ms: Array) -> npt.NDArray[np.bool_]:
+    """Say which rows have a time above 0 and a finite prediction."""
+    return (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
 
 
 def _around(

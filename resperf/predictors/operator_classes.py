@@ -394,6 +394,23 @@ def _batched(work: _Work) -> tuple[str, dict[str, float]]:
     }  # fmt: skip
 
 
+def _recurrent(work: _Work) -> tuple[str, dict[str, float]]:
+    """One product for the inputs of all steps; then, step after step, one of the state, and gates.
+
+    What the products of a step write, the gates read.
+    """
+    data, inputs, states = work.operator.inputs[:3]
+    steps, sequences, features = data.shape
+    gates = steps * sequences * math.prod(inputs.shape[:2])
+    value_bytes = data.bytes / max(data.values, 1)
+    again = work.facts.moving_ms((steps - 1) * states.bytes)
+    return f"recurrent{work.dtype}", {
+        "flops": work.computed(2 * gates * (features + states.shape[-1])),
+        "bytes": work.traffic + again + work.moved(4 * gates * value_bytes),
+        "kernels": 2 * steps * LAUNCH_MS,
+    }  # fmt: skip
+
+
 def _attention(work: _Work) -> tuple[str, dict[str, float]]:
     query, key = work.operator.inputs[:2]
     heads = math.prod(query.shape[:-2])
@@ -465,6 +482,7 @@ _RULES: Mapping[str, _Rule] = {
     "bmm": _batched,
     "baddbmm": _batched,
     "sdpa": _attention,
+    **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     "native_batch_norm": _of_bytes("batch norm"),
     "native_layer_norm": _along_rows("layer norm"),
     "native_group_norm": _of_bytes("group norm"),

@@ -424,13 +424,17 @@ class Roofline(Boosted):
         products below the shortest that taught.
         """
         sort = self._prior_sort(asked)
-        own = self.intervals_.get(asked) if session == asked else self.between_.get(sort)
-        intervals = self.left_out_.get(sort) if own is None else own
+        own, other = self.intervals_.get(session), self.left_out_.get(sort)
+        sources = [own or other]
+        if session != asked:
+            # Sessions may agree better on the layers of both than one is predicted by itself.
+            sources.append(self.between_.get(sort, other))
         alike = np.full(len(values), sort == asked.sort)
         if product_of(self.kind, layers.quantities) is not None:
             costs = self._costs_of(session)
             alike &= costs.dispatched | (values >= _LEAST_ALIKE * costs.dispatch_ms)
-        return bounds_of(intervals, values, alike)
+        low, high = zip(*(bounds_of(i, values, alike) for i in sources), strict=True)
+        return np.min(low, axis=0), np.max(high, axis=0)
 
     def _prior_sort(self, session: Session) -> tuple[str, str]:
         """Return the most alike sort: same type and class, else the most rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -275,9 +274,10 @@ def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, 
 def test_above_the_largest_batch_the_time_is_extrapolated(bundle, network, cli):
     document = cli.document(*amp(network, "rtx4090", batch=8192))
     assert document["extrapolated"] == "the largest batch size of the data is 4096"
+    # At least half to twice the time.
+    assert document["high_ms"] / document["low_ms"] >= 3.999
     inside = cli.document(*amp(network, "rtx4090"))
-    widths = [math.log(each["high_ms"] / each["low_ms"]) for each in (document, inside)]
-    assert widths[0] > 1.5 * widths[1]
+    assert not inside["extrapolated"]
 
 
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):

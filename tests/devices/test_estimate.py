@@ -18,6 +18,7 @@ from resperf.devices import (
 )
 from resperf.errors import ResperfError
 from resperf.layers import Dense
+from resperf.layers.recurrent import Recurrent
 
 CARD = devices()["v100"]
 """900 GB/s; 15.7 TFLOP/s in float32, 125 in float16, as everyone in bfloat16."""
@@ -72,6 +73,16 @@ def test_a_layer_has_its_own_work_and_type() -> None:
     assert layer.flops == 2 * 4096**3
     once_ms = 1.6 * 2 * 4096**3 / CARD.peaks_flops_per_s["fp16"] * 1e3
     assert estimated_layer_ms(layer, CARD).ms == pytest.approx(once_ms + 0.005)
+
+
+def test_steps_of_a_recurrent_layer_wait_for_one_another() -> None:
+    layer = Recurrent(batch=1, steps=400, features=512, hidden=512, cell="gru")
+    # Each step reads 3 x 512 x 512 weights; gates are written and read twice.
+    values = 400 * 2 * 512 + 3 * 512 * (512 + 2) + 400 * 3 * 512 * 512 + 4 * 400 * 3 * 512
+    expected_ms = 2 * 400 * 0.005 + 1.4 * 4 * values / 900e9 * 1e3
+    assert estimated_layer_ms(layer, CARD).ms == pytest.approx(expected_ms, rel=1e-3)
+    longer = Recurrent(batch=1, steps=800, features=512, hidden=512, cell="gru")
+    assert estimated_layer_ms(longer, CARD).ms == pytest.approx(2 * expected_ms, rel=0.01)
 
 
 def test_a_users_own_device_is_known_once_it_is_added(no_own_cards: None) -> None:

@@ -196,7 +196,7 @@ def test_int8_convolutions_in_groups_by_hand() -> None:
     # 64 windows of two images, for each group; nine taps each.
     assert q["group_pieces"].tolist() == [9 * 128 * groups for groups in (1, 4, 32, 16, 32)]
     # A depthwise convolution is no group of products, but for ConvInteger.
-    assert q["apart"].tolist() == [0, 1, 0, 1, 0]
+    assert q["grouped_products"].tolist() == [0, 1, 0, 1, 0]
     # The summed values of a group in fours, its filters in sixteens.
     tiles = [128 * 288 * 64, 512 * 72 * 16, 0, 2048 * 20 * 16, 4096 * 12 * 16]
     assert q["flops_tile"].tolist() == [2 * each for each in tiles]

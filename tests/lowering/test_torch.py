@@ -480,6 +480,20 @@ def test_a_network_without_normalisations_may_have_been_folded() -> None:
     assert not lower(network_of([convolution, norm], shapes), EAGER, PLATFORM).notes
 
 
+@pytest.mark.parametrize("between", [[], [("Identity", "i", ["m"])]])
+def test_normalisations_in_pieces_are_named(between: list[tuple[str, str, list[str]]]) -> None:
+    """An affine step is a product with one weight and a sum with another; a residual is not."""
+    shapes = dict.fromkeys("xmisy", (2, 8, 4, 4)) | {"wg": (8, 1, 1), "wb": (8, 1, 1)}
+    behind = between[-1][1] if between else "m"
+    nodes = [("Mul", "m", ["x", "wg"]), *between, ("Add", "s", ["wb", behind])]
+    network = network_of([*nodes, ("Relu", "y", ["s"])], shapes)
+    (note,) = lower(network, EAGER, PLATFORM).notes
+    assert note.startswith("1 normalisations or affine steps are in pieces")
+    assert not lower(network, COMPILED, PLATFORM).notes
+    nodes[-1] = ("Add", "s", ["x", behind])
+    assert not lower(network_of([*nodes, ("Relu", "y", ["s"])], shapes), EAGER, PLATFORM).notes
+
+
 def test_a_layer_without_the_precisions_type_stays_as_it_is() -> None:
     half = replace(EAGER, precision="bf16")
     top_k = TopK(batch=1, outer=4, values=100, kept=5)

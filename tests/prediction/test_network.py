@@ -498,6 +498,12 @@ def test_different_layers_of_a_processor_err_independently(predict_nodes) -> Non
     four = predict_nodes(pools, bundle)
     values = four.parts, four.overheads, four.total
     assert bound(*values, common_width=0.0).high_ms == pytest.approx(1.25 * four.total_ms)
+    # So do layers of one kind that are out of range: one trend goes on.
+    layers = tuple(replace(pool, key=f"{place}") for place, pool in enumerate(four.layers))
+    for inside, off in ((True, 0.25 / 2), (False, 0.25)):
+        parts = replace(four.parts, layers=tuple(replace(each, in_range=inside) for each in layers))
+        found = bound(parts, *values[1:], common_width=0.0)
+        assert found.high_ms == pytest.approx((1 + off) * four.total_ms)
     # Where a bound leaves nothing of the layers, it leaves nothing of the total.
     (pool,) = predict_nodes(pools[:1], bundle).layers
     none = replace(four.parts, layers=(replace(pool, low_ms=0.0),))

@@ -235,6 +235,27 @@ def test_operators_that_few_networks_have_are_warned_of(fitted: ClassCosts) -> N
                                                  (half(4096, 4096),)),))  # fmt: skip
     notes = fitted.account(strange, SETTING, PLATFORM).notes
     assert any("100% of its work is in operators" in note for note in notes)
+    assert any("most of it reduction;" in note for note in notes)
+    found = fitted.predict([strange], SETTING, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
+    assert found.high[0] >= 2 * found.values[0] >= 4 * found.low[0]
+
+
+def test_steps_of_a_recurrent_layer_run_one_after_the_other() -> None:
+    """100 steps of 32 sequences, 64 features and 128 values of a state in both directions."""
+    assert FACTS is not None
+    weights = (half(2, 512, 64, weight=True), half(2, 512, 128, weight=True))
+    lstm = RunOperator("lstm", (half(100, 32, 64), *weights), (half(100, 2, 32, 128),))
+    terms = class_terms(RunNetwork("lstm", (lstm,)), FACTS)
+    gates = 100 * 32 * 2 * 512
+    flops = 2 * gates * (64 + 128)
+    assert terms[Cost("recurrent", "flops")] == pytest.approx(
+        flops / FACTS.peak_of("float16") * 1e3
+    )
+    values = 100 * 32 * (64 + 2 * 128) + 2 * 512 * (64 + 100 * 128) + 4 * gates
+    assert terms[Cost("recurrent", "bytes")] == pytest.approx(FACTS.moving_ms(2 * values))
+    # Two kernels a step, and one for all inputs.
+    assert terms[Cost("recurrent", "kernels")] == pytest.approx(201 * 0.005)
+    assert group_of("recurrent float32") == "recurrent layers"
 
 
 def test_what_a_fit_does_not_have_is_priced_by_the_data_sheet(fitted: ClassCosts) -> None:

@@ -208,6 +208,29 @@ def test_a_new_group_is_as_uncertain_as_groups_not_rows_say() -> None:
     assert Intervals.of_groups(few[:2]) is None
 
 
+def test_groups_count_where_their_rows_err_together() -> None:
+    """Half of the groups have many rows and differ by 2%, the others have few and differ by 20%."""
+
+    def of_groups(seed: int, rows: tuple[int, int] = (100, 5)) -> tuple[np.ndarray, list[str]]:
+        random = np.random.default_rng(seed)
+        sizes = np.repeat(rows, 40)
+        shifts = np.repeat((0.02, 0.2), 40) * random.standard_normal(80)
+        names = [str(number) for number in np.repeat(np.arange(80), sizes)]
+        return np.exp(np.repeat(shifts, sizes)), names
+
+    new = np.concatenate([of_groups(seed, (1, 1))[0] for seed in range(100, 150)])
+    inside: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(20):
+        measured, names = of_groups(seed)
+        for grouped, shares in inside.items():
+            intervals = Intervals.fit(measured, np.ones_like(measured), names if grouped else ())
+            assert intervals is not None
+            low, high = intervals.bounds(np.ones_like(new), np.ones(len(new), dtype=bool))
+            shares.append(float(np.mean((low <= new) & (new <= high))))
+    assert np.mean(inside[False]) < 0.8
+    assert 0.88 < np.mean(inside[True]) < 0.95
+
+
 def test_a_predictors_own_bounds_are_wider_outside_the_range() -> None:
     predicted, low, high = np.array([1.0, 1.0, 1.0]), np.full(3, 0.8), np.full(3, 1.5)
     low[2] = high[2] = math.nan

@@ -372,6 +372,35 @@ def test_another_session_of_a_card_is_as_uncertain_as_those_that_were_left_out(
     assert width("x2", "not known") == pytest.approx((1.2 / 0.9) ** 2.05, rel=0.15)
 
 
+def test_another_session_is_no_more_certain_than_the_one_that_answers(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """Times of the first sessions scatter by 20%, those of the later ones not at all."""
+    later = replace(SETTING, options={"measured by": "us", "session": "later"})
+    first = examples(cards, {"x1": 300, "x2": 300, "x3": 300})
+    second = examples(cards, {"x1": 90, "x2": 90, "x3": 90})
+    scatter = np.exp(0.2 * np.random.default_rng(2).normal(size=900))
+    rows = Examples(
+        {name: np.concatenate([first.columns[name], second.columns[name]])
+         for name in first.columns},
+        "execution_ms",
+        np.concatenate([first.values * scatter, second.values]),
+        [*first.settings, *[later] * 270],
+        [*first.platforms, *second.platforms],
+    )  # fmt: skip
+    predictor = fit(rows)
+    columns = columns_of(additions(40, seed=5))
+
+    def bounds(session: str) -> Any:
+        setting = replace(SETTING, options={"measured by": "us", "session": session})
+        return predictor.predict(columns, setting, Platform("x2"))["execution_ms"]
+
+    own, other = bounds("first"), bounds("not known")
+    assert np.median(own.high / own.low) > 1.3
+    assert np.all(other.low <= own.low)
+    assert np.all(other.high >= own.high)
+
+
 def test_it_knows_which_cards_and_types_its_rows_are_of(cards: Mapping[str, DeviceFacts]) -> None:
     predictor = fit(examples(cards, {"x1": 60, "x2": 60}))
     assert predictor.has_rows_of(Platform("x1"))

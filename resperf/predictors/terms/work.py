@@ -293,7 +293,7 @@ WORK: Table = {
         "flops in tiles": gflop("flops_tile"),
         **split("flops in tiles", gflop, "flops_tile", "dtype=int8"),
         **split("weights", mb, "weight_bytes", "dtype=int8"),
-        "pieces apart": millions("group_pieces", "apart"),
+        "pieces apart": millions("group_pieces", "grouped_products"),
         "products integer": millions("products", "integer"),
         "flops integer int8": gflop("flops", "integer", "dtype=int8"),
         "products integer int8": millions("products", "integer", "dtype=int8"),
