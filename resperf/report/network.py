@@ -188,8 +188,8 @@ def _coverage(prediction: Prediction) -> str:
     """Say how much of the predicted time is inside the trained range."""
     shares = prediction.coverage
     return (
-        f"of the total, {shares['in_range']:.0%} is layers inside the trained range, "
-        f"{shares['out_of_range']:.0%} layers outside it, {shares['other']:.0%} other costs"
+        f"of the total, {shares['in_range']:z.0%} is layers inside the trained range, "
+        f"{shares['out_of_range']:z.0%} layers outside it, {shares['other']:z.0%} other costs"
     )
 
 
@@ -206,7 +206,7 @@ def _origins(prediction: Prediction) -> str:
         "given": "given by the user",
     }
     # Rounding may leave a share of almost nothing.
-    percents = {what: f"{shares[name]:.0%}" for name, what in words.items()}
+    percents = {what: f"{shares[name]:z.0%}" for name, what in words.items()}
     listed = ", ".join(f"{share} {what}" for what, share in percents.items() if share != "0%")
     return f"of the total's time: {listed}"
 
