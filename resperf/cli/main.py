@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -144,6 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 success, 2 an error that the user can fix (one line on stderr), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names may have letters that the terminal's encoding lacks.
+            stream.reconfigure(errors="backslashreplace")
     try:
         # click empties the list that it parses.
         return _run(list(words))
