@@ -16,6 +16,8 @@ from resperf.settings import PEAKS_OF
 from resperf.units import MS_PER_S
 
 FP32 = "fp32"
+UNIFIED = "unified"
+"""Bus of a device that computes in the host's memory: inputs and outputs are not copied."""
 _OF_ACCELERATORS = ("multiprocessors", "boost_mhz", "board_w", "process_nm")
 """Facts that must be known of every device but a CPU."""
 _FIT = 0.05
@@ -80,6 +82,8 @@ class DeviceTable(Limited):
         for field in dataclasses.fields(self):
             if field.name in _OF_ACCELERATORS and getattr(self, field.name) is None and not is_host:
                 raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
+        if self.bus.casefold() == UNIFIED and self.bus_gb_s is not None:
+            raise ResperfError(f'bus = "{UNIFIED}" says that nothing is copied; leave out bus_gb_s')
         numbers = self.numbers()
         cores = numbers["multiprocessors"] * numbers["cores_per_multiprocessor"]
         pins_gb_s = numbers["memory_bus_bits"] * numbers["memory_gbit_s_per_pin"] / 8
@@ -122,7 +126,7 @@ class DeviceFacts:
     memory_bytes, cache_bytes : int
         Memory of one device, and its last-level cache.
     bus : str
-        Between host and device; empty for a CPU.
+        Between host and device, or `UNIFIED`; empty for a CPU.
     bus_bytes_per_s : float
         One direction.
     multiprocessors, cores_per_multiprocessor, boost_mhz, board_w, process_nm : float
@@ -159,6 +163,11 @@ class DeviceFacts:
     def peak_flops_per_s(self) -> float:
         """Peak in float32, without tensor or matrix cores."""
         return self.peaks_flops_per_s[FP32]
+
+    @property
+    def has_unified_memory(self) -> bool:
+        """Whether it computes in the host's memory."""
+        return self.bus.casefold() == UNIFIED
 
     def peak_of(self, dtype: str) -> float:
         """Return the peak that frameworks use for a type of values without being asked to."""

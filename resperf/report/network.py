@@ -18,7 +18,7 @@ from resperf.prediction import (
     Prediction,
     QuantityPrediction,
 )
-from resperf.prediction.result import DISPATCH_OF_LAYERS, Overheads, Subject
+from resperf.prediction.result import DISPATCH_OF_LAYERS, TRANSFER, Overheads, Skipped, Subject
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, rate_cell, table
 from resperf.settings import Mode
@@ -166,7 +166,7 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     work = " and ".join(parts) or "an unknown share of the network's work"
     lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
     if prediction.skipped:
-        skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
+        skipped = _left_out(prediction.skipped) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
     if prediction.overheads.missing_costs:
         names = " and ".join(f"no {cost.name}" for cost in prediction.overheads.missing_costs)
@@ -291,6 +291,13 @@ def _operators(count: int) -> str:
     return counted(count, "operator")
 
 
+def _left_out(skipped: Sequence[Skipped]) -> str:
+    copies = sum(entry.op == TRANSFER for entry in skipped)
+    rest = len(skipped) - copies
+    counts = (_operators(rest) if rest else "", counted(copies, TRANSFER) if copies else "")
+    return " and ".join(filter(None, counts))
+
+
 def layer_remarks(layer: LayerPrediction) -> list[str]:
     """Return remarks on a predicted time, its range included; empty strings where none apply."""
     reason = layer.reason if layer.from_limits else f"out of range: {layer.reason}"
@@ -382,9 +389,7 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     unread = next((reason.unread for reason in reasons if reason.unread), "")
     if unread and isinstance(result, Prediction) and result.total.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")
-    return "\n".join(
-        [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
-    )
+    return "\n".join([f"not {where}: {_left_out(result.skipped)}{more}", *map(printable, lines)])
 
 
 def _distinct_names(subjects: Sequence[Subject]) -> list[str]:
