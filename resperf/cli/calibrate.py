@@ -133,9 +133,9 @@ def command(
     if runs is not None:
         _by_runs(bundle, device, framework, runs, output, as_json)
         return
-    from resperf.bundle import find_bundle
+    from resperf.prediction.choice import Query, choose
 
-    chosen = find_bundle(device, framework, bundle)
+    chosen = choose(Query(device, framework, bundle)).bundle
     if forget:
         _forget(chosen, as_json)
     elif networks:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
-from resperf.bundle import bundle_place, find_bundles
+from resperf.bundle import find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, NetworkError, ResperfError
 from resperf.network import Network
@@ -20,6 +20,7 @@ from resperf.prediction.choice import (
     choose,
     inference_notes,
     lacked_type,
+    place_of,
 )
 from resperf.prediction.network import Strict, predict_networks
 from resperf.prediction.offers import own_offers, sheet_offers
@@ -359,7 +360,7 @@ def predict_everywhere(
     """
     networks = read(network, batch, shapes, assume)
     predictions: list[Prediction] = []
-    path = bundle_place(bundle, framework)
+    path = place_of(bundle, framework)
     parts, damaged = find_bundles(path, checked=True)
     if path is not None and path.resolve() in damaged:
         raise damaged[path.resolve()]
