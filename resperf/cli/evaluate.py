@@ -154,9 +154,7 @@ def _judged(file: Path, device: str | None, framework: str | None, bundle: str |
 
     folder = place_of(bundle, framework)
     if device is None and framework is None and folder and (folder / MANIFEST).exists():
-        parts = Bundle.read_only_manifest(folder).parts
-        if any(part.many_settings or part.network_quantities for part in parts):
-            return parts[0].check()
+        return Bundle.load(folder)
     # A card's bundles differ in the precisions that they have.
     precision = None if bundle else read_info(file).setting.precision or None
     return choose(Query(device, framework, bundle, precision)).bundle.check()

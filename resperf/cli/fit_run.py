@@ -71,7 +71,7 @@ def command(
     (Gianniti et al. 2019, Theorem 3.1).
     """
     from resperf.report.fit_run import asked_text, formula_text, runs_text
-    from resperf.workflows.fit_run import fit_run, judge_runs, odd_run_text, read_runs
+    from resperf.workflows.fit_run import fit_run, judge_runs, read_runs
 
     if bool(batches) != bool(iterations):
         raise click.UsageError("a prediction needs both --batch and --iterations")
@@ -90,7 +90,7 @@ def command(
     fit = fit_run(chosen)
     judged = judge_runs(fit, runs)
     asked = list(itertools.product(batches, iterations))
-    notes = [*filter(None, [odd_run_text(fit)])]
+    notes = [*filter(None, [fit.odd_run()])]
     if as_json:
         predictions = [
             {"batch": batch, "iterations": count, "seconds": fit.seconds(batch, count),

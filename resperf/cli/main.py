@@ -15,7 +15,7 @@ import click
 
 from resperf._version import __version__
 from resperf.cli._sections import Group
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
@@ -51,6 +51,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 USER_ERROR = 2
 INTERRUPTED = 130
+_LONGEST = 1500
+"""Letters of an error."""
 _GC_THRESHOLD = 50_000
 """New objects between two runs of Python's garbage collector."""
 
@@ -104,8 +106,11 @@ def _os_error_line(error: OSError) -> str:
 
 
 def _complain(message: str) -> int:
-    """Print an error on stderr, always as one line."""
-    print(f"resperf: error: {' '.join(message.split())}", file=sys.stderr)
+    """Print an error on stderr, always as one line; values of damaged files may be endless."""
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    print(f"resperf: error: {line}", file=sys.stderr)
     return USER_ERROR
 
 

@@ -293,9 +293,8 @@ def _operators(count: int) -> str:
 
 def _left_out(skipped: Sequence[Skipped]) -> str:
     copies = sum(entry.op == TRANSFER for entry in skipped)
-    rest = len(skipped) - copies
-    counts = (_operators(rest) if rest else "", counted(copies, TRANSFER) if copies else "")
-    return " and ".join(filter(None, counts))
+    counts = {"operator": len(skipped) - copies, TRANSFER: copies}
+    return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:

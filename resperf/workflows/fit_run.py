@@ -101,26 +101,25 @@ class RunFit:
         least_s = -_NOTABLE * max(seconds)
         return tuple(name for name, changed in changes_s.items() if min(changed) < least_s)
 
-    def errors(self) -> Array:
-        """Return the signed relative errors of the runs that it was fitted to."""
-        return np.array(
-            [self.sum(run.batch, run.iterations) / run.seconds - 1 for run in self.runs]
-        )
-
-    def odd_run(self) -> tuple[Run, float] | None:
-        """Return the run without which the others fit far better, and the time they give it."""
-        own_errors = np.abs(self.errors())
-        best_error, odd = own_errors.mean() / _FITS_BETTER, None
+    def odd_run(self) -> str:
+        """Name the run without which the others fit far better, and say what to do; else empty."""
+        own_errors = np.abs(judge_runs(self, self.runs).errors())
+        best_error, odd = own_errors.mean() / _FITS_BETTER, ""
         for index in np.argsort(-own_errors)[:_SUSPECTS]:
-            run = self.runs[index]
+            batch, iterations, seconds = self.runs[index]
             # The others may not determine a fit, or only one at other sizes.
             with suppress(TrainingError, UnsupportedError):
                 others = _fitted([*self.runs[:index], *self.runs[index + 1 :]])
-                others_s = others.sum(run.batch, run.iterations)
-                error = np.abs(others.errors()).mean()
-                off = max(others_s, run.seconds) > _FAR_OFF * min(others_s, run.seconds) > 0
+                others_s = others.sum(batch, iterations)
+                error = np.abs(judge_runs(others, others.runs).errors()).mean()
+                off = max(others_s, seconds) > _FAR_OFF * min(others_s, seconds) > 0
                 if off and not others.falling and error < best_error:
-                    best_error, odd = error, (run, others_s)
+                    best_error = error
+                    odd = (
+                        f"the run of batch {batch:g} and {iterations:g} iterations took "
+                        f"{seconds:.4g} s, by the others it is {others_s:.4g} s: leave it out, or "
+                        "measure it again"
+                    )
         return odd
 
 
@@ -208,26 +207,15 @@ def fit_run(runs: Sequence[Run]) -> RunFit:
     """
     fit = _fitted(runs)
     if fit.falling:
-        errors = fit.errors()
+        errors = judge_runs(fit, runs).errors()
         worst = int(np.argmax(np.abs(errors)))
         batch, iterations, _ = fit.runs[worst]
         raise TrainingError(
             f"by these runs, more {' or '.join(fit.falling)} takes less time (errors up to "
             f"{errors[worst]:+.0%}, at batch {batch:g} and {iterations:g} iterations); "
-            + (odd_run_text(fit) or "leave out runs that were disturbed, or add runs")
+            + (fit.odd_run() or "leave out runs that were disturbed, or add runs")
         )
     return fit
-
-
-def odd_run_text(fit: RunFit) -> str:
-    """Name the run that contradicts the others, and say what to do; empty if none does."""
-    if (odd := fit.odd_run()) is None:
-        return ""
-    run, others_s = odd
-    return (
-        f"the run of batch {run.batch:g} and {run.iterations:g} iterations took {run.seconds:.4g} "
-        f"s, by the others it is {others_s:.4g} s: leave it out, or measure it again"
-    )
 
 
 def _fitted(runs: Sequence[Run]) -> RunFit:
