@@ -34,7 +34,7 @@ KINDS = {
     "bundle": (
         "models/bundles/*", "*", "predict lenet5 --bundle {} --json", "devices --bundle {}",
     ),
-    "campaign": ("microbench", "*[kou].toml", "bench {} --dry-run"),
+    "campaign": ("microbench", "[dnq]*.toml", "bench {} --dry-run"),
     "card": ("resperf/devices", "devices.toml", "predict lenet5 --device {} --json"),
     "exports": (
         "tests/dataset/importing/trtexec", "small.*",
@@ -51,8 +51,8 @@ def broken_files(seed: int, folder: Path) -> tuple[str, Path]:
     """Write files of one kind, one of which is broken, into a folder named after the kind."""
     source = random.Random(seed)
     kind = [*KINDS][seed % len(KINDS)]
-    place = source.choice(sorted(ROOT.glob(KINDS[kind][0])))
-    originals = sorted(place.glob(KINDS[kind][1]))
+    origin = source.choice(sorted(ROOT.glob(KINDS[kind][0])))
+    originals = sorted(origin.glob(KINDS[kind][1]))
     several = kind in ("bundle", "exports")
     folder /= kind
     folder.mkdir()
@@ -75,7 +75,7 @@ def broken_files(seed: int, folder: Path) -> tuple[str, Path]:
         manifest = json.loads((folder / "bundle.json").read_text())
         manifest["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
         (folder / "bundle.json").write_text(json.dumps(manifest))
-    return f"{how} in {place.name}, {path.name}", folder
+    return f"{how} in {origin.name}, {path.name}", folder
 
 
 def _json(path: Path, source: random.Random) -> None:
@@ -93,7 +93,9 @@ def _json(path: Path, source: random.Random) -> None:
 
 def _toml(path: Path, source: random.Random) -> None:
     lines = path.read_text().splitlines()
-    index = source.choice([place for place, line in enumerate(lines) if "=" in line or "[" in line])
+    index = source.choice(
+        [number for number, line in enumerate(lines) if "=" in line or "[" in line]
+    )
     words = [*map(str, NUMBERS), *map(json.dumps, WORDS), "true", "[]", "[-1]", "{}", "1979-05-27"]
     name = lines[index].partition("=")[0]
     lines[index] = source.choice(["", f"{name} = {source.choice(words)}", 2 * lines[index]])
