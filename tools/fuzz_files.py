@@ -32,7 +32,7 @@ KINDS = {
         "train {} --method baseline -o out",
     ),
     "bundle": (
-        "models/bundles/*", "*", "predict lenet5 --bundle {} --json", "devices --bundle {}",
+        "models/bundles/[!g]*", "*", "predict lenet5 --bundle {} --json", "devices --bundle {}",
     ),
     "campaign": ("microbench", "[dnq]*.toml", "bench {} --dry-run"),
     "card": ("resperf/devices", "devices.toml", "predict lenet5 --device {} --json"),
@@ -71,6 +71,9 @@ def broken_files(seed: int, folder: Path) -> tuple[str, Path]:
         path.write_bytes(broken_bytes(path.read_bytes(), how, source))
     else:
         change(path, source)
+        if kind == "dataset":
+            # Without its seal, as other programs write it.
+            path.write_bytes(bytes(512) + path.read_bytes()[512:])
     if path.suffix in (".onnx", ".npz") and path.exists() and source.random() < 0.7:
         manifest = json.loads((folder / "bundle.json").read_text())
         manifest["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
