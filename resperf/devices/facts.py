@@ -164,11 +164,6 @@ class DeviceFacts:
         """Peak in float32, without tensor or matrix cores."""
         return self.peaks_flops_per_s[FP32]
 
-    @property
-    def has_unified_memory(self) -> bool:
-        """Whether it computes in the host's memory."""
-        return self.bus.casefold() == UNIFIED
-
     def peak_of(self, dtype: str) -> float:
         """Return the peak that frameworks use for a type of values without being asked to."""
         usual = PEAKS_OF.get(dtype, (FP32,))[0]
@@ -249,7 +244,7 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
         bandwidth_bytes_per_s=table.bandwidth_gb_s * 1e9,
         memory_bytes=round(table.memory_gib * 2**30),
         cache_bytes=round(table.cache_mib * 2**20),
-        bus=table.bus,
+        bus=UNIFIED if table.bus.casefold() == UNIFIED else table.bus,
         bus_bytes_per_s=numbers.pop("bus_gb_s") * 1e9,
         compute_capability=table.compute_capability,
         sources=table.sources,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resperf.bundle import Bundle
-from resperf.devices import device_class, target_of
+from resperf.devices import UNIFIED, device_class, target_of
 from resperf.errors import ResperfError
 from resperf.layers import bytes_between_layers
 from resperf.lowering import LoweredNetwork, tensor_bytes
@@ -151,7 +151,7 @@ def _copies(
     ):
         sizes = [tensor_bytes(tensor) for tensor in tensors]
         copies = transfers.get(f"{phase}_ms")
-        if copies is None and facts is not None and facts.has_unified_memory:
+        if copies is None and facts is not None and facts.bus == UNIFIED:
             continue
         times_ms = [math.nan] * len(sizes)
         if copies is not None:

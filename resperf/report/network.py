@@ -162,7 +162,7 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
         for what, share in shares.items()
         if not math.isnan(share)
     ]
-    rest = f"; the size of {_operators(unsized)} is not known" if unsized else ""
+    rest = f"; the size of {counted(unsized, 'operator')} is not known" if unsized else ""
     work = " and ".join(parts) or "an unknown share of the network's work"
     lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
     if prediction.skipped:
@@ -285,10 +285,6 @@ def _parts(prediction: Prediction, every: bool) -> str:
     ]  # fmt: skip
     headings = ("operators", "ms", "band", "of total")
     return f"{title}\n" + table(headings, rows, text=headings[:1])
-
-
-def _operators(count: int) -> str:
-    return counted(count, "operator")
 
 
 def _left_out(skipped: Sequence[Skipped]) -> str:
