@@ -26,20 +26,15 @@ from fuzz_networks import OUTSIDE, RAW, broken_bytes, main
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
-    "dataset": (
-        "tests/golden", "dataset.h5", "dataset info {}", "dataset check {}",
-        "dataset export {} -o out", "evaluate {} --device cpu --split all",
-        "train {} --method baseline -o out",
-    ),
-    "bundle": (
-        "models/bundles/[!g]*", "*", "predict lenet5 --bundle {} --json", "devices --bundle {}",
-    ),
+    "dataset": ("tests/golden", "dataset.h5", "dataset info {}", "dataset check {}",
+                "dataset export {} -o out", "evaluate {} --device cpu --split all",
+                "train {} --method baseline -o out"),
+    "bundle": ("models/bundles/[!g]*", "*", "predict lenet5 --bundle {} --json",
+               "devices --bundle {}"),
     "campaign": ("microbench", "[dnq]*.toml", "bench {} --dry-run"),
     "card": ("resperf/devices", "devices.toml", "predict lenet5 --device {} --json"),
-    "exports": (
-        "tests/dataset/importing/trtexec", "small.*",
-        "dataset import {} --format trtexec -o out.h5 --force",
-    ),
+    "exports": ("tests/dataset/importing/trtexec", "small.*",
+                "dataset import {} --format trtexec -o out.h5 --force"),
 }  # fmt: skip
 """Kind -> folder and names of its files, and commands to run with the folder or the files."""
 NUMBERS = (0, -1, 1e308, -1e308, 1e-320, math.nan, math.inf, 1 << 31, 1 << 70)
@@ -118,9 +113,8 @@ def _hdf5(path: Path, source: random.Random) -> None:
         del file[name]
         shapes = {"shape": (1 << 40,), "dtype": "f8", "chunks": (1 << 16,)}
         rows[: len(rows) // 2] = value
-        contents = ({"data": value}, shapes, {"data": rows}, {"data": rows[:1]}, None)
-        if (content := source.choice(contents)) is not None:
-            file.create_dataset(name, **content)
+        contents = ({"data": value}, shapes, {"data": rows}, {"data": rows[:1]})
+        file.create_dataset(name, **source.choice(contents))
 
 
 def outcome(folder: Path) -> str:
