@@ -460,6 +460,31 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: edit_part(b, lambda p: p["costs"].update(call_ms=None)),
         "the cost call_ms",
     ),
+    **{
+        f"a cost of {cost}": (
+            lambda b, cost=cost: edit_part(b, lambda p: p["costs"].update(call_ms=cost)),
+            "the cost call_ms",
+        )
+        for cost in (-0.1, 1e308, float("nan"))
+    },
+    **{
+        f"copies with {name} {value!r}"[:60]: (
+            lambda b, name=name, value=value: edit_part(
+                b, lambda p: p["transfers"]["preprocess_ms"].update({name: value})
+            ),
+            "is not a valid bundle",
+        )
+        for name, value in (
+            ("constant_ms", 1e308), ("constant_ms", -1), ("ms_per_mb", []), ("ms_per_mb", ["1"]),
+            ("ms_per_mb", [float("inf")]),
+        )
+    },
+    "a predictor of another quantity": (
+        lambda b: edit_part(
+            b, lambda p: p["predictors"]["pool"]["execution_ms"].update(quantity=7)
+        ),
+        "the predictor of pool execution_ms damaged",
+    ),
     "no ranges of a kind": (
         lambda b: edit_part(b, lambda p: p["ranges"].pop("conv")), "ranges of conv",
     ),
@@ -481,6 +506,20 @@ def test_damage_is_one_clear_line(bundle_copy: Path, damage: str) -> None:
     with pytest.raises(BundleError, match=message) as caught:
         Bundle.load(bundle_copy)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda p: p["predictors"]["dense"]["execution_ms"]["baseline"].update(terms=["nonsense"]),
+        lambda p: p["ranges"]["dense"].update(batch=[1]),
+        lambda p: p["ranges"]["dense"].update(batch=["one", "two"]),
+    ],
+)
+def test_what_only_a_prediction_notices_is_one_clear_line(bundle_copy: Path, harm) -> None:
+    edit_part(bundle_copy, harm)
+    with pytest.raises(BundleError, match=r"is not a valid bundle .*; restore it"):
+        find_bundle(None, None, bundle_copy).predict([DENSE])
 
 
 def test_changed_features_hinder_their_own_kind_alone(bundle_copy: Path) -> None:

@@ -42,6 +42,12 @@ OPERATORS = (
 """What an operator may be turned into."""
 
 Change = Callable[[onnx.ModelProto, random.Random], None]
+Write = Callable[[int, Path], tuple[str, Path]]
+"""Writes a broken file of a seed into a folder; returns what was done and the file."""
+Outcome = Callable[[Path], str]
+"""Names what comes of a file; begins with ``wrong`` if it must not."""
+RAW = ("bytes", "cut", "noise")
+"""Ways to break any file."""
 
 
 def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
@@ -49,7 +55,7 @@ def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
     source = random.Random(seed)
     original = source.choice(sorted(SHIPPED.glob("*.onnx")))
     target = folder / "network.onnx"
-    names = [*CHANGES, "bytes", "cut", "noise"]
+    names = [*CHANGES, *RAW]
     done = names[seed % len(names)]
     if done in CHANGES:
         model = onnx.load(original, load_external_data=False)
@@ -57,17 +63,22 @@ def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
             CHANGES[done](model, source)
         target.write_bytes(model.SerializeToString())
         return f"{done} in {original.stem}", target
-    data = bytearray(original.read_bytes())
-    if done == "bytes":
+    target.write_bytes(broken_bytes(original.read_bytes(), done, source))
+    return f"{done} in {original.stem}", target
+
+
+def broken_bytes(content: bytes, how: str, source: random.Random) -> bytes:
+    """Break a file in one of the ways of `RAW`."""
+    data = bytearray(content)
+    if how == "bytes":
         for _ in range(source.choice([1, 4, 30])):
             data[source.randrange(len(data))] = source.randrange(256)
-    elif done == "cut":
+    elif how == "cut":
         del data[source.randrange(len(data)) :]
     else:
         start = source.randrange(len(data))
         data[start : start + 200] = source.randbytes(200)
-    target.write_bytes(bytes(data))
-    return f"{done} in {original.stem}", target
+    return bytes(data)
 
 
 def _node(model: onnx.ModelProto, source: random.Random) -> onnx.NodeProto:
@@ -282,8 +293,8 @@ CHANGES: Mapping[str, Change] = {
 }  # fmt: skip
 
 
-def outcome(path: Path, bundle: Path | None) -> str:
-    """Predict a network with a bundle and lower it with ONNX Runtime; name the outcome."""
+def outcome(path: Path) -> str:
+    """Predict a network for a 1080 Ti and lower it with ONNX Runtime; name the outcome."""
     import resperf
     from resperf.backends import backend
     from resperf.errors import ResperfError
@@ -298,10 +309,7 @@ def outcome(path: Path, bundle: Path | None) -> str:
                 lower(read_network(path), device.setting(), device.platform())
                 words.append("lowered")
             else:
-                where: dict[str, Any] = (
-                    {"device": "1080ti"} if bundle is None else {"bundle": bundle}
-                )
-                prediction = resperf.predict(path, batch=batch, **where)
+                prediction = resperf.predict(path, batch=batch, device="1080ti")
                 assert not isinstance(prediction, list)
                 words.append("predicted in part" if prediction.skipped else "predicted")
         except ResperfError as error:
@@ -312,7 +320,7 @@ def outcome(path: Path, bundle: Path | None) -> str:
     return ", ".join(words)
 
 
-def _serve(pipe: Any, bundle: Path | None) -> None:
+def _serve(pipe: Any, outcome: Outcome) -> None:
     """Handle one file after the other; watch what Python opens and how memory grows."""
     resource.setrlimit(resource.RLIMIT_AS, (16 * LIMIT_BYTES, 16 * LIMIT_BYTES))
     opened: list[str] = []
@@ -327,7 +335,7 @@ def _serve(pipe: Any, bundle: Path | None) -> None:
         opened.clear()
         before = _peak_bytes()
         try:
-            answer = outcome(path, bundle)
+            answer = outcome(path)
         except BaseException as error:
             answer = f"wrong: {type(error).__name__}: {str(error)[:200]}"
         if any(name.endswith((OUTSIDE, "passwd")) for name in opened):
@@ -342,16 +350,16 @@ def _peak_bytes() -> int:
 
 
 class Worker:
-    """A process that predicts, replaced where it hangs or dies."""
+    """A process that reads files, replaced where it hangs or dies."""
 
-    def __init__(self, bundle: Path | None) -> None:
-        self._bundle = bundle
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._bundle), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._outcome), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -375,16 +383,18 @@ class Worker:
         self._process.join(5)
 
 
-def fuzz(seeds: Sequence[int], bundle: Path | None, keep: Path | None = None) -> Counter[str]:
-    """Break and predict networks; return how often each thing happened, with what was wrong."""
+def fuzz(
+    seeds: Sequence[int], write: Write, outcome: Outcome, keep: Path | None = None
+) -> Counter[str]:
+    """Break and read files; return how often each thing happened, with what was wrong."""
     counts = Counter[str]()
-    worker = Worker(bundle)
+    worker = Worker(outcome)
     for seed in seeds:
         with TemporaryDirectory(prefix="resperf-fuzz-") as root:
-            folder = Path(root) / "network"
+            folder = Path(root) / "broken"
             folder.mkdir()
             (Path(root) / OUTSIDE).write_bytes(b"\0" * 4096)
-            done, path = broken_file(seed, folder)
+            done, path = write(seed, folder)
             started = time.monotonic()
             answer = worker.ask(path)
             seconds = time.monotonic() - started
@@ -394,22 +404,21 @@ def fuzz(seeds: Sequence[int], bundle: Path | None, keep: Path | None = None) ->
                 answer = f"{answer} (seed {seed}: {done})"
                 print(answer, flush=True)
             if keep is not None:
-                keep.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, keep / f"{seed}.onnx")
+                shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
             counts[answer] += 1
     worker.close()
     return counts
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(title: str, write: Write, outcome: Outcome) -> int:
+    """Break as many files as the command line says."""
+    parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--bundle", type=Path, help="predict with this bundle, not with 1080ti's")
     parser.add_argument("--keep", type=Path, help="folder to store the broken files in")
     arguments = parser.parse_args()
     seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
-    counts = fuzz(seeds, arguments.bundle, arguments.keep)
+    counts = fuzz(seeds, write, outcome, arguments.keep)
     for answer, count in counts.most_common():
         print(f"{count:5} x {answer}")
     wrong = sum(count for answer, count in counts.items() if answer.startswith("wrong"))
@@ -418,4 +427,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__.splitlines()[0], broken_file, outcome))

@@ -642,7 +642,8 @@ class Bundle:
                 columns = in_known_blocks(columns, ranges)
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
             of_layers = predictor if isinstance(predictor, LayerPredictor) else None
-            return predicted, outside(predictor.kind, columns, ranges, of_layers)
+            with damage_named(self.path):
+                return predicted, outside(predictor.kind, columns, ranges, of_layers)
         if (transfers := self.transfers.get(quantity)) is not None:
             name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
             sizes = quantities(layer_kind(kind), columns)[name]

@@ -110,7 +110,8 @@ class Golden:
                 by_conditions.setdefault(self._conditions_of(entry), []).append(entry)
         for conditions, some in by_conditions.items():
             columns = columns_of_keys(entry["key"] for entry in some)
-            predicted = predictor.predict(columns, *conditions)
+            with damage_named(self._path):
+                predicted = predictor.predict(columns, *conditions)
             then = np.array([entry["values"][quantity] for entry in some], dtype=float)
             self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
         self._same_outputs.add((kind, quantity))

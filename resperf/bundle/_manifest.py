@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,8 @@ MANIFEST = "bundle.json"
 NETWORK = Level.NETWORK.value
 """Used in place of a layer kind if the subjects are networks."""
 SCHEMA_VERSION = 1
+_LONGEST_MS = 1e6
+"""Above all costs."""
 
 _TOP: Mapping[str, type] = {
     "created": str,
@@ -169,12 +170,14 @@ def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str
 def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
     """Find costs that are not numbers, predictors without ranges, files without checksum."""
     for name, cost_ms in part["costs"].items():
-        if not isinstance(cost_ms, int | float) or not math.isfinite(cost_ms):
+        if not isinstance(cost_ms, int | float) or not 0 <= cost_ms < _LONGEST_MS:
             yield f"has the cost {name} damaged"
     for kind, quantities in part["predictors"].items():
         if kind != NETWORK and not _are_ranges(part["ranges"].get(kind)):
             yield f"has the ranges of {kind} damaged"
         for quantity, values in quantities.items():
+            if values.get("quantity") != quantity:
+                yield f"has the predictor of {kind} {quantity} damaged"
             if "network" in values and (name := values["network"]) not in files:
                 yield f"names the file {name!r} for {kind} {quantity} without a checksum"
     if not isinstance(part.get("estimates", {}), dict):

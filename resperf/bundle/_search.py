@@ -24,6 +24,8 @@ _PACKAGE = Path(__file__).parents[1]
 # A checkout has the shipped bundles beside the package, an installed wheel inside it.
 _SHIPPED = (_PACKAGE / "data" / "models" / "bundles", _PACKAGE.parent / "models" / "bundles")
 
+_OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
+
 
 def user_folder() -> Path:
     """Return the folder of this user's bundles: in ``$RESPERF_HOME``, or the user's data folder.
@@ -198,13 +200,14 @@ def find_bundle(
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     if near := _spelt_alike(str(device), parts):
         raise DeviceError(
-            f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices{problem}"
+            f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices; "
+            f"{_OTHER_CARD}{problem}"
         )
     frameworks = {part.framework for part in parts}
     hint = did_you_mean(framework, frameworks) if framework and framework not in frameworks else ""
     raise DeviceError(
-        f"no bundle {wanted}{hint}; {_listing(parts)}{problem}; make one with: resperf train "
-        "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
+        f"no bundle {wanted}{hint}; {_listing(parts)}{problem}; {_OTHER_CARD}; or make a "
+        "bundle: resperf train FILE.h5"
     )
 
 

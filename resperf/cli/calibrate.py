@@ -133,9 +133,9 @@ def command(
     if runs is not None:
         _by_runs(bundle, device, framework, runs, output, as_json)
         return
-    from resperf.bundle import find_bundle
+    from resperf.prediction.choice import Query, choose
 
-    chosen = find_bundle(device, framework, bundle)
+    chosen = choose(Query(device, framework, bundle)).bundle
     if forget:
         _forget(chosen, as_json)
     elif networks:
@@ -379,5 +379,5 @@ def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
         f"{calibration.platform.machine} here, {bundle.machine} there\n{factors}\n"
         f"{calibration.count} calibration layers, times on the bundle's machine: {there}; nine of "
         f"ten left out of the fit are within a factor of {single:.2f}; rounds over them differ by "
-        f"{math.expm1(calibration.drift):.0%}{joined}"
+        f"{math.expm1(calibration.drift):z.0%}{joined}"
     )

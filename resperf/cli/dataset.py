@@ -331,7 +331,7 @@ def import_files(
 
 
 def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
-    return {
+    document = {
         "path": str(output),
         "device": imported.info.platform.device,
         "format": imported.info.source["format"],
@@ -346,16 +346,11 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "marked": [dataclasses.asdict(counted) for counted in imported.marked],
         "networks": imported.networks,
         "graphs": imported.graphs,
-        **_engines_document(imported),
     }
-
-
-def _engines_document(imported: Imported) -> dict[str, Any]:
-    """Return sums of engines and their layers that have no row; empty for other formats."""
-    if "engines" not in imported.info.source:
-        return {}
-    untyped = [layer._asdict() for layer in imported.untyped]
-    return {"engines": imported.info.source["engines"], "untyped": json_values(untyped)}
+    if (engines := imported.info.source.get("engines")) is not None:
+        untyped = [layer._asdict() for layer in imported.untyped]
+        document |= {"engines": engines, "untyped": json_values(untyped)}
+    return document
 
 
 _SHOWN_UNTYPED = 10

@@ -19,11 +19,12 @@ def command(bundle: str | None, as_json: bool) -> None:
     With --bundle, --json also names its datasets, versions and changes, and whether it can be
     rebuilt.
     """
-    from resperf.bundle import bundle_place, find_bundles
+    from resperf.bundle import find_bundles
+    from resperf.prediction.choice import place_of
     from resperf.prediction.known import device_rows
     from resperf.report.devices import device_table
 
-    parts, damaged = find_bundles(bundle_place(bundle), checked=True)
+    parts, damaged = find_bundles(place_of(bundle), checked=True)
     rows: list[dict[str, Any]] = device_rows(parts)
     rows += [
         {"bundle": {"name": folder.name, "path": str(folder)}, "damaged": str(error)}

@@ -122,7 +122,7 @@ def command(
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
     _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
     if of_bundle:
-        _evaluate(file, _judged(device, framework, bundle), cast("Part", split), as_json)
+        _evaluate(file, _judged(file, device, framework, bundle), cast("Part", split), as_json)
         return
     if by is not None:
         _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
@@ -146,16 +146,18 @@ def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
             raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
 
 
-def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bundle:
+def _judged(file: Path, device: str | None, framework: str | None, bundle: str | None) -> Bundle:
     """Return the bundle that is evaluated; rows say which of its devices they are of."""
-    from resperf.bundle import MANIFEST, Bundle, bundle_place, find_bundle
+    from resperf.bundle import MANIFEST, Bundle
+    from resperf.dataset import read_info
+    from resperf.prediction.choice import Query, choose, place_of
 
-    folder = bundle_place(bundle, framework)
+    folder = place_of(bundle, framework)
     if device is None and framework is None and folder and (folder / MANIFEST).exists():
-        parts = Bundle.read_only_manifest(folder).parts
-        if any(part.many_settings or part.network_quantities for part in parts):
-            return parts[0].check()
-    return find_bundle(device, framework, bundle).check()
+        return Bundle.load(folder)
+    # A card's bundles differ in the precisions that they have.
+    precision = None if bundle else read_info(file).setting.precision or None
+    return choose(Query(device, framework, bundle, precision)).bundle.check()
 
 
 def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:

@@ -90,10 +90,7 @@ def command(
     fit = fit_run(chosen)
     judged = judge_runs(fit, runs)
     asked = list(itertools.product(batches, iterations))
-    notes = [
-        f"the fit gives less time for more {name}: that is noise, or there are too few runs"
-        for name in fit.negative
-    ]
+    notes = [*filter(None, [fit.odd_run()])]
     if as_json:
         predictions = [
             {"batch": batch, "iterations": count, "seconds": fit.seconds(batch, count),

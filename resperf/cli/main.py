@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -14,7 +15,7 @@ import click
 
 from resperf._version import __version__
 from resperf.cli._sections import Group
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
@@ -50,6 +51,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 USER_ERROR = 2
 INTERRUPTED = 130
+_LONGEST = 1500
+"""Letters of an error."""
 _GC_THRESHOLD = 50_000
 """New objects between two runs of Python's garbage collector."""
 
@@ -103,8 +106,11 @@ def _os_error_line(error: OSError) -> str:
 
 
 def _complain(message: str) -> int:
-    """Print an error on stderr, always as one line."""
-    print(f"resperf: error: {' '.join(message.split())}", file=sys.stderr)
+    """Print an error on stderr, always as one line; values of damaged files may be endless."""
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    print(f"resperf: error: {line}", file=sys.stderr)
     return USER_ERROR
 
 
@@ -144,6 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 success, 2 an error that the user can fix (one line on stderr), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names may have letters that the terminal's encoding lacks.
+            stream.reconfigure(errors="backslashreplace")
     try:
         # click empties the list that it parses.
         return _run(list(words))

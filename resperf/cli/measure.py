@@ -60,10 +60,11 @@ def command(
     speed. Each distinct layer is then measured in isolation. Missing weights are generated.
     """
     from resperf.backends import backend
-    from resperf.bundle import find_bundle, named_target
+    from resperf.bundle import named_target
     from resperf.network.files import network_file
     from resperf.prediction import layers_alone
     from resperf.prediction.calibrated import calibrated_here
+    from resperf.prediction.choice import Query, choose
     from resperf.prediction.reading import read
     from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
@@ -82,7 +83,7 @@ def command(
     target = named_target(device, framework)
     bundle = None
     if against is not None:
-        bundle = calibrated_here(find_bundle(None, target.framework, against))
+        bundle = calibrated_here(choose(Query(None, target.framework, against)).bundle)
     started = backend(target.framework, target.device_class, **options.run_settings(device, **how))
     # Refuse what cannot be compared or written before measuring for minutes.
     if output is not None:

@@ -86,7 +86,7 @@ FILES = (GRAPHS, DESCRIPTIONS)
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # Raised by h5py for damaged files, depending on the place of the damage.
-_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
+_DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 
 
 def write_dataset(path: Path, dataset: Dataset) -> None:
@@ -441,6 +441,7 @@ def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
             for quantity_name in quantities_of_group(file, name)
         }
         group = None if name == NETWORKS else name
+        _refuse_absent(arrays, *references)
         try:
             measurements += from_columns(group, arrays, quantities, *references)
         except LayerError as error:
@@ -449,6 +450,13 @@ def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
             ) from error
     rows = tuple(sorted(measurements, key=start_order))
     return Dataset(info_of(file), rows, files_in(file, GRAPHS), files_in(file, DESCRIPTIONS))
+
+
+def _refuse_absent(arrays: Mapping[str, Array], *references: Sequence[object]) -> None:
+    """Refuse rows of settings and platforms that a file does not have."""
+    for label, stored in zip(("setting", "platform"), references, strict=True):
+        if not np.isin(arrays[label], np.arange(len(stored))).all():
+            raise ValueError(f"rows of a {label} that is not there")
 
 
 def files_in(file: h5py.File, group: str) -> dict[str, bytes]:
@@ -512,6 +520,9 @@ def _table_of(
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
     quantities = quantities_of_group(file, name)
     times_ms = {label: group[label][()] for label in quantities}
+    if len({array.shape for array in (*values.values(), *fields.values(), *times_ms.values())}) > 1:
+        raise ValueError(f"the columns of {name} differ in their numbers of rows")
+    _refuse_absent(values, settings, platforms)
     return KindTable(
         kind=layer_kind(name),
         columns=fields,

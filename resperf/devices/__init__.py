@@ -15,12 +15,12 @@ from resperf.devices.estimate import (
     estimated_ms,
     lower_bound_ms,
 )
-from resperf.devices.facts import FP32, DeviceFacts, facts_of, read_device
+from resperf.devices.facts import FP32, UNIFIED, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
 from resperf.limits import read_toml
 
 __all__ = [
-    "FP32", "DeviceFacts", "add_device", "canonical_device", "device_class",
+    "FP32", "UNIFIED", "DeviceFacts", "add_device", "canonical_device", "device_class",
     "device_facts", "devices", "estimated_layer_ms", "estimated_ms", "is_at_hand",
     "lower_bound_ms", "names_like", "read_device", "target_of",
 ]  # fmt: skip

@@ -16,6 +16,8 @@ from resperf.settings import PEAKS_OF
 from resperf.units import MS_PER_S
 
 FP32 = "fp32"
+UNIFIED = "unified"
+"""Bus of a device that computes in the host's memory: inputs and outputs are not copied."""
 _OF_ACCELERATORS = ("multiprocessors", "boost_mhz", "board_w", "process_nm")
 """Facts that must be known of every device but a CPU."""
 _AT_LEAST_FP32 = ("float32", "int8", "uint8")
@@ -83,6 +85,8 @@ class DeviceTable(Limited):
         for field in dataclasses.fields(self):
             if field.name in _OF_ACCELERATORS and getattr(self, field.name) is None and not is_host:
                 raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
+        if self.bus.casefold() == UNIFIED and self.bus_gb_s is not None:
+            raise ResperfError(f'bus = "{UNIFIED}" says that nothing is copied; leave out bus_gb_s')
         numbers = self.numbers()
         cores = numbers["multiprocessors"] * numbers["cores_per_multiprocessor"]
         pins_gb_s = numbers["memory_bus_bits"] * numbers["memory_gbit_s_per_pin"] / 8
@@ -125,7 +129,7 @@ class DeviceFacts:
     memory_bytes, cache_bytes : int
         Memory of one device, and its last-level cache.
     bus : str
-        Between host and device; empty for a CPU.
+        Between host and device, or `UNIFIED`; empty for a CPU.
     bus_bytes_per_s : float
         One direction.
     multiprocessors, cores_per_multiprocessor, boost_mhz, board_w, process_nm : float
@@ -249,7 +253,7 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
         bandwidth_bytes_per_s=table.bandwidth_gb_s * 1e9,
         memory_bytes=round(table.memory_gib * 2**30),
         cache_bytes=round(table.cache_mib * 2**20),
-        bus=table.bus,
+        bus=UNIFIED if table.bus.casefold() == UNIFIED else table.bus,
         bus_bytes_per_s=numbers.pop("bus_gb_s") * 1e9,
         compute_capability=table.compute_capability,
         sources=table.sources,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from resperf.bundle import bundle_place, find_bundles, platforms_of
+from resperf.bundle import find_bundles, platforms_of
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError
 from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
@@ -21,6 +21,7 @@ from resperf.prediction.choice import (
     in_own_type,
     inference_notes,
     lacked_type,
+    place_of,
 )
 from resperf.prediction.network import Strict, predict_networks
 from resperf.prediction.offers import accelerator, own_offers, sheet_offers
@@ -384,7 +385,7 @@ def predict_everywhere(
     """
     networks = read(network, batch, shapes, assume, values=values)
     predictions: list[Prediction] = []
-    path = bundle_place(bundle, framework)
+    path = place_of(bundle, framework)
     parts, damaged = find_bundles(path, checked=True)
     if path is not None and path.resolve() in damaged:
         raise damaged[path.resolve()]

@@ -157,6 +157,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     ResperfError
         If a TOML file does not describe a device.
     """
+    if query.device is None and _is_without_bundle(query.bundle):
+        query = replace(query, device=str(query.bundle), bundle=None)
     query = with_own_card(query)
     if query.bundle is not None and query.device is None:
         query = _as_calibrated(query)
@@ -223,6 +225,25 @@ def choose_for(query: Query, network: Network) -> Choice:
     return choice
 
 
+def place_of(word: str | Path | None, framework: str | None = None) -> Path | None:
+    """Return the folder given by ``--bundle``, or that of what answers for a card without one.
+
+    Raises
+    ------
+    ResperfError
+        As `choose`.
+    """
+    if _is_without_bundle(word):
+        return choose(Query(str(word), framework)).bundle.path
+    return bundle_place(word, framework)
+
+
+def _is_without_bundle(word: str | Path | None) -> bool:
+    """Say whether a value of ``--bundle`` is a card of which no bundle has times."""
+    facts = None if word is None or Path(word).is_dir() else accelerator(str(word))
+    return facts is not None and not any(own_offers(find_bundles()[0], facts.device))
+
+
 def _by_method(query: Query, method: str) -> Choice:
     """Choose between the bundles of a device that were trained by one method.
 
@@ -271,7 +292,7 @@ def best(fitting: Sequence[Offer]) -> Offer:
 
 def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
     """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
-    path = bundle_place(query.bundle, query.framework)
+    path = place_of(query.bundle, query.framework)
     parts, damaged = find_bundles(path, alone=True)
     return path, [part for part in parts if query.framework in (None, part.framework)], damaged
 

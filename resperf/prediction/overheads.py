@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resperf.bundle import Bundle
-from resperf.devices import device_class, target_of
+from resperf.devices import UNIFIED, device_class, target_of
 from resperf.errors import ResperfError
 from resperf.layers import bytes_between_layers
 from resperf.lowering import LoweredNetwork, tensor_bytes
@@ -17,6 +17,7 @@ from resperf.prediction.result import (
     DISPATCH_OF_LAYERS,
     OUTER_PHASES,
     THREE_PHASE,
+    TRANSFER,
     WHOLE_NETWORK,
     Overheads,
     Skipped,
@@ -141,13 +142,17 @@ def _copies(
     out_of_range: list[tuple[str, str]] = []
     facts = sheet_facts(bundle)
     no_bus = facts is not None and math.isnan(facts.bus_bytes_per_s)
-    why = f", and the facts of {bundle.device} have no bus_gb_s" if no_bus else ""
+    why = (
+        f", and the facts of {bundle.device} have no bus_gb_s, or bus = 'unified'" if no_bus else ""
+    )
     for phase, tensors, unsized in (
         ("preprocess", lowered.inputs, ()),
         ("postprocess", lowered.outputs, lowered.unsized_outputs),
     ):
         sizes = [tensor_bytes(tensor) for tensor in tensors]
         copies = transfers.get(f"{phase}_ms")
+        if copies is None and facts is not None and facts.bus == UNIFIED:
+            continue
         times_ms = [math.nan] * len(sizes)
         if copies is not None:
             times_ms = copies.predict(sizes).tolist()
@@ -160,7 +165,7 @@ def _copies(
             for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
             if math.isnan(time_ms)
         } | dict.fromkeys(unsized, "its shape is not known")
-        skipped += [_no_operator(name, "transfer", reason) for name, reason in reasons.items()]
+        skipped += [_no_operator(name, TRANSFER, reason) for name, reason in reasons.items()]
         outer_ms[phase] = [*times_ms, *(math.nan for _ in unsized)]
     return outer_ms, skipped, tuple(out_of_range)
 

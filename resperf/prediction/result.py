@@ -141,6 +141,10 @@ class LayerPrediction(Record):
         return values
 
 
+TRANSFER = "transfer"
+"""`Skipped.op` of a copy between host and device."""
+
+
 @dataclass(frozen=True)
 class Skipped(Record):
     """Something that the total does not contain.

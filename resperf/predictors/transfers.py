@@ -18,6 +18,8 @@ _MB = 1e6
 # Bytes beyond which a copy exceeds the L2 and L3 caches of common processors. A step without effect
 # on a machine gets a coefficient of 0.
 _STEPS_BYTES = (0.0, 256e3, 1e6, 4e6, 16e6)
+_MOST = 1e9
+"""Above all milliseconds, milliseconds per MB, and bytes of a step."""
 _SHORTEST_MS = 1e-6
 """Times up to this are of views, which copy nothing."""
 
@@ -41,6 +43,12 @@ class Transfers(Record):
     steps_bytes: tuple[float, ...]
     ms_per_mb: tuple[float, ...]
     largest_bytes: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.constant_ms, *self.steps_bytes, *self.ms_per_mb)
+        is_whole = len(self.steps_bytes) == len(self.ms_per_mb)
+        if not (is_whole and all(0 <= number < _MOST for number in numbers)):
+            raise ValueError("the times of copies are damaged")
 
     @classmethod
     def fit(cls, tensor_bytes: Array, times_ms: Array) -> Self:

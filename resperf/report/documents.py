@@ -24,6 +24,7 @@ def json_text(value: Any) -> str:
     Parameters
     ----------
     value : mapping, sequence, str, float, int, bool or None
-        NaN and infinities become null, since standard JSON cannot express them.
+        NaN and infinities become null, since standard JSON cannot express them. Letters beyond
+        ASCII are escaped: not every terminal and pipe has them.
     """
-    return json.dumps(json_values(value), indent=2, allow_nan=False, ensure_ascii=False)
+    return json.dumps(json_values(value), indent=2, allow_nan=False)

@@ -21,7 +21,7 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 
 def percent(share: float) -> str:
     """Write a share with two decimals, for close methods: ``percent(0.0213) == "2.13%"``."""
-    return f"{share:.2%}" if math.isfinite(share) else UNKNOWN
+    return f"{share:z.2%}" if math.isfinite(share) else UNKNOWN
 
 
 def methods_markdown(rows: Sequence[Compared]) -> str:

@@ -18,7 +18,7 @@ from resperf.prediction import (
     Prediction,
     QuantityPrediction,
 )
-from resperf.prediction.result import DISPATCH_OF_LAYERS, Overheads, Subject
+from resperf.prediction.result import DISPATCH_OF_LAYERS, TRANSFER, Overheads, Skipped, Subject
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, rate_cell, table
 from resperf.settings import Mode
@@ -165,11 +165,11 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
         for what, share in shares.items()
         if not math.isnan(share)
     ]
-    rest = f"; the size of {_operators(unsized)} is not known" if unsized else ""
+    rest = f"; the size of {counted(unsized, 'operator')} is not known" if unsized else ""
     work = " and ".join(parts) or "an unknown share of the network's work"
     lines.append(f"{INCOMPLETE}: the total covers {work}{rest}")
     if prediction.skipped:
-        skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
+        skipped = _left_out(prediction.skipped) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
     if prediction.overheads.missing_costs:
         names = " and ".join(f"no {cost.name}" for cost in prediction.overheads.missing_costs)
@@ -196,8 +196,8 @@ def _coverage(prediction: Prediction) -> str:
     """Say how much of the predicted time is inside the trained range."""
     shares = prediction.coverage
     return (
-        f"of the total, {shares['in_range']:.0%} is layers inside the trained range, "
-        f"{shares['out_of_range']:.0%} layers outside it, {shares['other']:.0%} other costs"
+        f"of the total, {shares['in_range']:z.0%} is layers inside the trained range, "
+        f"{shares['out_of_range']:z.0%} layers outside it, {shares['other']:z.0%} other costs"
     )
 
 
@@ -214,7 +214,7 @@ def _origins(prediction: Prediction) -> str:
         "given": "given by the user",
     }
     # Rounding may leave a share of almost nothing.
-    percents = {what: f"{shares[name]:.0%}" for name, what in words.items()}
+    percents = {what: f"{shares[name]:z.0%}" for name, what in words.items()}
     listed = ", ".join(f"{share} {what}" for what, share in percents.items() if share != "0%")
     return f"of the total's time: {listed}"
 
@@ -295,8 +295,10 @@ def _parts(prediction: Prediction, every: bool) -> str:
     return f"{title}\n" + table(headings, rows, text=headings[:1])
 
 
-def _operators(count: int) -> str:
-    return counted(count, "operator")
+def _left_out(skipped: Sequence[Skipped]) -> str:
+    copies = sum(entry.op == TRANSFER for entry in skipped)
+    counts = {"operator": len(skipped) - copies, TRANSFER: copies}
+    return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:
@@ -392,9 +394,7 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     unread = next((reason.unread for reason in reasons if reason.unread), "")
     if unread and isinstance(result, Prediction) and result.total.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")
-    return "\n".join(
-        [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
-    )
+    return "\n".join([f"not {where}: {_left_out(result.skipped)}{more}", *map(printable, lines)])
 
 
 def _distinct_names(subjects: Sequence[Subject]) -> list[str]:

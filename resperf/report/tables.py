@@ -34,7 +34,7 @@ def percent_cell(share: float, *, signed: bool = False) -> str:
     """Write a share as a percentage: ``percent_cell(0.051) == "5.1%"``."""
     if not math.isfinite(share):
         return UNKNOWN
-    return f"{share:+.1%}" if signed else f"{share:.1%}"
+    return f"{share:+z.1%}" if signed else f"{share:z.1%}"
 
 
 def table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from resperf.dataset import (
 from resperf.devices import device_class
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
+from resperf.measurement import DEFECTS
 from resperf.platform import Platform
 from resperf.predictors import Examples, Predictor, predictor_class
 from resperf.predictors.metrics import Errors, errors
@@ -184,6 +185,7 @@ def evaluate(
             notes.append(f"{kind}: {lacking} rows, the bundle has no predictor")
         if unseen := [run for run in runs if len(run.rows) and run.part.has(kind)]:
             evaluated += _evaluate_kind(kind, table, unseen)
+        notes += _of_defects(kind, table, info, bundle)
     evaluated += _evaluate_networks(dataset, bundle, split, totals, notes)
     if not evaluated:
         reasons = f" ({'; '.join(dict.fromkeys(notes))})" if notes else ""
@@ -192,6 +194,18 @@ def evaluate(
             "measure more layers with: resperf bench"
         )
     return Evaluation(tuple(evaluated), tuple(dict.fromkeys(notes)))
+
+
+def _of_defects(kind: str, table: KindTable, info: DatasetInfo, bundle: Bundle) -> Iterator[str]:
+    """Say how many rows are left out as defects, none of which was trained on, and their errors."""
+    rows = table.select(table.ok & table.defective)
+    if not len(rows):
+        return
+    rows = replace(rows, flags=np.full(len(rows), ""))
+    runs = [run for run in _runs(rows, info, bundle, "all", []) if run.part.has(kind)]
+    judged = [f"{row.phase} {row.errors.mape:.1%}" for row in _evaluate_kind(kind, rows, runs)]
+    errors_of = f"; the MAPE of these is {', '.join(judged)}" if judged else ""
+    yield f"{kind}: {len(rows)} rows flagged {' or '.join(DEFECTS)} are left out{errors_of}"
 
 
 @dataclass(frozen=True)
@@ -295,7 +309,7 @@ def _evaluate_networks(
             predictors.append((totals.method, totals))
         for method, predictor in predictors:
             lists = predictor is None and predictor_class(method).reads_lists
-            examples = network_examples(dataset, quantity, lists=lists)
+            examples = network_examples(dataset, quantity, lists=lists, left_out=notes)
             rows = _networks(examples, bundle, split, predictor, notes)
             if rows:
                 evaluated.append(_of_networks(quantity, method, rows))

@@ -10,20 +10,25 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from resperf.errors import DatasetError, TrainingError, UnsupportedError, did_you_mean
+from resperf.errors import DatasetError, TrainingError, UnsupportedError, did_you_mean, printable
 from resperf.features import Array
 from resperf.predictors.linear import fit_coefficients, independent
 
 COLUMNS = ("batch", "iterations", "seconds")
 IMAGES, ITERATIONS, BATCH, CONSTANT = "batch x iterations", "iterations", "batch", "constant"
 _NOTABLE = 0.01
-"""Share of the longest run that a negative coefficient must take away to be named."""
+"""Share of the longest run that a falling time must take away to be more than noise."""
+_LARGEST = 1e12
+_FAR_OFF, _FITS_BETTER, _SUSPECTS = 1.5, 3.0, 50
+"""A run is odd if it is that many times too long or short, and the others fit that many times
+better without it; so many runs are tried."""
 
 
 class Run(NamedTuple):
@@ -50,14 +55,24 @@ class RunFit:
     runs: tuple[Run, ...]
 
     def seconds(self, batch: float, iterations: float) -> float:
-        """Predict a run; never below zero.
+        """Predict a run.
 
         Raises
         ------
         UnsupportedError
             If it has another batch size, or number of iterations, than all runs of the log, where
-            these have only one.
+            these have only one; or if it is so small that the fit gives no time above zero.
         """
+        seconds = self.sum(batch, iterations)
+        if not 0 < seconds < math.inf:
+            raise UnsupportedError(
+                f"the fit gives {seconds:.3g} s for batch {batch:g} and {iterations:g} iterations; "
+                "add runs of about that size to the log"
+            )
+        return seconds
+
+    def sum(self, batch: float, iterations: float) -> float:
+        """Return the sum of the terms, which may be below zero."""
         if IMAGES not in self.coefficients:
             # All runs have one batch size, or one number of iterations.
             name = "batch" if ITERATIONS in self.coefficients else "iterations"
@@ -68,25 +83,44 @@ class RunFit:
                     f"{asked:g}; add runs with another value to the log"
                 )
         terms = _terms(batch, iterations)
-        return max(sum(cost * terms[name] for name, cost in self.coefficients.items()), 0.0)
+        return sum(cost * terms[name] for name, cost in self.coefficients.items())
 
     def beyond(self, batch: float, iterations: float) -> float:
         """Return how many times as much work a run is as the largest that was fitted."""
         return batch * iterations / max(run.batch * run.iterations for run in self.runs)
 
     @property
-    def negative(self) -> tuple[str, ...]:
-        """Names of what makes runs shorter by more than rounding: noise, or too few runs."""
-        largest = {
-            name: max(_terms(run.batch, run.iterations)[name] for run in self.runs)
-            for name in self.coefficients
+    def falling(self) -> tuple[str, ...]:
+        """What would make a run shorter by more than noise, somewhere among the fitted runs."""
+        batches, iterations, seconds = zip(*self.runs, strict=True)
+        (b0, b1), (i0, i1) = ((min(column), max(column)) for column in (batches, iterations))
+        changes_s = {
+            ITERATIONS: [self.sum(batch, i1) - self.sum(batch, i0) for batch in (b0, b1)],
+            BATCH: [self.sum(b1, count) - self.sum(b0, count) for count in (i0, i1)],
         }
-        longest_s = max(run.seconds for run in self.runs)
-        return tuple(
-            name
-            for name, cost in self.coefficients.items()
-            if name != CONSTANT and cost * largest[name] < -_NOTABLE * longest_s
-        )
+        least_s = -_NOTABLE * max(seconds)
+        return tuple(name for name, changed in changes_s.items() if min(changed) < least_s)
+
+    def odd_run(self) -> str:
+        """Name the run without which the others fit far better, and say what to do; else empty."""
+        own_errors = np.abs(judge_runs(self, self.runs).errors())
+        best_error, odd = own_errors.mean() / _FITS_BETTER, ""
+        for index in np.argsort(-own_errors)[:_SUSPECTS]:
+            batch, iterations, seconds = self.runs[index]
+            # The others may not determine a fit, or only one at other sizes.
+            with suppress(TrainingError, UnsupportedError):
+                others = _fitted([*self.runs[:index], *self.runs[index + 1 :]])
+                others_s = others.sum(batch, iterations)
+                error = np.abs(judge_runs(others, others.runs).errors()).mean()
+                off = max(others_s, seconds) > _FAR_OFF * min(others_s, seconds) > 0
+                if off and not others.falling and error < best_error:
+                    best_error = error
+                    odd = (
+                        f"the run of batch {batch:g} and {iterations:g} iterations took "
+                        f"{seconds:.4g} s, by the others it is {others_s:.4g} s: leave it out, or "
+                        "measure it again"
+                    )
+        return odd
 
 
 @dataclass(frozen=True)
@@ -153,8 +187,11 @@ def _run(path: Path, line: int, row: Mapping[str, Any]) -> Run:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value < math.inf:
-            raise DatasetError(f"{path}, line {line}: {name} is {text!r}, not a number above 0")
+        if not 0 < value <= _LARGEST:
+            raise DatasetError(
+                f"{path}, line {line}: {name} is {printable(text)!r}, not a number above 0 "
+                f"and up to {_LARGEST:g}"
+            )
         values.append(value)
     return Run(*values)
 
@@ -165,9 +202,26 @@ def fit_run(runs: Sequence[Run]) -> RunFit:
     Raises
     ------
     TrainingError
-        If there are fewer runs than coefficients, or they do not tell these apart.
+        If there are fewer runs than coefficients, or they do not tell these apart; if by them more
+        work takes less time.
     """
+    fit = _fitted(runs)
+    if fit.falling:
+        errors = judge_runs(fit, runs).errors()
+        worst = int(np.argmax(np.abs(errors)))
+        batch, iterations, _ = fit.runs[worst]
+        raise TrainingError(
+            f"by these runs, more {' or '.join(fit.falling)} takes less time (errors up to "
+            f"{errors[worst]:+.0%}, at batch {batch:g} and {iterations:g} iterations); "
+            + (fit.odd_run() or "leave out runs that were disturbed, or add runs")
+        )
+    return fit
+
+
+def _fitted(runs: Sequence[Run]) -> RunFit:
     batches, iterations = {run.batch for run in runs}, {run.iterations for run in runs}
+    if len(batches) == len(iterations) == 1 < len(runs):
+        raise TrainingError("all runs have the same batch and iterations; add runs of other sizes")
     names = [IMAGES, ITERATIONS, BATCH, CONSTANT]
     if len(batches) == 1:
         names = [ITERATIONS, CONSTANT]
@@ -197,7 +251,7 @@ def judge_runs(fit: RunFit, runs: Sequence[Run]) -> JudgedRuns:
     (cost,) = fit_coefficients(work, seconds, relative=False, non_negative=False)
     return JudgedRuns(
         tuple(runs),
-        tuple(fit.seconds(run.batch, run.iterations) for run in runs),
+        tuple(max(fit.sum(run.batch, run.iterations), 0.0) for run in runs),
         tuple(float(cost) * run.batch * run.iterations for run in runs),
     )
 

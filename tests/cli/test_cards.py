@@ -297,10 +297,31 @@ def test_a_file_with_a_missing_or_absurd_fact_is_one_line(my_card, network, cli,
     assert part in cli.error("predict", network, "--device", my_card(**changed))
 
 
+def test_a_card_in_the_hosts_memory_copies_nothing(my_card, network, cli):
+    apart = cli.document("predict", network, "--device", my_card(bus=None, bus_gb_s=None))
+    assert [entry["op"] for entry in apart["skipped"]] == ["transfer"] * 2
+    text = cli.text("predict", network, "--device", my_card(bus=None, bus_gb_s=None))
+    assert "does not include 2 transfers, listed below" in text
+    assert "have no bus_gb_s, or bus = 'unified' (" in text
+    words = ["predict", network, "--device", my_card(bus='"Unified"', bus_gb_s=None)]
+    document = cli.document(*words)
+    phases = document["phases"]
+    assert (phases["preprocess_ms"], phases["postprocess_ms"]) == (0, 0)
+    assert phases["execution_ms"] == apart["phases"]["execution_ms"] == document["total_ms"]
+    assert not document["skipped"]
+    assert not document["estimated_phases"]
+    assert "outside it, 0% other costs" in cli.text(*words)
+    line = cli.error("predict", network, "--device", my_card(bus='"unified"', bus_gb_s="31.5"))
+    assert 'bus = "unified" says that nothing is copied; leave out bus_gb_s' in line
+
+
 def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cli):
     line = cli.error("predict", network, "--device", "rtx4900")
     assert "no bundle 'rtx4900'; did you mean rtx4090, " in line
-    assert len(line) < 150
+    assert line.rstrip().endswith(
+        "See: resperf devices; for another GPU write mycard.toml (docs/importing.md)"
+    )
+    assert len(line) < 170
     assert "has an empty name" in cli.error("predict", network, "--device", "")
     for word in ("nan", "inf", "-1", "0"):
         line = cli.error("predict", network, "--device", "h100", "--host-dispatch-us", word)

@@ -261,3 +261,40 @@ def test_methods_for_layers_refuse_a_dataset_of_networks(
     error = cli.error("train", path, "-o", tmp_path / "b", "--method", "baseline")
     assert "holds rows of whole networks only and baseline learns from layers" in error
     assert not (tmp_path / "b").exists()
+
+
+@pytest.fixture
+def rows_of_l4(tmp_path: Path, cli) -> Path:
+    """Import products on a card that no shipped bundle has rows of; those of one run throttled."""
+    heading = "OPName,Latency,Device,Kernel Name,B,M,N,K\n"
+    for session, op, time_ms, batch in (("train", "linear", 40.0, 1), ("test", "bmm", 1.0, 2)):
+        row = f"{op},{time_ms},NVIDIA L4,k,{batch},2050,2049,2051\n"
+        (tmp_path / f"{session}_{op}.csv").write_text(heading + 10 * row)
+    output = tmp_path / "l4.h5"
+    cli.text(
+        "dataset", "import", *sorted(tmp_path.glob("*.csv")), "--format", "neusight", "-o", output
+    )
+    return output
+
+
+@pytest.mark.parametrize("words", [("--device", "l4"), ("--bundle", "L4")])
+def test_a_card_without_rows_is_judged_by_what_predict_chooses(
+    rows_of_l4: Path, cli, words
+) -> None:
+    [row] = cli.json("evaluate", rows_of_l4, *words, "--split", "all")
+    fields = ("batch=2", "rows=2050", "depth=2051", "columns=2049")
+    [layer] = cli.json("predict-layer", "matmul", *fields, *words)
+    assert (row["kind"], row["rows"]) == ("matmul", 1)
+    assert row["mape"] == pytest.approx(abs(layer["execution_ms"] - 1))
+
+
+def test_throttled_rows_are_counted_with_their_error(rows_of_l4: Path, cli) -> None:
+    fields = ("batch=2050", "features_in=2051", "features_out=2049")
+    [layer] = cli.json("predict-layer", "dense", *fields, "--device", "l4")
+    off = 1 - layer["execution_ms"] / 40
+    assert off > 0.8
+    shown = cli.run("evaluate", rows_of_l4, "--device", "l4", "--split", "all")
+    assert (
+        "note: dense: 10 rows flagged throttled or inconsistent are left out; the MAPE of these is "
+        f"execution_ms {off:.1%}\n" in shown.err
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +14,7 @@ import click
 import pytest
 
 from resperf.cli import main as entry
+from resperf.cli._options import show_json
 from resperf.cli._sections import COMMON, SECTIONS
 from resperf.errors import LayerError
 
@@ -162,3 +165,21 @@ def test_every_option_is_in_a_section_of_its_commands_help(name, command):
     assert set(sections) <= set(shown)
     assert shown[0] == COMMON
     assert "\nOptions:\n" not in text
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_letters_that_the_terminal_lacks_are_escaped(encoding, monkeypatch, tmp_path):
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    runs = tmp_path / "l\u00e4ufe_\u7f51.csv"
+    runs.write_text("network,seconds", encoding="utf-8")
+    assert entry.main(["fit-run", str(runs)]) == 2
+    sys.stdout.write("\u7f51\n")
+    show_json({"name": "\u7f51\U0001f642"})
+    out.flush()
+    err.flush()
+    assert b"ufe_\\u7f51.csv has no column batch" in err.buffer.getvalue()
+    first, _, document = out.buffer.getvalue().decode(encoding).partition("\n")
+    assert first == "\\u7f51"
+    assert json.loads(document)["name"] == "\u7f51\U0001f642"

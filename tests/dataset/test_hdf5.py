@@ -307,6 +307,25 @@ def test_a_link_keeps_pointing_where_it_did(
     assert len(read_dataset(tmp_path / "disk" / "b.h5").measurements) == 1
 
 
+def test_columns_of_unlike_lengths_are_damaged(tmp_path: Path, edited: EditedFactory) -> None:
+    with edited() as file:
+        del file["conv/status"]
+        file["conv/status"] = [b"ok"] * 99
+    with pytest.raises(DatasetError, match="columns of conv differ in their numbers of rows"):
+        read_table(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(("name", "place"), [("setting", 9), ("platform", -1)])
+def test_rows_of_absent_settings_and_platforms_are_damaged(
+    tmp_path: Path, edited: EditedFactory, name: str, place: int
+) -> None:
+    with edited() as file:
+        file[f"conv/{name}"][0] = place
+    for read in (read_table, read_dataset):
+        with pytest.raises(DatasetError, match="damaged or truncated"):
+            read(tmp_path / "a.h5")
+
+
 @pytest.mark.parametrize("attribute", ["quantities", "settings", "source"])
 def test_a_file_without_one_of_its_attributes_is_damaged(
     tmp_path: Path, edited: EditedFactory, attribute: str

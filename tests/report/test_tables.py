@@ -33,7 +33,14 @@ def test_a_name_of_160_columns_and_more_is_folded_not_cut():
 
 @pytest.mark.parametrize(
     ("share", "signed", "cell"),
-    [(0.0512, False, "5.1%"), (0.0512, True, "+5.1%"), (-0.2, True, "-20.0%"), (math.nan, 0, "-")],
+    [
+        (0.0512, False, "5.1%"),
+        (0.0512, True, "+5.1%"),
+        (-0.2, True, "-20.0%"),
+        (math.nan, 0, "-"),
+        (-1e-17, False, "0.0%"),
+        (-0.0004, True, "+0.0%"),
+    ],
 )
 def test_shares_are_percentages(share, signed, cell):
     assert percent_cell(share, signed=bool(signed)) == cell

@@ -14,7 +14,7 @@ def test_broken_networks_are_predicted_or_refused_in_one_line(load_tool, tmp_pat
         folder.mkdir()
         (tmp_path / tool.OUTSIDE).write_bytes(b"\0" * 4096)
         done, path = tool.broken_file(seed, folder)
-        answer = tool.outcome(path, None)
+        answer = tool.outcome(path)
         assert not answer.startswith("wrong"), f"seed {seed}: {done}: {answer}"
         answers.add(answer)
     assert {"refused, refused", "predicted, lowered"} <= answers

@@ -33,7 +33,8 @@ def test_the_form_is_recovered_from_the_smallest_runs():
     assert np.abs(judged.errors()).max() < 1e-9
     # Time per iteration that does not depend on the batch size: in proportion is wrong.
     assert np.abs(judged.errors_in_proportion()).mean() > 0.1
-    assert fit.negative == ()
+    assert fit.falling == ()
+    assert fit.odd_run() == ""
 
 
 def test_errors_are_signed_as_in_equation_1():
@@ -54,11 +55,56 @@ def test_one_batch_size_says_nothing_about_others():
         one.seconds(8, 20)
 
 
-def test_a_fit_that_falls_says_so_and_stays_above_zero():
+def test_more_work_in_less_time_is_refused():
     falling = [Run(b, i, 100 - b * i / 20) for b, i in itertools.product((8, 16), (20, 50, 100))]
-    fit = fit_run(falling)
-    assert fit.negative == ("batch x iterations",)
-    assert fit.seconds(64, 1000) == 0.0
+    with pytest.raises(TrainingError, match="more iterations or batch takes less time"):
+        fit_run(falling)
+    line = [Run(16, i, 100 - i / 2) for i in (20, 50, 100)]
+    with pytest.raises(TrainingError, match="more iterations takes less time"):
+        fit_run(line)
+
+
+SLOW_FIRST = [Run(32, 100, 95), Run(32, 200, 23.9), Run(64, 100, 21), Run(64, 200, 41.7)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "named"),
+    [
+        # By 2 ms x batch x iterations and 50 ms x iterations, the first run takes 12 s.
+        (
+            [*SLOW_FIRST, Run(128, 100, 39.5), Run(128, 400, 155)],
+            "batch 32 .* took 95 s, by .* 11.77 s",
+        ),
+        (
+            [Run(32, 100, 95), Run(32, 200, 24), Run(32, 400, 46)],
+            "100 iterations took 95 s, by .* 13",
+        ),
+        (
+            [Run(*run[:2], run.seconds * (1000 if run == GRID[7] else 1)) for run in GRID],
+            rf"batch 16 and 200 iterations took .*, by the others it is {seconds(16, 200):g} s",
+        ),
+    ],
+)
+def test_the_run_that_is_off_is_named(runs, named):
+    with pytest.raises(TrainingError, match=f"less time.*{named}.*: leave it out"):
+        fit_run(runs)
+
+
+def test_a_run_that_is_off_without_turning_the_fit_is_noted(tmp_path, cli):
+    runs = [Run(32, 100, 95), Run(32, 200, 24), Run(32, 1000, 110), Run(32, 2000, 215)]
+    assert "batch 32 and 100 iterations" in fit_run(runs).odd_run()
+    log = write(
+        tmp_path / "log.csv",
+        "\n".join(["batch,iterations,seconds", *map("{0[0]},{0[1]},{0[2]}".format, runs)]),
+    )
+    (note,) = cli.json("fit-run", log)["notes"]
+    assert "took 95 s, by the others it is 13.8 s" in note
+
+
+def test_a_run_too_small_for_the_fit_is_refused():
+    fit = fit_run([Run(32, i, i / 10 - 10) for i in (1000, 2000, 4000)])
+    with pytest.raises(UnsupportedError, match="gives -9 s for batch 32 and 10 iterations"):
+        fit.seconds(32, 10)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +112,7 @@ def test_a_fit_that_falls_says_so_and_stays_above_zero():
     [
         (SMALL[2:5], "3 runs do not determine 4 coefficients"),
         (SMALL[:1], "1 runs do not determine 2 coefficients"),
-        ([Run(8, 100, 1.0)] * 6, "do not tell iterations, constant apart"),
+        ([Run(8, 100, 1.0)] * 6, "have the same batch and iterations"),
         ([Run(n, 10 * n, float(n)) for n in (8, 16, 24, 32)], "change together"),
     ],
 )
@@ -89,6 +135,10 @@ def write(path, text):
         ("batch,iterations,seconds\n8,100,-1\n", "line 2: seconds is '-1', not a number above 0"),
         ("batch,iterations,seconds\n8,100,0\n", "line 2: seconds is '0'"),
         ("batch,iterations,seconds\n8,100,nan\n", "line 2: seconds is 'nan'"),
+        (
+            "batch,iterations,seconds\n8,1e300,3\n",
+            "line 2: iterations is '1e300', not .* up to 1e.12",
+        ),
         ("batch,iterations,seconds\n8,,3\n", "line 2: iterations is ''"),
         ("batch,iterations,seconds\n8\n", "line 2: iterations is ''"),
         ("", "has no column batch"),

@@ -479,8 +479,9 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
         if not 0 < runs < MOST:
             raise ValueError(f"{runs} runs")
         waiting: dict[str, deque[tuple[float, bool]]] = defaultdict(deque)
-        for entry in content[1:]:
-            waiting[str(entry["name"])].append(_time_ms(entry, runs))
+        names = [str(entry["name"]) for entry in content[1:]]
+        for name, entry in zip(_profiled_layers(engine, names), content[1:], strict=True):
+            waiting[name].append(_time_ms(entry, runs))
     if not waiting:
         raise DatasetError(f"{file.name} has no times of layers; export it again")
     engine = _of_shapes(engine, next(filter(None, map(_shapes_of, waiting)), ""))
@@ -507,6 +508,33 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
         why = f"of which it lacks {untimed} of {len(times_ms)} layers"
         raise _other_engine(file, engine, why)
     return replace(engine, layers=tuple(timed), profiled_runs=runs)
+
+
+_DLA_COPY = re.compile(r"(.+) (to nvm|from nvm|copy finish)", re.DOTALL)
+"""Entries of a profile that are copies of a tensor to and from the memory of a DLA."""
+
+
+def _profiled_layers(engine: Engine, names: list[str]) -> Iterator[str]:
+    """Yield the layer of each entry of a profile: its own name, or the DLA node that copies.
+
+    A DLA reports its time in part under these copies. They are named by tensors; where only names
+    of layers are exported, a node's copies stand beside it.
+    """
+    own = {layer.name for layer in engine.layers}
+    nodes = {
+        layer.name: {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
+        for layer in engine.layers
+        if layer.type.upper() == "DLA" or (not layer.type and layer.name.startswith("{"))
+    }
+    for index, name in enumerate(names):
+        copy = None if name in own else _DLA_COPY.fullmatch(name)
+        if copy is None or not nodes:
+            yield name
+            continue
+        after, before = names[index:], names[index::-1]
+        beside = after + before if copy[2].startswith("to") else before + after
+        copying = [node for node, tensors in nodes.items() if copy[1] in tensors] or [*nodes]
+        yield next((node for node in beside if node in copying), copying[0])
 
 
 def _other_engine(file: ForeignFile, engine: Engine, why: str) -> DatasetError:

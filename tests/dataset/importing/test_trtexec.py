@@ -307,6 +307,42 @@ def test_layers_of_the_profile_and_of_the_graph(tmp_path: Path) -> None:
         read_exports([GRAPH, changed(tmp_path, PROFILE, shorter)])
 
 
+@pytest.mark.parametrize("detailed", [True, False])
+def test_copies_of_a_dla_belong_to_its_node(tmp_path: Path, detailed: bool) -> None:
+    def tensor(name: str) -> dict[str, Any]:
+        return {"Name": name, "Dimensions": [1, 32, 8, 8], "Format/Datatype": "Half"}
+
+    first, middle, last = "{ForeignNode[Conv_0...Relu_9]}", "Conv_10", "{ForeignNode[Conv_11]}"
+    nodes = [
+        (first, "DLA", "x", "a"),
+        (middle, "CaskConvolution", "a", "b"),
+        (last, "DLA", "b", "y"),
+    ]
+    layers = [
+        {"Name": name, "LayerType": kind, "Inputs": [tensor(read)], "Outputs": [tensor(written)]}
+        if detailed
+        else name
+        for name, kind, read, written in nodes
+    ]
+    times_ms = {
+        "x to nvm": 0.1, first: 0.01, "a from nvm": 4.0, "x copy finish": 0.002,
+        "a copy finish": 0.003, middle: 0.5, "b to nvm": 0.2, last: 0.02, "y from nvm": 2.0,
+        "b copy finish": 0.004, "y copy finish": 0.005,
+    }  # fmt: skip
+    graph, profile = tmp_path / "graph.json", tmp_path / "profile.json"
+    graph.write_text(json.dumps({"Layers": layers, "Bindings": ["x", "y"]}))
+    rows = [{"name": name, "averageMs": ms} for name, ms in times_ms.items()]
+    profile.write_text(json.dumps([{"count": 100}, *rows]))
+    engine = read_exports([graph, profile])
+    # 0.1 + 0.01 + 4 + 0.002 + 0.003, 0.5, and 0.2 + 0.02 + 2 + 0.004 + 0.005 ms.
+    assert [layer.ms for layer in engine.layers] == pytest.approx([4.115, 0.5, 2.229])
+    # Without a DLA, such an entry is of another engine.
+    graph.write_text(json.dumps({"Layers": [middle]}))
+    profile.write_text(json.dumps([{"count": 100}, rows[0], rows[5]]))
+    with pytest.raises(DatasetError, match="which has no layer 'x to nvm'"):
+        read_exports([graph, profile])
+
+
 @pytest.mark.parametrize("timed", ["", " [profile 1]"])
 @pytest.mark.parametrize("tensors", ["", " [profile 1]"])
 def test_optimization_profiles(tmp_path: Path, timed: str, tensors: str) -> None:
