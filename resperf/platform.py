@@ -13,6 +13,7 @@ from resperf.platform_facts import UNNAMED_HYPERVISOR, cpu_facts
 from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
 from resperf.targets import local_devices
+from resperf.units import format_bytes
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
@@ -164,6 +165,11 @@ class Platform(Record):
                 continue
             if name in ("family", "model") and self.processor == other.processor:
                 effect = "another generation under the same processor name: times may differ"
+            if isinstance(mine, Mapping):
+                sizes = (mine, theirs), (theirs, mine)
+                mine, theirs = (_sizes_that_differ(*pair) for pair in sizes)
+            if any(phrase.endswith(f", {effect}") for phrase in phrases):
+                effect = ""  # Said once.
             phrases.append(f"{name}: {mine} here, {theirs} there{', ' * bool(effect)}{effect}")
         return phrases + self.speed_differences(other)
 
@@ -233,6 +239,11 @@ _WITH_ACCELERATORS: Mapping[str, str] = {
     "system": "",
 }
 """Facts that affect times on accelerators, beside those of the accelerators."""
+
+
+def _sizes_that_differ(mine: Mapping[str, int], others: Mapping[str, int]) -> str:
+    sizes = {name: size for name, size in mine.items() if size != others.get(name)}
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
 
 
 def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:

@@ -344,7 +344,7 @@ def predict_everywhere(
     Returns
     -------
     predictions : list of Prediction
-        By batch, the fastest first.
+        By batch, the fastest first (`Prediction.sorting_ms`).
     failures : list of Failure
         Bundles that cannot predict this network.
 
@@ -403,5 +403,5 @@ def predict_everywhere(
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
-    total_ms = prediction.total_ms
-    return prediction.subject.batch or 0, math.inf if math.isnan(total_ms) else total_ms
+    time_ms = prediction.sorting_ms
+    return prediction.subject.batch or 0, math.inf if math.isnan(time_ms) else time_ms

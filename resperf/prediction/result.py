@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
-from resperf.quantities import WHOLE_CALL, quantity
+from resperf.quantities import STEP, WHOLE_CALL, quantity
 from resperf.records import Record
 from resperf.settings import Mode
-from resperf.units import US_PER_MS, format_ms, json_values
+from resperf.units import MS_PER_S, US_PER_MS, format_ms, format_rate, json_values
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -357,6 +357,20 @@ class Overheads:
         """Time that the host needs to start all kernels; NaN if its dispatch is not known."""
         return self.host_dispatch_us * self.kernels / US_PER_MS
 
+    @property
+    def host_range_ms(self) -> tuple[float, float]:
+        """Least and longest time that the host needs; the time itself if the user stated it.
+
+        Learnt from other hosts, it may be half or twice as long, or any of `USUAL_DISPATCH_US`.
+        """
+        host_ms = self.host_ms
+        if self.host_dispatch_source != DISPATCH_OF_LAYERS:
+            return host_ms, host_ms
+        fast_ms, slow_ms = (
+            dispatch_us * self.kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US
+        )
+        return min(host_ms / 2, fast_ms), max(2 * host_ms, slow_ms)
+
 
 @dataclass(frozen=True)
 class Total:
@@ -454,15 +468,33 @@ class Prediction:
     remarks: Remarks
 
     def __str__(self) -> str:
-        """One line: what was predicted, the total in ms, and its 90% interval if it is known."""
-        if math.isnan(self.total_ms):
-            total = "total unknown"
-        else:
-            total = f"{format_ms(self.total_ms)} ms"
-            if not math.isnan(self.low_ms):
-                total += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
-        left_out = "" if self.complete else ", incomplete"
-        return f"{self.subject.title}: {total}{left_out}"
+        """One line: what was predicted, its time with the 90% interval, and the throughput."""
+        time_ms, low_ms, high_ms = self.total_ms, self.low_ms, self.high_ms
+        title = self.subject.title
+        step = self.parts.quantity(STEP)
+        if math.isnan(time_ms) and step is not None:
+            title += ", training step"
+            time_ms, low_ms, high_ms = step.value, step.low, step.high
+        if math.isnan(time_ms):
+            return f"{title}: total unknown"
+        line = f"{title}: {format_ms(time_ms)} ms"
+        if not math.isnan(low_ms):
+            part = " of what is predicted" if self.skipped else ""
+            line += f" (90% interval{part} {format_ms(low_ms)} to {format_ms(high_ms)})"
+        if self.subject.batch and time_ms > 0:
+            line += f", {format_rate(self.subject.batch / time_ms * MS_PER_S)} samples/s"
+        return line if self.complete else f"{line}, incomplete"
+
+    @property
+    def device_ms(self) -> float:
+        """The total without waiting for the host."""
+        return self.total.total_ms - self.total.waiting_ms
+
+    @property
+    def sorting_ms(self) -> float:
+        """Time by which devices are compared: without the host, where only others' are known."""
+        host_is_known = self.overheads.host_dispatch_source != DISPATCH_OF_LAYERS
+        return self.total_ms if host_is_known else self.device_ms
 
     def to_dataframe(self) -> DataFrame:
         """Return the layers as a table, in the order they run.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from resperf.errors import printable
-from resperf.units import format_ms
+from resperf.units import format_ms, format_rate
 
 WIDTH_IN_FILES = 160
 """Line width where the output is not a terminal: wide enough not to break lines."""
@@ -24,10 +24,8 @@ def ms_cell(time_ms: float) -> str:
 
 
 def rate_cell(per_s: float) -> str:
-    """Write a rate with at least three digits, and no more than it has before the point."""
-    if not math.isfinite(per_s):
-        return UNKNOWN
-    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
+    """Write a rate, or `UNKNOWN`."""
+    return format_rate(per_s) if math.isfinite(per_s) else UNKNOWN
 
 
 def percent_cell(share: float, *, signed: bool = False) -> str:
