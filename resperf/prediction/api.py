@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 from resperf.bundle import bundle_place, find_bundles
 from resperf.devices import device_facts
-from resperf.errors import DeviceError, NetworkError, ResperfError
+from resperf.errors import DeviceError, NetworkError, ResperfError, UnsupportedError
 from resperf.network import Network
 from resperf.network.assumed import Assumed
 from resperf.prediction.calibrated import advice, calibrated_here
@@ -38,6 +38,10 @@ from resperf.prediction.scaling import Scaling, scaling
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+
+LARGEST_BATCH = 65536
+"""`predict_within` tries no larger one."""
 
 
 class Options(TypedDict, total=False):
@@ -281,6 +285,50 @@ def predict_scaling(
     return scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
+
+
+def predict_within(
+    network: Given | ModelProto, within_ms: float, **options: Unpack[Options]
+) -> Prediction:
+    """Predict the largest batch that takes at most a given time.
+
+    Larger batches are taken to last longer.
+
+    Parameters
+    ----------
+    network, options
+        As in `predict`.
+    within_ms : float
+
+    Returns
+    -------
+    Prediction
+        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer.
+
+    Raises
+    ------
+    ResperfError
+        As `predict`, and if the time of batch 1 is not known.
+
+    Examples
+    --------
+    >>> prediction = resperf.predict_within("resnet18", 50, device="cpu")  # doctest: +SKIP
+    >>> prediction.subject.batch, prediction.samples_per_s  # doctest: +SKIP
+    (3, 68.3)
+    """
+    best = predict(network, batch=1, **options)
+    if math.isnan(best.time_ms):
+        raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
+    low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= within_ms else 2
+    while high - low > 1:
+        # Doubled until one takes too long; then between the two.
+        size = min(2 * low, (low + high) // 2)
+        tried = predict(network, batch=size, **options)
+        if tried.time_ms <= within_ms:
+            low, best = size, tried
+        else:
+            high = size
+    return best
 
 
 def _predictions(

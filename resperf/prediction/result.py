@@ -12,7 +12,7 @@ from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
 from resperf.quantities import STEP, WHOLE_CALL, quantity
-from resperf.records import Record
+from resperf.records import Record, csv_of_rows
 from resperf.settings import Mode
 from resperf.units import MS_PER_S, US_PER_MS, format_ms, format_rate, json_values
 
@@ -215,6 +215,66 @@ class Part(Record):
     ms: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class KindTime(Record):
+    """Time of all layers of a kind, or of what a network costs beside its layers.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of layers, class of operators, phase, or cost.
+    ms : float
+    layers : int
+        How many; 0 for phases and costs, and where a network was predicted as a whole.
+    macs : int
+    out_of_range : int
+        How many of the layers are outside the trained range.
+    """
+
+    kind: str
+    ms: float
+    layers: int = 0
+    macs: int = 0
+    out_of_range: int = 0
+
+
+def times_by_kind(
+    total_ms: float,
+    phases: PhaseTimes,
+    layers: Sequence[LayerPrediction],
+    others_ms: Mapping[str, float],
+) -> list[KindTime]:
+    """Return what a total consists of, the slowest kind first.
+
+    Parameters
+    ----------
+    total_ms : float
+    phases : PhaseTimes
+    layers : sequence of LayerPrediction
+        Those of preprocess and postprocess are part of these phases.
+    others_ms : mapping of str to float
+        Other parts of the execution. What neither explains is the ``remainder``, without layers
+        the ``execution``.
+    """
+    groups: dict[str, list[LayerPrediction]] = {}
+    for layer in layers:
+        if layer.phase == EXECUTING:
+            groups.setdefault(layer.kind, []).append(layer)
+    rows = [
+        KindTime(
+            kind, known_sum([layer.execution_ms for layer in own]), len(own),
+            sum(layer.macs for layer in own), sum(not layer.in_range for layer in own),
+        )
+        for kind, own in groups.items()
+    ]  # fmt: skip
+    outer_ms = {phase: getattr(phases, f"{phase}_ms") for phase in OUTER_PHASES}
+    rows += [KindTime(name, ms) for name, ms in {**others_ms, **outer_ms}.items() if abs(ms) > 0]
+    rest_ms = total_ms - math.fsum(row.ms for row in rows)
+    if abs(rest_ms) > 1e-9 * total_ms:
+        rows.append(KindTime("remainder" if groups else EXECUTING, rest_ms))
+    return sorted(rows, key=lambda row: -row.ms)
 
 
 @dataclass(frozen=True)
@@ -469,21 +529,30 @@ class Prediction:
 
     def __str__(self) -> str:
         """One line: what was predicted, its time with the 90% interval, and the throughput."""
-        time_ms, low_ms, high_ms = self.total_ms, self.low_ms, self.high_ms
-        title = self.subject.title
-        step = self.parts.quantity(STEP)
-        if math.isnan(time_ms) and step is not None:
-            title += ", training step"
-            time_ms, low_ms, high_ms = step.value, step.low, step.high
-        if math.isnan(time_ms):
-            return f"{title}: total unknown"
-        line = f"{title}: {format_ms(time_ms)} ms"
+        step, title = self._step(), self.subject.title
+        low_ms, high_ms = (step.low, step.high) if step else (self.low_ms, self.high_ms)
+        line = f"{title}, training step" if step else title
+        line += f": {format_ms(self.time_ms)} ms" if self.time_ms >= 0 else ": total unknown"
         if not math.isnan(low_ms):
             part = " of what is predicted" if self.skipped else ""
             line += f" (90% interval{part} {format_ms(low_ms)} to {format_ms(high_ms)})"
-        if self.subject.batch and time_ms > 0:
-            line += f", {format_rate(self.subject.batch / time_ms * MS_PER_S)} samples/s"
+        if not math.isnan(self.samples_per_s):
+            line += f", {format_rate(self.samples_per_s)} samples/s"
         return line if self.complete else f"{line}, incomplete"
+
+    def _step(self) -> QuantityPrediction | None:
+        return self.parts.quantity(STEP) if math.isnan(self.total_ms) else None
+
+    @property
+    def time_ms(self) -> float:
+        """`total_ms`, or the time of a training step if only that was predicted."""
+        step = self._step()
+        return self.total_ms if step is None else step.value
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput: entries of batches per second; NaN if time or batch is not known."""
+        return (self.subject.batch or math.nan) / self.time_ms * MS_PER_S
 
     @property
     def device_ms(self) -> float:
@@ -516,6 +585,27 @@ class Prediction:
         rows = [[getattr(layer, name) for name in names] for layer in self.layers]
         table: DataFrame = pandas.DataFrame(rows, columns=names)
         return table
+
+    def by_kind(self) -> list[KindTime]:
+        """Return the time of each kind of layers and of all other costs, the slowest first.
+
+        Of a network that was predicted as a whole, the kinds are classes of operators.
+        """
+        others_ms = {name: getattr(self.overheads, key) for key, name in COSTS.items()}
+        others_ms |= {part.name: part.ms for part in self.parts.classes}
+        others_ms[WAITING] = self.total.waiting_ms
+        return times_by_kind(self.time_ms, self.phases, self.layers, others_ms)
+
+    def to_csv(self, *, kinds: bool = False) -> str:
+        """Return the layers as CSV, with `kinds` the rows of `by_kind`."""
+        return csv_of_rows(self.to_rows(kinds=kinds))
+
+    def to_rows(self, *, kinds: bool = False) -> list[dict[str, Any]]:
+        """Return what `to_csv` writes; of a network without layers always kinds."""
+        parts = self.by_kind() if kinds or not self.layers else self.layers
+        names = ("network", "device", "framework", "precision", "batch")
+        about = {name: getattr(self.subject, name) for name in names}
+        return [{**about, **part.to_json()} for part in parts]
 
     @property
     def total_ms(self) -> float:
@@ -585,6 +675,17 @@ class Prediction:
         return self._with_shares(parts_ms)
 
     @property
+    def rests_on(self) -> str:
+        """What most of the device's time rests on."""
+        words = {
+            "measured": "measured layers", "inferred": "other devices",
+            "estimated": "data sheet", "given": "your times",
+        }  # fmt: skip
+        if self.parts.inferred_from.endswith("this device"):
+            words["inferred"] = "measured networks"
+        return words[max(words, key=self.origins.__getitem__)]
+
+    @property
     def coverage(self) -> dict[str, Any]:
         """How much of the total comes from layers inside the trained range, and what is missing.
 
@@ -634,6 +735,9 @@ class Prediction:
         values: dict[str, Any] = {
             "origins": origins, "estimated_ms": origins["estimated_ms"], "complete": self.complete,
             "lower_bound_ms": self.lower_bound_ms, "coverage": self.coverage,
+            "device_ms": self.device_ms, "host_ms": self.overheads.host_ms,
+            "samples_per_s": self.samples_per_s, "rests_on": self.rests_on,
+            "kinds": self.by_kind(), "summary": str(self),
         }  # fmt: skip
         for part in vars(self).values():
             values |= vars(part)
@@ -648,6 +752,13 @@ class Prediction:
         return {name: json_values(values[name]) for name in (*SHARED, *_OWN)}
 
 
+COSTS = {
+    "call_ms": "per-run overhead",
+    "reshapes_ms": "reshapes",
+    "overhead_ms": "overhead between layers",
+}
+"""Attribute of `Overheads` -> its name in texts."""
+WAITING = "waiting for the host"
 SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped")
 """Keys of a document of a predicted or a measured network."""
 _OWN = (
@@ -657,5 +768,6 @@ _OWN = (
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
     "groups", "classes", "inferred_from", "extrapolated", "assumed", "quantities", "missing_costs",
-    "calibrated_by", "advice",
+    "calibrated_by", "advice", "device_ms", "host_ms", "samples_per_s", "rests_on",
+    "kinds", "summary",
 )  # fmt: skip

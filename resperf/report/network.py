@@ -45,7 +45,9 @@ ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
 
 
-def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -> str:
+def network_text(
+    result: Prediction | MeasuredNetwork, *, every: bool = False, by_kind: bool = False
+) -> str:
     """Describe one network.
 
     Parameters
@@ -53,11 +55,12 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
     result : Prediction or MeasuredNetwork
     every : bool
         Show all layers and all skipped operators, not only the first ones.
+    by_kind : bool
+        Sum a prediction's time up by kind instead of showing layers.
     """
     parts = (
         _predicted(result) if isinstance(result, Prediction) else _measured(result),
-        _parts(result, every) if isinstance(result, Prediction) and result.parts.groups else "",
-        _layers(result, every) if result.layers else "",
+        _times(result, every, by_kind),
         _skipped(result, every) if result.skipped else "",
         notes_text(result.remarks.notes) if isinstance(result, Prediction) else "",
         warnings_text(
@@ -65,6 +68,14 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
         ),
     )
     return "\n\n".join(filter(None, parts))
+
+
+def _times(result: Prediction | MeasuredNetwork, every: bool, by_kind: bool) -> str:
+    if isinstance(result, Prediction) and by_kind:
+        return _kinds(result)
+    if isinstance(result, Prediction) and result.parts.groups:
+        return _parts(result, every)
+    return _layers(result, every) if result.layers else ""
 
 
 def warnings_text(warnings: Sequence[str]) -> str:
@@ -214,20 +225,6 @@ def _basis(prediction: Prediction) -> str:
     return "; ".join(filter(None, parts))
 
 
-def basis_cell(prediction: Prediction) -> str:
-    """Name what most of the device's time rests on."""
-    origins = prediction.origins
-    words = {
-        "measured": "measured layers",
-        "inferred": "measured networks"
-        if prediction.parts.inferred_from.endswith("this device")
-        else "other devices",
-        "estimated": "data sheet",
-        "given": "your times",
-    }
-    return words[max(words, key=lambda name: origins[f"{name}_ms"])]
-
-
 def _host_and_device(prediction: Prediction) -> list[str]:
     """Show the times of device and host, of which the longer one is the execution."""
     costs = prediction.overheads
@@ -290,6 +287,26 @@ def _parts(prediction: Prediction, every: bool) -> str:
     ]  # fmt: skip
     headings = ("operators", "ms", "band", "of total")
     return f"{title}\n" + table(headings, rows, text=headings[:1])
+
+
+def _kinds(prediction: Prediction) -> str:
+    rows = [
+        [row.kind, str(row.layers or ""), ms_cell(row.ms),
+         percent_cell(row.ms / prediction.total_ms), f"{row.macs / 1e9:.3f}" if row.macs else "",
+         str(row.out_of_range or "")]
+        for row in prediction.by_kind()
+    ]  # fmt: skip
+    headings = ("kind", "layers", "ms", "of total", "GMAC", "out of range")
+    how = "" if prediction.layers else ", attributed from the times of whole networks, not measured"
+    return f"by kind, slowest first{how}\n" + table(headings, rows, text=headings[:1])
+
+
+def within_text(prediction: Prediction, within_ms: float) -> str:
+    """Say which batch fits into a time, and how fast it is; `prediction` is of that batch."""
+    time, batch = f"within {ms_cell(within_ms)} ms", prediction.subject.batch
+    if prediction.time_ms > within_ms:
+        return f"{time}: not even batch 1, which takes {ms_cell(prediction.time_ms)} ms"
+    return f"{time}: batch {batch} at most, {rate_cell(prediction.samples_per_s)} samples/s"
 
 
 def _operators(count: int) -> str:
@@ -419,7 +436,7 @@ def _batch_cell(batch: int | None) -> str:
     return UNKNOWN_BATCH if batch is None else str(batch)
 
 
-def _joined(lines: Iterable[tuple[str, str]]) -> list[str]:
+def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     """Join equal lines of several devices, (device, line) each, and name the first devices."""
     names: dict[str, dict[str, None]] = {}
     for name, line in lines:
@@ -445,7 +462,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
          "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
          interval_cell(prediction), ms_cell(prediction.device_ms),
          "" if math.isnan(prediction.overheads.host_ms) else ms_cell(prediction.overheads.host_ms),
-         basis_cell(prediction), str(len(prediction.skipped) or ""),
+         prediction.rests_on, str(len(prediction.skipped) or ""),
          "network" if prediction.parts.extrapolated
          else str(sum(not x.in_range for x in prediction.layers))]
         for name, prediction in zip(names, predictions, strict=True)
@@ -475,15 +492,15 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         ]
     failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
     parts += [
-        "\n".join(f"not predicted for {line}" for line in _joined(failed)),
+        "\n".join(f"not predicted for {line}" for line in joined(failed)),
         "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
-        "\n".join(_joined(lacking)),
+        "\n".join(joined(lacking)),
         "\n".join(
             f"assumed: {printable(x)}"
             for x in (predictions[0].remarks.assumed if predictions else ())
         ),
-        notes_text(_joined(notes)),
-        warnings_text(_joined(warnings)),
+        notes_text(joined(notes)),
+        warnings_text(joined(warnings)),
     ]
     return "\n\n".join(filter(None, parts))
 
