@@ -23,7 +23,15 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
-from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, Subject
+from resperf.prediction.result import (
+    COSTS,
+    SHARED,
+    LayerPrediction,
+    PhaseTimes,
+    Skipped,
+    Subject,
+    times_by_kind,
+)
 from resperf.quantities import PHASES, layer_quantity
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.units import json_values
@@ -122,9 +130,13 @@ class MeasuredNetwork:
         names = (
             *SHARED, "percentiles_ms", "runs", "call_ms", "reshapes_ms", "remainder_ms",
             "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
+            "kinds", "summary",
         )  # fmt: skip
         values = {**vars(self.subject), **vars(self)}
         values |= {"total_ms": self.total_ms, "remainder_ms": self.remainder_ms}
+        others_ms = {COSTS[name]: values[name] for name in ("call_ms", "reshapes_ms")}
+        values["summary"] = f"{self.subject.title}: measured"
+        values["kinds"] = times_by_kind(self.total_ms, self.phases, self.layers, others_ms)
         return {name: json_values(values[name]) for name in names}
 
 
