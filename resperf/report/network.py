@@ -58,14 +58,15 @@ def network_text(
     by_kind : bool
         Sum a prediction's time up by kind instead of showing layers.
     """
+    if isinstance(result, Prediction):
+        notes, warnings = result.remarks.notes, result.remarks.warnings
+    else:
+        notes, warnings = (), result.warnings
     parts = (
         _predicted(result) if isinstance(result, Prediction) else _measured(result),
         _times(result, every, by_kind),
         _skipped(result, every) if result.skipped else "",
-        notes_text(result.remarks.notes) if isinstance(result, Prediction) else "",
-        warnings_text(
-            result.remarks.warnings if isinstance(result, Prediction) else result.warnings
-        ),
+        "\n".join(filter(None, (notes_text(notes), warnings_text(warnings)))),
     )
     return "\n\n".join(filter(None, parts))
 
@@ -215,13 +216,10 @@ def _basis(prediction: Prediction) -> str:
     parts = [", ".join(f"{x:.0%} {what}" for what, x in shares.items() if f"{x:.0%}" != "0%")]
     if prediction.parts.extrapolated:
         parts.append(f"extrapolated: {prediction.parts.extrapolated}")
-    elif (outside_ms := prediction.coverage["out_of_range_ms"]) > 0:
+    elif (outside_ms := prediction.coverage["out_of_range_ms"]) >= 0.005 * device_ms > 0:
         parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
     if prediction.lower_bound_ms > 0:
         parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
-    if prediction.total.waiting_ms > 0:
-        parts[0] += " (of the device's time)"
-        parts.append(f"{origins['host']:.0%} of the total is waiting for the host")
     return "; ".join(filter(None, parts))
 
 
@@ -257,9 +255,9 @@ def _scaled(calibration: Calibration) -> str:
 
 
 def _contents(result: Prediction | MeasuredNetwork) -> str:
-    """List the parts of the execution phase that are not layers."""
+    """Say how the execution comes about, and name its parts that are not layers."""
     costs = result.overheads if isinstance(result, Prediction) else result
-    parts = []
+    words, parts = [], []
     if costs.call_ms > 0:
         parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
     if costs.reshapes_ms > 0:
@@ -267,9 +265,12 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
         parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
     if isinstance(costs, Overheads) and costs.overhead_ms > 0:
         parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
-    if isinstance(costs, Overheads) and not math.isnan(costs.host_ms):
-        return ", ".join(["the longer of device and host", *parts])
-    return f"of this {', '.join(parts)}" if parts else ""
+    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
+        words.append("the longer of device and host")
+        if (waiting := result.origins["host"]) > 0:
+            words.append(f"{waiting:.0%} of the total is waiting for the host")
+    words += [f"of this {', '.join(parts)}"] if parts else []
+    return "; ".join(words)
 
 
 def _parts(prediction: Prediction, every: bool) -> str:

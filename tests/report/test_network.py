@@ -79,7 +79,9 @@ def of_hosts(**changes) -> Prediction:
 
 def test_times_of_device_and_host_stand_beside_each_other():
     lines = network_text(of_hosts(host_dispatch_source="layers")).splitlines()
-    assert lines[2].endswith("ms  (the longer of device and host)")
+    assert lines[2].endswith(
+        "ms  (the longer of device and host; 33% of the total is waiting for the host)"
+    )
     assert lines[3].split() == ["device", "0.0800", "ms"]
     # Half of it is as fast as 5 us each; 20 us each is twice as slow.
     assert " ".join(lines[4].split()) == (
@@ -87,8 +89,7 @@ def test_times_of_device_and_host_stand_beside_each_other():
         "5 to 20 are usual; set yours with --host-dispatch-us)"
     )
     assert lines[6] == (
-        "rests on      100% inferred from other devices (of the device's time); "
-        "100% outside the trained range; 33% of the total is waiting for the host"
+        "rests on      100% inferred from other devices; 100% outside the trained range"
     )
     given = network_text(of_hosts(host_dispatch_source="given")).splitlines()
     assert given[4].endswith("ms  (12 launches x 10 us)")
