@@ -218,7 +218,7 @@ def _basis(prediction: Prediction) -> str:
         parts.append(f"extrapolated: {prediction.parts.extrapolated}")
     elif (outside_ms := prediction.coverage["out_of_range_ms"]) >= 0.005 * device_ms > 0:
         parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
-    if prediction.lower_bound_ms > 0:
+    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
         parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
     return "; ".join(filter(None, parts))
 
@@ -406,7 +406,7 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     ]
     more = "" if every else "; --all names every one"
     if len(largest) > len(lines):
-        lines.append(f"and {len(largest) - len(lines)} more reasons")
+        lines.append(f"and {counted(len(largest) - len(lines), 'more reason')}")
     unread = next((reason.unread for reason in reasons if reason.unread), "")
     if unread and isinstance(result, Prediction) and result.total.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")

@@ -14,6 +14,9 @@ from resperf.units import format_ms, format_rate
 WIDTH_IN_FILES = 160
 """Line width where the output is not a terminal: wide enough not to break lines."""
 
+LEAST_TEXT = 24
+"""Columns of text are not folded below this width."""
+
 UNKNOWN = "-"
 """Shown instead of a missing value."""
 
@@ -78,6 +81,16 @@ def table(
         laid_out.add_row(*("\n".join(map(printable, lines)) for lines in cells))
     if not width:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
+    # Rather than squeezing text to single letters, lines become wider than the terminal.
+    longest = (
+        max(len(line) for row in (headings, *rows) for line in row[column].split("\n"))
+        for column in filled
+    )
+    least = (
+        min(LEAST_TEXT, size) if headings[column] in text else size
+        for column, size in zip(filled, longest, strict=True)
+    )
+    width = max(width, sum(least) + 3 * len(filled))
     drawn = io.StringIO()
     console = Console(
         file=drawn, width=width, color_system=None, force_terminal=False,

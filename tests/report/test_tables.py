@@ -31,6 +31,13 @@ def test_a_name_of_160_columns_and_more_is_folded_not_cut():
     assert table(("a",), [[name]], text=("a",), width=100).count("x") == 300
 
 
+def test_a_narrow_terminal_does_not_squeeze_words_to_letters():
+    rows = [["cpu-onnxruntime-xeon", "1" * 30, "2" * 30]]
+    lines = table(("device", "a", "b"), rows, text=("device",), width=60).splitlines()
+    assert len(lines) == 3
+    assert lines[2].split() == rows[0]
+
+
 @pytest.mark.parametrize(
     ("share", "signed", "cell"),
     [(0.0512, False, "5.1%"), (0.0512, True, "+5.1%"), (-0.2, True, "-20.0%"), (math.nan, 0, "-")],
