@@ -51,11 +51,6 @@ _ALONE = (
     ("--devices", "--by"),
 )
 """An option, and others that are about something else."""
-_ROW = (
-    "network", "device", "framework", "precision", "batch", "complete", "total_ms", "low_ms",
-    "high_ms", "device_ms", "host_ms", "samples_per_s", "rests_on", "error",
-)  # fmt: skip
-"""Values of a device in a CSV."""
 
 
 class PredictCommand(BatchCommand):
@@ -288,8 +283,10 @@ def _predicted(
         filter(None, (prediction.remarks.advice for prediction in predictions))
     ):
         click.echo(f"resperf: {line}", err=True)
+    said: set[str] = set()
     for prediction in predictions:
-        texts.append(network_text(prediction, every=every, by_kind=by == KIND))
+        texts.append(network_text(prediction, every=every, by_kind=by == KIND, said=said))
+        said |= {*prediction.remarks.notes, *prediction.remarks.warnings}
         if by == NODE:
             texts.append(lowering_text(prediction, every=every))
     if len(predictions) > 1:
@@ -346,7 +343,10 @@ def _everywhere(network: Path, question: dict[str, Any], show: Callable[..., Non
     predictions, failures = predict_everywhere(network, **question)
     documents = [prediction.to_json() for prediction in predictions]
     documents += [dataclasses.asdict(failure) for failure in failures]
-    rows = [{name: document.get(name) for name in _ROW} for document in documents]
+    rows = [
+        {name: value for name, value in document.items() if not isinstance(value, list | dict)}
+        for document in documents
+    ]
     show(documents, everywhere_text(predictions, failures), rows)
     if not predictions:
         raise UnsupportedError(

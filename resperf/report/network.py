@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,11 @@ ESTIMATED = "estimated"
 
 
 def network_text(
-    result: Prediction | MeasuredNetwork, *, every: bool = False, by_kind: bool = False
+    result: Prediction | MeasuredNetwork,
+    *,
+    every: bool = False,
+    by_kind: bool = False,
+    said: Collection[str] = (),
 ) -> str:
     """Describe one network.
 
@@ -57,11 +61,14 @@ def network_text(
         Show all layers and all skipped operators, not only the first ones.
     by_kind : bool
         Sum a prediction's time up by kind instead of showing layers.
+    said : collection of str
+        Notes and warnings that are not repeated.
     """
-    if isinstance(result, Prediction):
-        notes, warnings = result.remarks.notes, result.remarks.warnings
-    else:
-        notes, warnings = (), result.warnings
+    remarks = result.remarks if isinstance(result, Prediction) else result
+    notes, warnings = (
+        [line for line in getattr(remarks, name, ()) if line not in said]
+        for name in ("notes", "warnings")
+    )
     parts = (
         _predicted(result) if isinstance(result, Prediction) else _measured(result),
         _times(result, every, by_kind),

@@ -179,6 +179,9 @@ def test_several_batches_end_in_one_table(bundle, cli):
         assert float(ms_per_sample) * int(batch) == pytest.approx(float(total_ms), rel=0.01)
         assert float(samples_per_s) == pytest.approx(1000 / float(ms_per_sample), rel=0.01)
     assert "all batch sizes" not in cli.text(*words, "8")
+    # What is said of all batches is said once.
+    text = cli.text(*words, "1", "8", "--threads", "7")
+    assert text.count("warning: the bundle was measured with 1 threads, not 7") == 1
 
 
 def test_the_python_api_says_the_same(bundle, cli):
