@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
     from resperf.prediction import Prediction
 
 EVERY_DEVICE, KIND, NODE = "all", "kind", "node"
-_ALONE = (
-    ("--device all", "--by", "--all", "--block", "--custom", "--against", "--within"),
-    ("--against", "--by", "--block", "several --batch", "--within"),
-    ("--within", "several --batch", "--devices"),
-    ("--devices", "--by"),
+_APART = (
+    *product(("--device all",), ("--by", "--all", "--block", "--custom", "--against", "--within")),
+    *product(("--against",), ("--by", "--block", "several --batch", "--within")),
+    *product(("--devices",), ("--by", "--within")),
+    ("--within", "several --batch"),
 )
-"""An option, and others that are about something else."""
+"""Options that are about different things."""
 
 
 class PredictCommand(BatchCommand):
@@ -215,7 +216,10 @@ def command(
         "--by": by, "--all": every, "--block": question["block"],
         "--custom": question["custom_ms"], "several --batch": len(batches) > 1,
     }  # fmt: skip
-    _refuse_pairs({**special, **others})
+    given = {**special, **others}
+    for first, other in _APART:
+        if given[first] and given[other]:
+            raise click.UsageError(f"{other} does not go with {first}; leave one out")
     if by == NODE and as_json:
         raise click.UsageError("--by node is text; with --json, `sources` of each layer say it")
     show = partial(_show, as_json=as_json, output=output)
@@ -236,15 +240,6 @@ def command(
         _everywhere(network, question, show)
     else:
         _predicted(network, question, every, by, within_ms, show)
-
-
-def _refuse_pairs(given: Mapping[str, Any]) -> None:
-    """Refuse options that are about different things."""
-    for names in _ALONE:
-        first, *others = names
-        for other in others:
-            if given[first] and given[other]:
-                raise click.UsageError(f"{other} does not go with {first}; leave one out")
 
 
 def _show(

@@ -14,8 +14,8 @@ from resperf.units import format_ms, format_rate
 WIDTH_IN_FILES = 160
 """Line width where the output is not a terminal: wide enough not to break lines."""
 
-LEAST_TEXT = 24
-"""Columns of text are not folded below this width."""
+LEAST_WIDTH = 120
+"""Narrower terminals wrap lines themselves, rather than have words squeezed to single letters."""
 
 UNKNOWN = "-"
 """Shown instead of a missing value."""
@@ -57,7 +57,8 @@ def table(
         Headings of columns that hold text, which is aligned to the left and may wrap. The others
         hold numbers, which are aligned to the right.
     width : int
-        Columns of text; by default the terminal's, or `WIDTH_IN_FILES` in files and pipes.
+        Columns of text; by default the terminal's, at least `LEAST_WIDTH`, or `WIDTH_IN_FILES` in
+        files and pipes.
 
     Returns
     -------
@@ -81,16 +82,7 @@ def table(
         laid_out.add_row(*("\n".join(map(printable, lines)) for lines in cells))
     if not width:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
-    # Rather than squeezing text to single letters, lines become wider than the terminal.
-    longest = (
-        max(len(line) for row in (headings, *rows) for line in row[column].split("\n"))
-        for column in filled
-    )
-    least = (
-        min(LEAST_TEXT, size) if headings[column] in text else size
-        for column, size in zip(filled, longest, strict=True)
-    )
-    width = max(width, sum(least) + 3 * len(filled))
+        width = max(width, LEAST_WIDTH)
     drawn = io.StringIO()
     console = Console(
         file=drawn, width=width, color_system=None, force_terminal=False,
