@@ -452,6 +452,12 @@ def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
 
 
+def _device_and_host(prediction: Prediction) -> list[str]:
+    """Return the cells of both times; empty ones where the host's are not known."""
+    host_ms = prediction.overheads.host_ms
+    return ["", ""] if math.isnan(host_ms) else [ms_cell(prediction.device_ms), ms_cell(host_ms)]
+
+
 def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
     """Compare predictions of several bundles in one table.
 
@@ -468,8 +474,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     rows = [
         [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
          "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
-         interval_cell(prediction), ms_cell(prediction.device_ms),
-         "" if math.isnan(prediction.overheads.host_ms) else ms_cell(prediction.overheads.host_ms),
+         interval_cell(prediction), *_device_and_host(prediction),
          prediction.rests_on, str(len(prediction.skipped) or ""),
          "network" if prediction.parts.extrapolated
          else str(sum(not x.in_range for x in prediction.layers))]
