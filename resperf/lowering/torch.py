@@ -113,7 +113,7 @@ def _notes(network: Network) -> tuple[str, ...]:
         return ()
     return (
         "the file has no normalisations: if its exporter folded them into the convolutions, the "
-        "module itself takes longer; what is predicted is the network in the file",
+        "module takes longer than this",
     )
 
 

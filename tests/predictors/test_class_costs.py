@@ -234,7 +234,7 @@ def test_operators_that_few_networks_have_are_warned_of(fitted: ClassCosts) -> N
     strange = RunNetwork("strange", (RunOperator("cumsum", (half(4096, 4096),),
                                                  (half(4096, 4096),)),))  # fmt: skip
     notes = fitted.account(strange, SETTING, PLATFORM).notes
-    assert any("100% of its work is in operators" in note for note in notes)
+    assert any("100% of the work is in operators" in note for note in notes)
 
 
 def test_what_a_fit_does_not_have_is_priced_by_the_data_sheet(fitted: ClassCosts) -> None:
