@@ -164,7 +164,7 @@ class Platform(Record):
             if name == "memory_bytes" and abs(mine - theirs) <= 0.1 * max(mine, theirs):
                 continue
             if name in ("family", "model") and self.processor == other.processor:
-                effect = "another generation under the same processor name: times may differ"
+                effect = "another generation under the same processor name"
             if isinstance(mine, Mapping):
                 sizes = (mine, theirs), (theirs, mine)
                 mine, theirs = (_sizes_that_differ(*pair) for pair in sizes)

@@ -49,7 +49,7 @@ _APART = (
     *product(("--device all",), ("--by", "--all", "--block", "--custom", "--against", "--within")),
     *product(("--against",), ("--by", "--block", "several --batch", "--within")),
     *product(("--devices",), ("--by", "--within")),
-    ("--within", "several --batch"),
+    ("--within", "--batch"),
 )
 """Options that are about different things."""
 
@@ -208,15 +208,12 @@ def command(
     """
     if output is not None and output.suffix not in (".csv", ".json"):
         raise click.UsageError(f"-o {output} must end in .csv or .json")
-    special = {
+    given = {
         "--devices": devices, "--against": against, "--within": within_ms,
-        "--device all": device == EVERY_DEVICE,
+        "--device all": device == EVERY_DEVICE, "--by": by, "--all": every,
+        "--block": question["block"], "--custom": question["custom_ms"],
+        "--batch": batches, "several --batch": len(batches) > 1,
     }  # fmt: skip
-    others = {
-        "--by": by, "--all": every, "--block": question["block"],
-        "--custom": question["custom_ms"], "several --batch": len(batches) > 1,
-    }  # fmt: skip
-    given = {**special, **others}
     for first, other in _APART:
         if given[first] and given[other]:
             raise click.UsageError(f"{other} does not go with {first}; leave one out")
