@@ -452,10 +452,18 @@ def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
 
 
-def _device_and_host(prediction: Prediction) -> list[str]:
-    """Return the cells of both times; empty ones where the host's are not known."""
+def _device_row(name: str, prediction: Prediction) -> list[str]:
+    """Return the cells of a device; where its host is not known, without the device's own time."""
     host_ms = prediction.overheads.host_ms
-    return ["", ""] if math.isnan(host_ms) else [ms_cell(prediction.device_ms), ms_cell(host_ms)]
+    times = ["", ""] if math.isnan(host_ms) else [ms_cell(prediction.device_ms), ms_cell(host_ms)]
+    outside = str(sum(not layer.in_range for layer in prediction.layers))
+    return [
+        name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
+        "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
+        interval_cell(prediction), *times,
+        prediction.rests_on, str(len(prediction.skipped) or ""),
+        "network" if prediction.parts.extrapolated else outside,
+    ]  # fmt: skip
 
 
 def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
@@ -471,15 +479,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     """
     subjects = [prediction.subject for prediction in predictions]
     names = _distinct_names(subjects)
-    rows = [
-        [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
-         "" if prediction.complete else INCOMPLETE, ms_cell(prediction.total_ms),
-         interval_cell(prediction), *_device_and_host(prediction),
-         prediction.rests_on, str(len(prediction.skipped) or ""),
-         "network" if prediction.parts.extrapolated
-         else str(sum(not x.in_range for x in prediction.layers))]
-        for name, prediction in zip(names, predictions, strict=True)
-    ]  # fmt: skip
+    rows = [_device_row(*pair) for pair in zip(names, predictions, strict=True)]
     parts = [subjects[0].network if predictions else "no bundle can predict this network"]
     if rows:
         headings = (
