@@ -120,10 +120,8 @@ def quantity_cell(value: float, unit: str) -> str:
 
 
 def _measured(result: MeasuredNetwork) -> str:
-    lines = [f"{result.subject.title}: measured"]
     # Training steps have other parts.
-    lines += [] if math.isnan(result.total_ms) else [_time_line("total", result.total_ms)]
-    lines += [] if math.isnan(result.total_ms) else _phases(result)
+    lines = [str(result), *([] if math.isnan(result.total_ms) else _phases(result))]
     lines += [
         f"{quantity(name).stem:13} {quantity_cell(value, quantity(name).unit)}"
         for name, value in result.quantities.items()

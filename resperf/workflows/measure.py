@@ -34,7 +34,7 @@ from resperf.prediction.result import (
 )
 from resperf.quantities import PHASES, layer_quantity
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
-from resperf.units import json_values
+from resperf.units import format_ms, json_values
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -125,6 +125,11 @@ class MeasuredNetwork:
         """Execution that neither layers measured alone nor calibrated costs explain."""
         return self.phases.execution_ms - self.layers_ms - self.call_ms - self.reshapes_ms
 
+    def __str__(self) -> str:
+        """One line: what was measured, and its total where it is one of a run."""
+        time = "" if math.isnan(self.total_ms) else f"{format_ms(self.total_ms)} ms, "
+        return f"{self.subject.title}: {time}measured"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
         names = (
@@ -135,7 +140,7 @@ class MeasuredNetwork:
         values = {**vars(self.subject), **vars(self)}
         values |= {"total_ms": self.total_ms, "remainder_ms": self.remainder_ms}
         others_ms = {COSTS[name]: values[name] for name in ("call_ms", "reshapes_ms")}
-        values["summary"] = f"{self.subject.title}: measured"
+        values["summary"] = str(self)
         values["kinds"] = times_by_kind(self.total_ms, self.phases, self.layers, others_ms)
         return {name: json_values(values[name]) for name in names}
 

@@ -68,7 +68,8 @@ def test_saved_predictions_and_measurements_are_runs(tmp_path, cli):
     measured.write_text(json.dumps(run))
     text = cli.text("compare", saved, measured, rows)
     cells = rows_of(text)
-    assert "B: lenet5, batch 1, on cpu with onnxruntime: measured" in text
+    assert f"B: {run[0]['summary']}\n" in text
+    assert run[0]["summary"].endswith(" ms, measured")
     assert float(cells["total"][1]) == pytest.approx(run[0]["total_ms"], rel=0.01)
     assert float(cells["total"][2]) == pytest.approx(run[0]["total_ms"], rel=0.01)
     conv_ms = sum(x["execution_ms"] for x in run[0]["layers"] if x["kind"] == "conv")
