@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from resperf.prediction.api import predict as predict
     from resperf.prediction.api import predict_many as predict_many
     from resperf.prediction.api import predict_scaling as predict_scaling
+    from resperf.prediction.api import predict_within as predict_within
     from resperf.prediction.known import KnownDevice as KnownDevice
     from resperf.prediction.known import list_devices as list_devices
     from resperf.prediction.result import Prediction as Prediction
@@ -40,7 +41,7 @@ __all__ = [
     "KnownDevice", "LayerError", "MeasurementError", "MissingExtraError", "NetworkError",
     "OutputError", "Prediction", "ResperfError", "Scaling", "ShapeError", "TrainingError",
     "UnsupportedError", "__version__", "list_devices", "predict", "predict_many",
-    "predict_scaling",
+    "predict_scaling", "predict_within",
 ]  # fmt: skip
 
 _PLACES = {
@@ -51,6 +52,7 @@ _PLACES = {
     "predict": "resperf.prediction.api",
     "predict_many": "resperf.prediction.api",
     "predict_scaling": "resperf.prediction.api",
+    "predict_within": "resperf.prediction.api",
 }
 """Public names that are loaded on first use, so that `import resperf` stays light -> modules."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
 from resperf.targets import local_devices
+from resperf.units import format_bytes
 
 UNNAMED_HYPERVISOR = "unknown"
 """A hypervisor whose name the system does not report."""
@@ -273,7 +274,12 @@ class Platform(Record):
             if name == "memory_bytes" and abs(mine - theirs) <= 0.1 * max(mine, theirs):
                 continue
             if name in ("family", "model") and self.processor == other.processor:
-                effect = "another generation under the same processor name: times may differ"
+                effect = "another generation under the same processor name"
+            if isinstance(mine, Mapping):
+                sizes = (mine, theirs), (theirs, mine)
+                mine, theirs = (_sizes_that_differ(*pair) for pair in sizes)
+            if any(phrase.endswith(f", {effect}") for phrase in phrases):
+                effect = ""  # Said once.
             phrases.append(f"{name}: {mine} here, {theirs} there{', ' * bool(effect)}{effect}")
         return phrases + self.speed_differences(other)
 
@@ -343,6 +349,11 @@ _WITH_ACCELERATORS: Mapping[str, str] = {
     "system": "",
 }
 """Facts that affect times on accelerators, beside those of the accelerators."""
+
+
+def _sizes_that_differ(mine: Mapping[str, int], others: Mapping[str, int]) -> str:
+    sizes = {name: size for name, size in mine.items() if size != others.get(name)}
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
 
 
 def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from types import NoneType
@@ -81,3 +83,22 @@ def _read(name: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{name}={value!r}")
     return value
+
+
+def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Write columns of equal length under their names; the cell of None is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def csv_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows, which need not have the same names, as CSV; words of a list are joined."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    cells = {
+        name: [" ".join(x) if isinstance(x := row.get(name), list) else x for row in rows]
+        for name in names
+    }
+    return csv_text(cells)

@@ -62,3 +62,8 @@ def format_ms(time_ms: float) -> str:
     # Four digits, three for times below 10 us; no exponents.
     digits = max(0, 3 - magnitude) if magnitude >= 0 else max(4, 2 - magnitude)
     return f"{time_ms:.{digits}f}"
+
+
+def format_rate(per_s: float) -> str:
+    """Write a rate with at least three digits, and no more than it has before the point."""
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"

@@ -58,8 +58,15 @@ def test_facts_of_a_processor_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -
 
 def test_another_generation_of_the_same_name_is_reported() -> None:
     assert XEON.differences(replace(XEON, model=207)) == [
-        "model: 143 here, 207 there, another generation under the same processor name: "
-        "times may differ"
+        "model: 143 here, 207 there, another generation under the same processor name"
+    ]
+    # The effect of both is said once; of caches, those that differ.
+    older = replace(XEON, family=7, model=207, caches={**XEON.caches, "L2": 1 << 20})
+    assert XEON.differences(older) == [
+        "family: 6 here, 7 there, another generation under the same processor name",
+        "model: 143 here, 207 there",
+        "caches: L2 2.0 MiB here, L2 1.0 MiB there, times of layers that fit only one of them "
+        "may differ",
     ]
     guest = replace(XEON, hypervisor="QEMU")
     assert guest.differences(replace(XEON, hypervisor="unknown")) == []

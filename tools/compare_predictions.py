@@ -86,6 +86,9 @@ COMMANDS = (
     "predict resnet50 --device l4 --precision bf16",
     "predict lenet5 --device all",
     "predict resnet18 --device cpu --strict-range",
+    "predict resnet18 --device h100 --batch 8 --by kind",
+    "predict resnet18 --device cpu --within 50ms",
+    "compare resnet18 --device h100 l4 --batch 8",
     "predict lenet5 --device a100 --host-dispatch-us 20",
     "predict-layer conv batch=8 channels_in=64 size=56 kernel=3 channels_out=64 padding=same "
     "--device cpu",

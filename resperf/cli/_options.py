@@ -46,11 +46,11 @@ class _Positive(click.FloatRange):
 POSITIVE = _Positive(min=0, min_open=True)
 
 
-def spread_numbers(words: Sequence[str], option: str) -> list[str]:
+def spread_numbers(words: Sequence[str], option: str, *, numbers: bool = True) -> list[str]:
     """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
 
     Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may follow
-    them.
+    them. If `numbers` is false, all words up to the next option belong to it.
     """
     spread: list[str] = []
     following = 0
@@ -60,7 +60,7 @@ def spread_numbers(words: Sequence[str], option: str) -> list[str]:
         if word.startswith("-"):
             following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
             spread.append(word)
-        elif following and _NUMBERS.fullmatch(word):
+        elif following and not (numbers and not _NUMBERS.fullmatch(word)):
             # The option already precedes its first number.
             spread += [word] if following == 1 else [option, word]
             following = 2
@@ -74,11 +74,14 @@ class BatchCommand(Command):
     """A command whose ``--batch`` takes one or several numbers."""
 
     spread_options: tuple[str, ...] = ("--batch",)
+    spread_words: tuple[str, ...] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the numbers after the options, then parse as usual."""
-        for word in self.spread_options:
-            args = spread_numbers(args, word)
+        """Spread the values after the options, then parse as usual."""
+        # Words before an argument may be the argument.
+        words = self.spread_words if args and not args[0].startswith("-") else ()
+        for name in (*self.spread_options, *words):
+            args = spread_numbers(args, name, numbers=name in self.spread_options)
         return super().parse_args(ctx, args)
 
 
@@ -138,15 +141,24 @@ def _count(word: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _duration_ms(word: str) -> tuple[str, float]:
-    name, _, duration = word.rpartition("=")
-    match = _DURATION.fullmatch(duration)
+def _duration_ms(word: str, example: str) -> float:
+    match = _DURATION.fullmatch(word.rpartition("=")[2])
     number = float(match["number"]) if match else 0.0
-    if match is None or not name or not 0 < number < math.inf:
+    if match is None or not 0 < number < math.inf:
         raise click.BadParameter(
-            f"{word!r} must look like my.domain.MyOp=0.5ms, a time above 0 in us, ms or s"
+            f"{word!r} must look like {example}, a time above 0 in us, ms or s"
         )
-    return name, number * _MS[match["unit"]]
+    return number * _MS[match["unit"]]
+
+
+def _custom(word: str) -> tuple[str, float]:
+    name, example = word.rpartition("=")[0], "my.domain.MyOp=0.5ms"
+    return name, _duration_ms(word if name else "", example)
+
+
+def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -> float | None:
+    """Parse a time such as ``10ms``."""
+    return None if word is None else _duration_ms(word, "10ms")
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -196,7 +208,7 @@ CUSTOM: Decorator = option(
     "custom_ms",
     section=WHAT,
     multiple=True,
-    callback=_by_name(_duration_ms),
+    callback=_by_name(_custom),
     metavar="DOMAIN.OP=TIME",
     help="Time of one run of an operator that resperf has no layer for: "
     "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",
@@ -232,10 +244,10 @@ JSON: Decorator = option(
 )
 
 
-def output(metavar: str, text: str, *, required: bool = False) -> Decorator:
+def output(metavar: str, text: str, *, required: bool = False, section: str = COMMON) -> Decorator:
     """Option -o, the file or folder to write; `text` is its help."""
     return option(
-        "-o", "--output", section=COMMON, type=PATH, metavar=metavar, required=required, help=text
+        "-o", "--output", section=section, type=PATH, metavar=metavar, required=required, help=text
     )
 
 
@@ -326,10 +338,14 @@ def seconds(default: float | None, text: str) -> Decorator:
 
 def show_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print a document, or a list of them, as JSON; each begins with the version of its keys."""
+    print(json_of(value))
+
+
+def json_of(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return what `show_json` prints."""
     from resperf.report.documents import json_text, versioned
 
-    documents = versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)]
-    print(json_text(documents))
+    return json_text(versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)])
 
 
 def show_notes(notes: Sequence[str]) -> None:

@@ -28,6 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "evaluate": ("resperf.cli.evaluate:command", "Evaluate a bundle, or methods, on unseen rows."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
+    "compare": (
+        "resperf.cli.compare:command",
+        "Show networks, devices, settings or runs side by side.",
+    ),
     "predict-layer": (
         "resperf.cli.predict:predict_layer",
         "Predict a single layer, without a network file.",

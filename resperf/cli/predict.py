@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +29,30 @@ from resperf.cli._options import (
     SHAPE,
     VALUE,
     BatchCommand,
+    json_of,
+    latency_ms,
+    output,
     positive_integers,
     show_json,
     threads,
 )
 from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
 from resperf.errors import LayerError, UnsupportedError, require
+from resperf.files import write_whole
+from resperf.records import csv_of_rows
 
 if TYPE_CHECKING:
     from resperf.layers import Layer
+    from resperf.prediction import Prediction
 
-EVERY_DEVICE = "all"
+EVERY_DEVICE, KIND, NODE = "all", "kind", "node"
+_APART = (
+    *product(("--device all",), ("--by", "--all", "--block", "--custom", "--against", "--within")),
+    *product(("--against",), ("--by", "--block", "several --batch", "--within")),
+    *product(("--devices",), ("--by", "--within")),
+    ("--within", "--batch"),
+)
+"""Options that are about different things."""
 
 
 class PredictCommand(BatchCommand):
@@ -49,7 +65,7 @@ class PredictCommand(BatchCommand):
     cls=PredictCommand,
     epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
-    "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
+    "  resperf predict resnet50 --device a100 --precision amp --within 10ms\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
     "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
@@ -145,10 +161,25 @@ class PredictCommand(BatchCommand):
     help="As --strict; also fail if a layer or copy is outside the trained range.",
 )
 @option(
-    "--show-graph",
+    "--by",
     section=OUTPUT,
-    is_flag=True,
-    help="Print which nodes of the file became which layer, in the order they run.",
+    type=click.Choice((KIND, NODE)),
+    help="kind: sum the time up by kinds of layers and costs. node: list which nodes of the file "
+    "became which layer, in the order they run.",
+)
+@option(
+    "--within",
+    "within_ms",
+    section=OUTPUT,
+    callback=latency_ms,
+    metavar="TIME",
+    help="Find the largest batch that takes at most this time (10ms, 0.5s), and its throughput.",
+)
+@output(
+    "FILE.csv|json",
+    "Also write the layers (--by kind: the kinds, --device all: the devices) as CSV, or all as "
+    "JSON.",
+    section=OUTPUT,
 )
 @JSON
 def command(
@@ -158,79 +189,109 @@ def command(
     every: bool,
     strict: bool,
     strict_range: bool,
-    show_graph: bool,
+    by: str | None,
+    within_ms: float | None,
     against: Path | None,
     devices: tuple[int, ...],
     strong: bool,
     images: int | None,
     topology: str | None,
+    output: Path | None,
     as_json: bool,
     **question: Any,
 ) -> None:
     """Predict how long a network takes on a device, without running it.
 
-    Prints the total, its three phases, the layers (slowest first) and what was skipped.
+    Prints the time and throughput, what they rest on, the slowest layers and what was skipped.
     `--device all` compares all bundles and all known GPUs, the fastest first.
 
     GPUs that nobody measured are inferred from others, and operators that no bundle knows are
     estimated from the device's limits; the text says how much of the time is which.
     """
-    from resperf.prediction import predict
-    from resperf.report.network import batches_text, lowering_text, network_text
-
+    if output is not None and output.suffix not in (".csv", ".json"):
+        raise click.UsageError(f"-o {output} must end in .csv or .json")
+    given = {
+        "--devices": devices, "--against": against, "--within": within_ms,
+        "--device all": device == EVERY_DEVICE, "--by": by, "--all": every,
+        "--block": question["block"], "--custom": question["custom_ms"],
+        "--batch": batches, "several --batch": len(batches) > 1,
+    }  # fmt: skip
+    for first, other in _APART:
+        if given[first] and given[other]:
+            raise click.UsageError(f"{other} does not go with {first}; leave one out")
+    if by == NODE and as_json:
+        raise click.UsageError("--by node is text; with --json, `sources` of each layer say it")
+    show = partial(_show, as_json=as_json, output=output)
+    question["device"] = device
     if devices:
         shown = {"strong": strong, "images": images, "topology": topology}
-        _scaled(network, batches, devices, {**shown, **question, "device": device}, as_json)
+        _scaled(network, batches, devices, {**shown, **question}, show)
         return
     if strong or images is not None or topology is not None:
         raise click.UsageError("--strong, --images and --topology are about --devices")
-    if show_graph and (as_json or device == EVERY_DEVICE):
-        raise click.UsageError(
-            "--show-graph is text about one device; with --json, `sources` of each layer say it"
-        )
-    if question["block"] and (device == EVERY_DEVICE or against is not None):
-        raise click.UsageError("--block is about one device, and no engine is of a block")
-    if question["custom_ms"] and device == EVERY_DEVICE:
-        raise click.UsageError("--custom is a time on one device; leave out --device all")
-    if every and device == EVERY_DEVICE:
-        raise click.UsageError("--all is about the layers of one device; leave it out")
-    if against is not None and (show_graph or device == EVERY_DEVICE or len(batches) > 1):
-        raise click.UsageError(
-            "--against compares one device and batch size, and not with --show-graph"
-        )
     question |= {
         "batch": batches if len(batches) > 1 else next(iter(batches), None),
         "strict": "range" if strict_range else strict,
     }
     if against is not None:
-        _beside(network, against, {**question, "device": device}, every, as_json)
-        return
-    if device == EVERY_DEVICE:
-        _everywhere(network, question, as_json)
-        return
-    answer = predict(network, device=device, **question)
+        _beside(network, against, question, every, show)
+    elif device == EVERY_DEVICE:
+        _everywhere(network, question, show)
+    else:
+        _predicted(network, question, every, by, within_ms, show)
+
+
+def _show(
+    documents: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    text: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Write an answer to a file, and print it as JSON or as text."""
+    if output is not None:
+        is_csv = output.suffix == ".csv"
+        write_whole(output, (csv_of_rows(rows) if is_csv else json_of(documents)).encode())
+    print(json_of(documents) if as_json else text)
+
+
+def _predicted(
+    path: Path, question: dict[str, Any], every: bool, by: str | None, within_ms: float | None,
+    show: Callable[..., None],
+) -> None:  # fmt: skip
+    """Predict for one device."""
+    from resperf.prediction import predict, predict_within
+    from resperf.report.network import batches_text, lowering_text, network_text, within_text
+
+    texts = []
+    if within_ms is not None:
+        del question["batch"]
+        answer: Prediction | list[Prediction] = predict_within(path, within_ms, **question)
+    else:
+        answer = predict(path, **question)
     predictions = answer if isinstance(answer, list) else [answer]
+    if within_ms is not None:
+        texts.append(within_text(predictions[0], within_ms))
     for line in dict.fromkeys(
         filter(None, (prediction.remarks.advice for prediction in predictions))
     ):
         click.echo(f"resperf: {line}", err=True)
-    if as_json:
-        show_json([prediction.to_json() for prediction in predictions])
-        return
-    texts = [network_text(prediction, every=every) for prediction in predictions]
-    if show_graph:
-        texts = [
-            f"{text}\n\n{lowering_text(p, every=every)}"
-            for text, p in zip(texts, predictions, strict=True)
-        ]
+    said: set[str] = set()
+    for prediction in predictions:
+        texts.append(network_text(prediction, every=every, by_kind=by == KIND, said=said))
+        said |= {*prediction.remarks.notes, *prediction.remarks.warnings}
+        if by == NODE:
+            texts.append(lowering_text(prediction, every=every))
     if len(predictions) > 1:
         texts.append(batches_text(predictions))
-    print("\n\n".join(texts))
+    rows = [row for one in predictions for row in one.to_rows(kinds=by == KIND)]
+    show([prediction.to_json() for prediction in predictions], "\n\n".join(texts), rows)
 
 
 def _scaled(
     network: Path, batches: tuple[int, ...], devices: tuple[int, ...], question: dict[str, Any],
-    as_json: bool,
+    show: Callable[..., None],
 ) -> None:  # fmt: skip
     """Predict over batch sizes and numbers of devices."""
     from resperf.prediction.api import predict_scaling
@@ -242,14 +303,12 @@ def _scaled(
         if given:
             raise click.UsageError(f"{name} is not about --devices; leave it out")
     scaling = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
-    if as_json:
-        show_json(scaling.to_json())
-    else:
-        print(scaling_text(scaling))
+    points = [point.to_json() for series in scaling.series.values() for point in series]
+    show(scaling.to_json(), scaling_text(scaling), points)
 
 
 def _beside(
-    path: Path, against: Path, question: dict[str, Any], every: bool, as_json: bool
+    path: Path, against: Path, question: dict[str, Any], every: bool, show: Callable[..., None]
 ) -> None:
     """Compare with an engine of a dataset."""
     from resperf.prediction import predict
@@ -266,26 +325,27 @@ def _beside(
     shapes, assume, values = (question[name] for name in ("shapes", "assume", "values"))
     (network,) = read(path, question["batch"], shapes, assume, values=values)
     comparison = compare_with_engine(prediction, network, run)
-    if as_json:
-        show_json([{**prediction.to_json(), "against": comparison.to_json()}])
-    else:
-        print(engine_comparison_text(comparison, every=every))
+    beside = comparison.to_json()
+    text = engine_comparison_text(comparison, every=every)
+    show([{**prediction.to_json(), "against": beside}], text, beside["layers"])
 
 
-def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
+def _everywhere(network: Path, question: dict[str, Any], show: Callable[..., None]) -> None:
     """Compare all bundles found."""
     from resperf.prediction import predict_everywhere
     from resperf.report.network import everywhere_text
 
-    for name in ("custom_ms", "block"):
+    for name in ("device", "custom_ms", "block"):
         del question[name]
 
     predictions, failures = predict_everywhere(network, **question)
-    if as_json:
-        failed = [dataclasses.asdict(failure) for failure in failures]
-        show_json([*(prediction.to_json() for prediction in predictions), *failed])
-    else:
-        print(everywhere_text(predictions, failures))
+    documents = [prediction.to_json() for prediction in predictions]
+    documents += [dataclasses.asdict(failure) for failure in failures]
+    rows = [
+        {name: value for name, value in document.items() if not isinstance(value, list | dict)}
+        for document in documents
+    ]
+    show(documents, everywhere_text(predictions, failures), rows)
     if not predictions:
         raise UnsupportedError(
             f"none of the bundles found predicts {network}; see the reasons above"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -17,6 +15,7 @@ from resperf.dataset.records import Array
 from resperf.dataset.schema import NETWORKS, TEXT, Column
 from resperf.errors import DatasetError
 from resperf.files import refuse_to_replace, write_whole
+from resperf.records import csv_text
 from resperf.settings import Setting
 
 
@@ -62,7 +61,7 @@ def export_dataset(path: Path, output: Path, *, replace: bool = False) -> list[P
         )
         refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: a damaged file gives no partial export.
-        contents = [_csv(_columns(file, name)) for name in kinds]
+        contents = [csv_text(_columns(file, name)).encode() for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
     return targets
@@ -112,11 +111,3 @@ def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
         return decode(array)
     # Only NaN differs from itself.
     return [None if value != value else value for value in array.tolist()]
-
-
-def _csv(columns: Mapping[str, list[Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue().encode()

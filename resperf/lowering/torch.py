@@ -121,7 +121,7 @@ def _notes(network: Network, joined: Network, setting: Setting) -> tuple[str, ..
         return ()
     return (
         "the file has no normalisations: if its exporter folded them into the convolutions, the "
-        "module itself takes longer; what is predicted is the network in the file",
+        "module takes longer than this",
     )
 
 

@@ -55,7 +55,7 @@ def _places(network: Network, ends: str) -> tuple[str, str]:
     unknown = next(name for name in pairs[0] if name not in names)
     raise NetworkError(
         f"{network.name} has no operator or tensor {unknown!r}{did_you_mean(unknown, names)}; see "
-        "the names with --show-graph"
+        "the names with --by node"
     )
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from resperf.prediction.api import Failure, predict, predict_everywhere, predict_many
+from resperf.prediction.api import (
+    Failure,
+    predict,
+    predict_everywhere,
+    predict_many,
+    predict_within,
+)
 from resperf.prediction.known import KnownDevice, list_devices
 from resperf.prediction.layers import predict_layers
 from resperf.prediction.network import layers_alone, predict_network, predict_networks
@@ -20,4 +26,5 @@ __all__ = [
     "WHOLE_NETWORK", "Failure", "KnownDevice", "LayerPrediction", "PhaseTimes", "Prediction",
     "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "list_devices", "predict",
     "predict_everywhere", "predict_layers", "predict_many", "predict_network", "predict_networks",
+    "predict_within",
 ]  # fmt: skip

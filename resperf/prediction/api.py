@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from resperf.bundle import find_bundles, platforms_of
-from resperf.errors import DeviceError, Message, NetworkError, ResperfError
+from resperf.errors import DeviceError, Message, NetworkError, ResperfError, UnsupportedError
 from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
 from resperf.prediction.calibrated import advice, calibrated_here
@@ -40,6 +40,10 @@ from resperf.prediction.scaling import Scaling, scaling
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+
+LARGEST_BATCH = 65536
+"""`predict_within` tries no larger one."""
 
 
 class Options(TypedDict, total=False):
@@ -306,6 +310,50 @@ def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[
     return [next(predictions[dtype]) for dtype in types]
 
 
+def predict_within(
+    network: Given | ModelProto, within_ms: float, **options: Unpack[Options]
+) -> Prediction:
+    """Predict the largest batch that takes at most a given time.
+
+    Larger batches are taken to last longer.
+
+    Parameters
+    ----------
+    network, options
+        As in `predict`.
+    within_ms : float
+
+    Returns
+    -------
+    Prediction
+        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer.
+
+    Raises
+    ------
+    ResperfError
+        As `predict`, and if the time of batch 1 is not known.
+
+    Examples
+    --------
+    >>> prediction = resperf.predict_within("resnet18", 50, device="cpu")  # doctest: +SKIP
+    >>> prediction.subject.batch, prediction.samples_per_s  # doctest: +SKIP
+    (3, 68.3)
+    """
+    best = predict(network, batch=1, **options)
+    if math.isnan(best.time_ms):
+        raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
+    low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= within_ms else 2
+    while high - low > 1:
+        # Doubled until one takes too long; then between the two.
+        size = min(2 * low, (low + high) // 2)
+        tried = predict(network, batch=size, **options)
+        if tried.time_ms <= within_ms:
+            low, best = size, tried
+        else:
+            high = size
+    return best
+
+
 def _predictions(
     networks: Sequence[Network],
     choice: Choice,
@@ -370,7 +418,7 @@ def predict_everywhere(
     Returns
     -------
     predictions : list of Prediction
-        By batch, the fastest first.
+        By batch, the fastest first (`Prediction.sorting_ms`).
     failures : list of Failure
         Bundles that cannot predict this network.
 
@@ -437,5 +485,5 @@ def predict_everywhere(
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
-    time_ms = prediction.asked.value
+    time_ms = prediction.sorting_ms
     return prediction.subject.batch or 0, math.inf if math.isnan(time_ms) else time_ms

@@ -79,7 +79,7 @@ def host_warnings(
         differences += here.differences(setting)
         if differences:
             warnings.append(
-                "the bundle was measured on another machine or version, so times here will "
-                f"differ ({'; '.join(differences)})"
+                "times here will differ: the bundle was measured on another machine or version "
+                f"({'; '.join(differences)})"
             )
     return tuple(warnings)

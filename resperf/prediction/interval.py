@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 
 from resperf.prediction.result import (
-    DISPATCH_OF_LAYERS,
-    USUAL_DISPATCH_US,
     WHOLE_NETWORK,
     Interval,
     LayerPrediction,
@@ -16,7 +14,6 @@ from resperf.prediction.result import (
     Total,
 )
 from resperf.quantities import EXECUTION
-from resperf.units import US_PER_MS
 
 
 def bound(
@@ -33,8 +30,7 @@ def bound(
     range add their own intervals. Otherwise different layers err independently around an error
     that all share (`common_width`), or, where that is not known, all together; other costs are
     taken to be equally uncertain. Times that the user stated are taken as they are, and so is the
-    host's dispatch. Learnt from other hosts, it may be half or twice as long, or any of
-    `USUAL_DISPATCH_US`.
+    host's dispatch, within `Overheads.host_range_ms`.
 
     Parameters
     ----------
@@ -61,13 +57,8 @@ def bound(
             widths = log_width, common_width, calibrated_with > 0
             end_ms = _of_layers(sign, device_ms, parts.layers, *widths)
         end_ms += given_ms
-        host_ms = costs.host_ms
+        host_ms = costs.host_range_ms[sign > 0]
         if not math.isnan(host_ms) and not math.isnan(end_ms):
-            if costs.host_dispatch_source == DISPATCH_OF_LAYERS:
-                fast_ms, slow_ms = (
-                    dispatch_us * costs.kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US
-                )
-                host_ms = min(host_ms / 2, fast_ms) if sign < 0 else max(2 * host_ms, slow_ms)
             end_ms = max(end_ms, total.total_ms - total.phases.execution_ms + host_ms)
         ends_ms.append(end_ms)
     return Interval(ends_ms[0], ends_ms[1], log_width, common_width)

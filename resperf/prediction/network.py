@@ -9,7 +9,7 @@ from typing import Literal
 
 from resperf.bundle import Bundle
 from resperf.devices import device_facts
-from resperf.errors import UnsupportedError
+from resperf.errors import UnsupportedError, listed
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.network import Network
 from resperf.prediction.calibrated import calibrated_with, widths
@@ -198,8 +198,11 @@ def _prediction(
         _refuse_incomplete(strict, network.name, bundle, parts, costs)
     total = add_up(parts, costs, rule)
     count = calibrated_with(bundle, corrected)
-    copies = (f"the copy of {name!r} is outside the measured range: {why}"
-              for name, why in costs.out_of_range)  # fmt: skip
+    copies = [
+        f"copies outside the measured range: {listed([name for name, _ in costs.out_of_range])} "
+        f"({why})"
+        for _, why in costs.out_of_range[:1]
+    ]
     own = bundle_warnings(bundle, threads=threads, versions=versions)
     remarks = replace(
         remarks,

@@ -12,9 +12,9 @@ from resperf.bundle import Calibration
 from resperf.errors import require
 from resperf.lowering import LoweredNode
 from resperf.quantities import LATENCY, STEP, WHOLE_CALL, quantity
-from resperf.records import Record
+from resperf.records import Record, csv_of_rows
 from resperf.settings import Mode
-from resperf.units import US_PER_MS, format_ms, json_values
+from resperf.units import MS_PER_S, US_PER_MS, format_ms, format_rate, json_values
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -222,6 +222,66 @@ class Part(Record):
 
 
 @dataclass(frozen=True)
+class KindTime(Record):
+    """Time of all layers of a kind, or of what a network costs beside its layers.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of layers, class of operators, phase, or cost.
+    ms : float
+    layers : int
+        How many; 0 for phases and costs, and where a network was predicted as a whole.
+    macs : int
+    out_of_range : int
+        How many of the layers are outside the trained range.
+    """
+
+    kind: str
+    ms: float
+    layers: int = 0
+    macs: int = 0
+    out_of_range: int = 0
+
+
+def times_by_kind(
+    total_ms: float,
+    phases: PhaseTimes,
+    layers: Sequence[LayerPrediction],
+    others_ms: Mapping[str, float],
+) -> list[KindTime]:
+    """Return what a total consists of, the slowest kind first.
+
+    Parameters
+    ----------
+    total_ms : float
+    phases : PhaseTimes
+    layers : sequence of LayerPrediction
+        Those of preprocess and postprocess are part of these phases.
+    others_ms : mapping of str to float
+        Other parts of the execution. What neither explains is the ``remainder``, without layers
+        the ``execution``.
+    """
+    groups: dict[str, list[LayerPrediction]] = {}
+    for layer in layers:
+        if layer.phase == EXECUTING:
+            groups.setdefault(layer.kind, []).append(layer)
+    rows = [
+        KindTime(
+            kind, known_sum([layer.execution_ms for layer in own]), len(own),
+            sum(layer.macs for layer in own), sum(not layer.in_range for layer in own),
+        )
+        for kind, own in groups.items()
+    ]  # fmt: skip
+    outer_ms = {phase: getattr(phases, f"{phase}_ms") for phase in OUTER_PHASES}
+    rows += [KindTime(name, ms) for name, ms in {**others_ms, **outer_ms}.items() if abs(ms) > 0]
+    rest_ms = total_ms - math.fsum(row.ms for row in rows)
+    if abs(rest_ms) > 1e-9 * total_ms:
+        rows.append(KindTime("remainder" if groups else EXECUTING, rest_ms))
+    return sorted(rows, key=lambda row: -row.ms)
+
+
+@dataclass(frozen=True)
 class Subject:
     """What was predicted: a network, and what runs it.
 
@@ -361,6 +421,20 @@ class Overheads:
         """Time that the host needs to start all kernels; NaN if its dispatch is not known."""
         return self.host_dispatch_us * self.kernels / US_PER_MS
 
+    @property
+    def host_range_ms(self) -> tuple[float, float]:
+        """Least and longest time that the host needs; the time itself if the user stated it.
+
+        Learnt from other hosts, it may be half or twice as long, or any of `USUAL_DISPATCH_US`.
+        """
+        host_ms = self.host_ms
+        if self.host_dispatch_source != DISPATCH_OF_LAYERS:
+            return host_ms, host_ms
+        fast_ms, slow_ms = (
+            dispatch_us * self.kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US
+        )
+        return min(host_ms / 2, fast_ms), max(2 * host_ms, slow_ms)
+
 
 @dataclass(frozen=True)
 class Total:
@@ -461,15 +535,38 @@ class Prediction:
     remarks: Remarks
 
     def __str__(self) -> str:
-        """One line: what was predicted, the total in ms, and its 90% interval if it is known."""
-        if math.isnan(self.total_ms):
-            total = "total unknown"
-        else:
-            total = f"{format_ms(self.total_ms)} ms"
-            if not math.isnan(self.low_ms):
-                total += f" (90% interval {format_ms(self.low_ms)} to {format_ms(self.high_ms)})"
-        left_out = "" if self.complete else ", incomplete"
-        return f"{self.subject.title}: {total}{left_out}"
+        """One line: what was predicted, its time with the 90% interval, and the throughput."""
+        asked, line = self.asked, self.subject.title
+        if asked.name == STEP:
+            line += ", training step"
+        line += f": {format_ms(asked.value)} ms" if asked.value >= 0 else ": total unknown"
+        if not math.isnan(asked.low):
+            part = " of what is predicted" if self.skipped else ""
+            line += f" (90% interval{part} {format_ms(asked.low)} to {format_ms(asked.high)})"
+        if not math.isnan(self.samples_per_s):
+            line += f", {format_rate(self.samples_per_s)} samples/s"
+        return line if self.complete else f"{line}, incomplete"
+
+    @property
+    def time_ms(self) -> float:
+        """`total_ms`, or the time of a training step if only that was predicted."""
+        return self.asked.value
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput: entries of batches per second; NaN if time or batch is not known."""
+        return (self.subject.batch or math.nan) / self.time_ms * MS_PER_S
+
+    @property
+    def device_ms(self) -> float:
+        """The total without waiting for the host."""
+        return self.total.total_ms - self.total.waiting_ms
+
+    @property
+    def sorting_ms(self) -> float:
+        """Time by which devices are compared: without the host, where only others' are known."""
+        host_is_known = self.overheads.host_dispatch_source != DISPATCH_OF_LAYERS
+        return self.time_ms if host_is_known else self.device_ms
 
     def to_dataframe(self) -> DataFrame:
         """Return the layers as a table, in the order they run.
@@ -491,6 +588,27 @@ class Prediction:
         rows = [[getattr(layer, name) for name in names] for layer in self.layers]
         table: DataFrame = pandas.DataFrame(rows, columns=names)
         return table
+
+    def by_kind(self) -> list[KindTime]:
+        """Return the time of each kind of layers and of all other costs, the slowest first.
+
+        Of a network that was predicted as a whole, the kinds are classes of operators.
+        """
+        others_ms = {name: getattr(self.overheads, key) for key, name in COSTS.items()}
+        others_ms |= {part.name: part.ms for part in self.parts.classes}
+        others_ms[WAITING] = self.total.waiting_ms
+        return times_by_kind(self.time_ms, self.phases, self.layers, others_ms)
+
+    def to_csv(self, *, kinds: bool = False) -> str:
+        """Return the layers as CSV, with `kinds` the rows of `by_kind`."""
+        return csv_of_rows(self.to_rows(kinds=kinds))
+
+    def to_rows(self, *, kinds: bool = False) -> list[dict[str, Any]]:
+        """Return what `to_csv` writes; of a network without layers always kinds."""
+        parts = self.by_kind() if kinds or not self.layers else self.layers
+        names = ("network", "device", "framework", "precision", "batch")
+        about = {name: getattr(self.subject, name) for name in names}
+        return [{**about, **part.to_json()} for part in parts]
 
     @property
     def total_ms(self) -> float:
@@ -560,6 +678,17 @@ class Prediction:
         return self._with_shares(parts_ms)
 
     @property
+    def rests_on(self) -> str:
+        """What most of the device's time rests on."""
+        words = {
+            "measured": "measured layers", "inferred": "other devices",
+            "estimated": "data sheet", "given": "your times",
+        }  # fmt: skip
+        if self.parts.inferred_from.endswith("this device"):
+            words["inferred"] = "measured networks"
+        return words[max(words, key=self.origins.__getitem__)]
+
+    @property
     def coverage(self) -> dict[str, Any]:
         """How much of the total comes from layers inside the trained range, and what is missing.
 
@@ -618,6 +747,9 @@ class Prediction:
         values: dict[str, Any] = {
             "origins": origins, "estimated_ms": origins["estimated_ms"], "complete": self.complete,
             "lower_bound_ms": self.lower_bound_ms, "coverage": self.coverage,
+            "device_ms": self.device_ms, "host_ms": self.overheads.host_ms,
+            "samples_per_s": self.samples_per_s, "rests_on": self.rests_on,
+            "kinds": self.by_kind(), "summary": str(self),
         }  # fmt: skip
         for part in vars(self).values():
             values |= vars(part)
@@ -632,6 +764,13 @@ class Prediction:
         return {name: json_values(values[name]) for name in (*SHARED, *_OWN)}
 
 
+COSTS = {
+    "call_ms": "per-run overhead",
+    "reshapes_ms": "reshapes",
+    "overhead_ms": "overhead between layers",
+}
+"""Attribute of `Overheads` -> its name in texts."""
+WAITING = "waiting for the host"
 SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped")
 """Keys of a document of a predicted or a measured network."""
 _OWN = (
@@ -641,5 +780,6 @@ _OWN = (
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
     "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
     "groups", "classes", "inferred_from", "extrapolated", "assumed", "quantities", "missing_costs",
-    "calibrated_by", "advice", "too_large",
+    "calibrated_by", "advice", "too_large", "device_ms", "host_ms", "samples_per_s", "rests_on",
+    "kinds", "summary",
 )  # fmt: skip

@@ -165,9 +165,9 @@ def _with_unknown_dispatch(parts: Parts, execution_ms: float) -> Parts:
     if not parts.extrapolated and high_ms <= execution_ms:
         return parts
     warning = (
-        "the host's dispatch is not known (--host-dispatch-us) and may decide: the usual "
-        f"{USUAL_DISPATCH_US[0]:g} to {USUAL_DISPATCH_US[1]:g} us for each of {kernels} kernels "
-        f"take {low_ms:.3g} to {high_ms:.3g} ms"
+        f"the host's launches may take longer than the device: {kernels} x "
+        f"{USUAL_DISPATCH_US[0]:g} to {USUAL_DISPATCH_US[1]:g} us = {low_ms:.3g} to {high_ms:.3g} "
+        "ms; set --host-dispatch-us"
     )
     quantities = tuple(
         replace(quantity, high=max(quantity.high, high_ms))

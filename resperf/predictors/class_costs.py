@@ -296,8 +296,8 @@ class ClassCosts(Predictor):
         notes = []
         if precision != setting.precision:
             notes.append(
-                f"no network was measured in {setting.precision}: its operators are taken to cost "
-                f"what they do with {precision}, without the casts"
+                f"no network was measured in {setting.precision}: operators cost what they do with "
+                f"{precision}, without the casts"
             )
         if (own := self.fit_for(how, platform)) is not None:
             return _Chosen((own,), None, tuple(notes))
@@ -315,8 +315,8 @@ class ClassCosts(Predictor):
         latest = _latest(alike)
         spread = self.spreads_[kind]
         notes.append(
-            f"nothing was measured on this device under this setting: inferred from "
-            f"{', '.join(latest)} and data sheets, the interval from {spread}"
+            f"not measured on this device with this setting: inferred from {', '.join(latest)} and "
+            f"data sheets; interval from {spread}"
         )
         return _Chosen(tuple(self.fits_[key] for key in latest.values()), spread, tuple(notes))
 
@@ -346,8 +346,8 @@ class ClassCosts(Predictor):
         )
         if (share := sum(rare.values())) > RARE_SHARE:
             notes.append(
-                f"{share:.0%} of its work is in operators of a sort that few of the measured "
-                f"networks have, most of it {max(rare, key=rare.__getitem__)}; expect larger errors"
+                f"{share:.0%} of the work is in operators that few measured networks have, most of "
+                f"it {max(rare, key=rare.__getitem__)}: expect larger errors"
             )
         told_apart = setting.compiled not in COMPILED
         time_ms = float(chosen.predict([terms], [batch]).values[0])

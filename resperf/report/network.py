@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,14 @@ from resperf.prediction import (
     Prediction,
     QuantityPrediction,
 )
-from resperf.prediction.result import DISPATCH_OF_LAYERS, TRANSFER, Overheads, Skipped, Subject
+from resperf.prediction.result import (
+    DISPATCH_OF_LAYERS,
+    TRANSFER,
+    USUAL_DISPATCH_US,
+    Overheads,
+    Skipped,
+    Subject,
+)
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, rate_cell, table
 from resperf.settings import Mode
@@ -28,8 +35,8 @@ if TYPE_CHECKING:
     # Only for its type: a prediction is shown without loading what measures.
     from resperf.workflows.measure import MeasuredNetwork
 
-SHOWN_LAYERS = 10
-SHOWN_SKIPPED = 10
+SHOWN_LAYERS = 8
+SHOWN_SKIPPED = 4
 SHOWN_SOURCES = 4
 SHOWN_DEVICES = 4
 UNKNOWN_BATCH = "as read"
@@ -42,7 +49,13 @@ ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
 
 
-def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -> str:
+def network_text(
+    result: Prediction | MeasuredNetwork,
+    *,
+    every: bool = False,
+    by_kind: bool = False,
+    said: Collection[str] = (),
+) -> str:
     """Describe one network.
 
     Parameters
@@ -50,18 +63,31 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
     result : Prediction or MeasuredNetwork
     every : bool
         Show all layers and all skipped operators, not only the first ones.
+    by_kind : bool
+        Sum a prediction's time up by kind instead of showing layers.
+    said : collection of str
+        Notes and warnings that are not repeated.
     """
+    remarks = result.remarks if isinstance(result, Prediction) else result
+    notes, warnings = (
+        [line for line in getattr(remarks, name, ()) if line not in said]
+        for name in ("notes", "warnings")
+    )
     parts = (
-        _totals(result),
-        _parts(result, every) if isinstance(result, Prediction) and result.parts.groups else "",
-        _layers(result, every) if result.layers else "",
+        _predicted(result) if isinstance(result, Prediction) else _measured(result),
+        _times(result, every, by_kind),
         _skipped(result, every) if result.skipped else "",
-        notes_text(result.remarks.notes) if isinstance(result, Prediction) else "",
-        warnings_text(
-            result.remarks.warnings if isinstance(result, Prediction) else result.warnings
-        ),
+        "\n".join(filter(None, (notes_text(notes), warnings_text(warnings)))),
     )
     return "\n\n".join(filter(None, parts))
+
+
+def _times(result: Prediction | MeasuredNetwork, every: bool, by_kind: bool) -> str:
+    if isinstance(result, Prediction) and by_kind:
+        return _kinds(result)
+    if isinstance(result, Prediction) and result.parts.groups:
+        return _parts(result, every)
+    return _layers(result, every) if result.layers else ""
 
 
 def warnings_text(warnings: Sequence[str]) -> str:
@@ -97,55 +123,54 @@ def quantity_cell(value: float, unit: str) -> str:
     return format_bytes(value) if unit == "bytes" else f"{ms_cell(value)} {unit}"
 
 
-def _totals(result: Prediction | MeasuredNetwork) -> str:
-    count = result.remarks.calibrated_with if isinstance(result, Prediction) else 0
-    calibrated = [f"calibrated with {counted(count, 'network')}"] if count else []
-    if (
-        isinstance(result, Prediction)
-        and result.total.rule == WHOLE_NETWORK
-        and math.isnan(result.phases.execution_ms)
-    ):
-        lines = [f"{result.subject.title}: predicted", *map(quantity_line, result.parts.quantities)]
-        return "\n".join([*lines, *calibrated])
-    remarks = {"total": _total_remark(result), "execution": _contents(result)}
-    lines = [
-        f"{result.subject.title}: {'predicted' if isinstance(result, Prediction) else 'measured'}"
-    ]
-    if isinstance(result, Prediction):
-        remarks |= dict.fromkeys(result.overheads.estimated_phases, ESTIMATED)
-        lines += incomplete_lines(result)
-    times_ms = {"total": result.total_ms} | {
-        f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
-    }
-    if not isinstance(result, Prediction) and math.isnan(result.total_ms):
-        times_ms = {}  # Of a training step, which has other parts.
-    for name, time_ms in times_ms.items():
-        remark = remarks.get(name.strip(), "")
-        shown = UNKNOWN_TIME if math.isnan(time_ms) else f"{ms_cell(time_ms):>9} ms"
-        lines.append(f"{name:13} {shown}" + (f"  ({remark})" if remark else ""))
-    if not isinstance(result, Prediction):
-        lines += [
-            f"{quantity(name).stem:13} {quantity_cell(value, quantity(name).unit)}"
-            for name, value in result.quantities.items()
-        ]
-        shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
-        lines.append(f"{result.runs} whole runs: {shown} ms")
-        return "\n".join(lines)
+def _measured(result: MeasuredNetwork) -> str:
+    # Training steps have other parts.
+    lines = [str(result), *([] if math.isnan(result.total_ms) else _phases(result))]
     lines += [
-        quantity_line(prediction)
-        for prediction in result.parts.quantities
-        if prediction.name not in PHASES
+        f"{quantity(name).stem:13} {quantity_cell(value, quantity(name).unit)}"
+        for name, value in result.quantities.items()
     ]
-    if result.layers:
-        lines.append(_coverage(result))
-    lines += filter(None, [_origins(result)])
-    if not math.isnan(result.overheads.host_ms):
-        lines.append(_host(result))
-    lines += calibrated
-    if result.remarks.calibrated_by is not None:
-        lines.append(_scaled(result.remarks.calibrated_by))
-    lines += [f"assumed: {printable(assumption)}" for assumption in result.remarks.assumed]
+    shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
+    return "\n".join([*lines, f"{result.runs} whole runs: {shown} ms"])
+
+
+def _predicted(prediction: Prediction) -> str:
+    """Begin with the answer; then its parts, what they rest on, and what was assumed."""
+    lines = [str(prediction), *incomplete_lines(prediction)]
+    by_phase = not (
+        prediction.total.rule == WHOLE_NETWORK and math.isnan(prediction.phases.execution_ms)
+    )
+    if by_phase:
+        lines += [*_phases(prediction), f"rests on      {_basis(prediction)}"]
+    lines += [
+        quantity_line(other) for other in prediction.parts.quantities if other.name not in PHASES
+    ]
+    remarks = prediction.remarks
+    if remarks.calibrated_with:
+        lines.append(f"calibrated with {counted(remarks.calibrated_with, 'network')}")
+    if remarks.calibrated_by is not None:
+        lines.append(_scaled(remarks.calibrated_by))
+    lines += [f"assumed: {printable(assumption)}" for assumption in remarks.assumed]
     return "\n".join(lines)
+
+
+def _time_line(name: str, time_ms: float, remark: str = "") -> str:
+    shown = UNKNOWN_TIME if math.isnan(time_ms) else f"{ms_cell(time_ms):>9} ms"
+    return f"{name:13} {shown}" + (f"  ({remark})" if remark else "")
+
+
+def _phases(result: Prediction | MeasuredNetwork) -> list[str]:
+    """List the phases, and of the execution the times of host and device if both are known."""
+    remarks = {"execution_ms": _contents(result)}
+    if isinstance(result, Prediction):
+        remarks |= {f"{phase}_ms": ESTIMATED for phase in result.overheads.estimated_phases}
+    lines = [
+        _time_line(quantity(name).stem, getattr(result.phases, name), remarks.get(name, ""))
+        for name in PHASES
+    ]
+    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
+        lines[2:2] = _host_and_device(result)
+    return lines
 
 
 def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str]:
@@ -192,45 +217,42 @@ def share_cell(share: float) -> str:
     return f"{math.floor(share * 100)}%"
 
 
-def _coverage(prediction: Prediction) -> str:
-    """Say how much of the predicted time is inside the trained range."""
-    shares = prediction.coverage
-    return (
-        f"of the total, {shares['in_range']:z.0%} is layers inside the trained range, "
-        f"{shares['out_of_range']:z.0%} layers outside it, {shares['other']:z.0%} other costs"
-    )
-
-
-def _origins(prediction: Prediction) -> str:
-    """Say what share of the time was measured, inferred and estimated, unless all was measured."""
-    shares = prediction.origins
-    if not shares["inferred"] and not shares["estimated"] and not shares["given"]:
-        return ""
+def _basis(prediction: Prediction) -> str:
+    """Say how much of the device's time was measured, inferred and estimated, and is in range."""
+    origins, device_ms = prediction.origins, prediction.device_ms
     words = {
-        "measured": "learnt from measurements of this device",
+        "measured": "measured",
         "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
-        "estimated": f"{ESTIMATED} from data sheets and other measurements",
-        "host": "waiting for the host",
-        "given": "given by the user",
+        "estimated": ESTIMATED,
+        "given": "given by you",
     }
+    shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
     # Rounding may leave a share of almost nothing.
-    percents = {what: f"{shares[name]:z.0%}" for name, what in words.items()}
-    listed = ", ".join(f"{share} {what}" for what, share in percents.items() if share != "0%")
-    return f"of the total's time: {listed}"
+    parts = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
+    if prediction.parts.extrapolated:
+        parts.append(f"extrapolated: {prediction.parts.extrapolated}")
+    elif (outside_ms := prediction.coverage["out_of_range_ms"]) >= 0.005 * device_ms > 0:
+        parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
+    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
+        parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
+    return "; ".join(filter(None, parts))
 
 
-def _host(prediction: Prediction) -> str:
-    """Compare the host's dispatch with the device's time."""
-    costs, total = prediction.overheads, prediction.total
-    device_ms = total.phases.execution_ms - total.waiting_ms
-    learnt = " (of the hosts that measured; yours: --host-dispatch-us)"
-    source = learnt if costs.host_dispatch_source == DISPATCH_OF_LAYERS else ""
-    dispatch = f"{round(costs.host_dispatch_us, 1):g} us{source}"
-    return (
-        f"execution is the larger of host dispatch, {dispatch} x {costs.kernels} kernels = "
-        f"{ms_cell(costs.host_ms)} ms, and device time, "
-        f"{ms_cell(device_ms)} ms"
-    )
+def _host_and_device(prediction: Prediction) -> list[str]:
+    """Show the times of device and host, of which the longer one is the execution."""
+    costs = prediction.overheads
+    device_ms = prediction.phases.execution_ms - prediction.total.waiting_ms
+    launches = f"{costs.kernels} launches x {round(costs.host_dispatch_us, 1):g} us"
+    if costs.host_dispatch_source == DISPATCH_OF_LAYERS:
+        low_ms, high_ms = map(ms_cell, costs.host_range_ms)
+        usual = " to ".join(f"{dispatch_us:g}" for dispatch_us in USUAL_DISPATCH_US)
+        launches = (
+            f"{low_ms} to {high_ms}: {launches} on the hosts that measured, {usual} are usual; "
+            "set yours with --host-dispatch-us"
+        )
+    return [
+        _time_line("  device", device_ms), _time_line("  host", costs.host_ms, launches),
+    ]  # fmt: skip
 
 
 def _scaled(calibration: Calibration) -> str:
@@ -247,27 +269,10 @@ def _scaled(calibration: Calibration) -> str:
     return f"calibrated for {where} by {by}: {factors}{disturbed}"
 
 
-def _total_remark(result: Prediction | MeasuredNetwork) -> str:
-    """Describe a predicted total: its interval, its estimated part, its lower bound."""
-    if not isinstance(result, Prediction):
-        return ""
-    parts = []
-    if not math.isnan(result.low_ms):
-        part = " of what is predicted" if result.skipped else ""
-        parts.append(f"90% interval{part} {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
-    if result.parts.extrapolated:
-        parts.append(f"extrapolated: {result.parts.extrapolated}")
-    if (estimated_ms := result.origins["estimated_ms"]) > 0:
-        parts.append(f"{ms_cell(estimated_ms)} of it {ESTIMATED}")
-    if result.lower_bound_ms > 0:
-        parts.append(f"at least {ms_cell(result.lower_bound_ms)} at the device's peak")
-    return ", ".join(parts)
-
-
 def _contents(result: Prediction | MeasuredNetwork) -> str:
-    """List the parts of the execution phase that are not layers."""
+    """Say how the execution comes about, and name its parts that are not layers."""
     costs = result.overheads if isinstance(result, Prediction) else result
-    parts = []
+    words, parts = [], []
     if costs.call_ms > 0:
         parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
     if costs.reshapes_ms > 0:
@@ -275,7 +280,12 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
         parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
     if isinstance(costs, Overheads) and costs.overhead_ms > 0:
         parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
-    return f"of this {', '.join(parts)}" if parts else ""
+    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
+        words.append("the longer of device and host")
+        if (waiting := result.origins["host"]) > 0:
+            words.append(f"{waiting:.0%} of the total is waiting for the host")
+    words += [f"of this {', '.join(parts)}"] if parts else []
+    return "; ".join(words)
 
 
 def _parts(prediction: Prediction, every: bool) -> str:
@@ -301,6 +311,26 @@ def _left_out(skipped: Sequence[Skipped]) -> str:
     return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
+def _kinds(prediction: Prediction) -> str:
+    rows = [
+        [row.kind, str(row.layers or ""), ms_cell(row.ms),
+         percent_cell(row.ms / prediction.total_ms), f"{row.macs / 1e9:.3f}" if row.macs else "",
+         str(row.out_of_range or "")]
+        for row in prediction.by_kind()
+    ]  # fmt: skip
+    headings = ("kind", "layers", "ms", "of total", "GMAC", "out of range")
+    how = "" if prediction.layers else ", attributed from the times of whole networks, not measured"
+    return f"by kind, slowest first{how}\n" + table(headings, rows, text=headings[:1])
+
+
+def within_text(prediction: Prediction, within_ms: float) -> str:
+    """Say which batch fits into a time, and how fast it is; `prediction` is of that batch."""
+    time, batch = f"within {ms_cell(within_ms)} ms", prediction.subject.batch
+    if prediction.time_ms > within_ms:
+        return f"{time}: not even batch 1, which takes {ms_cell(prediction.time_ms)} ms"
+    return f"{time}: batch {batch} at most, {rate_cell(prediction.samples_per_s)} samples/s"
+
+
 def layer_remarks(layer: LayerPrediction) -> list[str]:
     """Return remarks on a predicted time, its range included; empty strings where none apply."""
     reason = layer.reason if layer.from_limits else f"out of range: {layer.reason}"
@@ -313,14 +343,19 @@ def _marks(layer: LayerPrediction) -> list[str]:
     return [given, ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
 
 
-def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
-    """Return the cells of layers: name, kind, ms, interval, share, GMAC, remark."""
+def layer_rows(
+    layers: Sequence[LayerPrediction], total_ms: float, *, every: bool = True
+) -> list[list[str]]:
+    """Return the cells of layers: name, kind, ms, interval, share, GMAC, remark.
+
+    Without `every`, the remark is not why a layer is out of range.
+    """
     rows = []
     for layer in layers:
-        remarks = [
-            f"in {layer.phase}" if layer.phase != "execution" else "",
-            *layer_remarks(layer),
-        ]
+        reason, *marks = layer_remarks(layer)
+        if not (every or layer.from_limits):
+            reason = reason.partition(":")[0]
+        remarks = [f"in {layer.phase}" if layer.phase != "execution" else "", reason, *marks]
         remark = "; ".join(filter(None, remarks))
         share = layer.execution_ms / total_ms if total_ms else float("nan")
         rows.append(
@@ -363,7 +398,7 @@ def interval_cell(result: LayerPrediction | QuantityPrediction) -> str:
 
 
 LAYER_HEADINGS = ("layer", "kind", "ms", "90% interval", "of total", "GMAC", "remark")
-TEXT_HEADINGS = ("layer", "kind", "remark", "device", "framework", "")
+TEXT_HEADINGS = ("layer", "kind", "remark", "device", "framework", "rests on", "")
 """Headings of the columns of text."""
 
 
@@ -372,7 +407,7 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
     shown = slowest if every else slowest[:SHOWN_LAYERS]
     count = len(slowest)
     more = "" if len(shown) == count else f": {len(shown)} of {count}, --all shows every one"
-    rows = layer_rows(shown, result.total_ms)
+    rows = layer_rows(shown, result.total_ms, every=every)
     return f"layers, slowest first{more}\n" + table(LAYER_HEADINGS, rows, text=TEXT_HEADINGS)
 
 
@@ -390,7 +425,7 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     ]
     more = "" if every else "; --all names every one"
     if len(largest) > len(lines):
-        lines.append(f"and {len(largest) - len(lines)} more reasons")
+        lines.append(f"and {counted(len(largest) - len(lines), 'more reason')}")
     unread = next((reason.unread for reason in reasons if reason.unread), "")
     if unread and isinstance(result, Prediction) and result.total.rule != WHOLE_NETWORK:
         lines.append(f"a time of your own counts them: --custom {unread}=0.5ms")
@@ -419,12 +454,26 @@ def _batch_cell(batch: int | None) -> str:
     return UNKNOWN_BATCH if batch is None else str(batch)
 
 
-def _joined(lines: Iterable[tuple[str, str]]) -> list[str]:
+def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     """Join equal lines of several devices, (device, line) each, and name the first devices."""
     names: dict[str, dict[str, None]] = {}
     for name, line in lines:
         names.setdefault(line, {})[name] = None
     return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
+
+
+def _device_row(name: str, prediction: Prediction) -> list[str]:
+    """Return the cells of a device; where its host is not known, without the device's own time."""
+    host_ms = prediction.overheads.host_ms
+    times = ["", ""] if math.isnan(host_ms) else [ms_cell(prediction.device_ms), ms_cell(host_ms)]
+    outside = str(sum(not layer.in_range for layer in prediction.layers))
+    return [
+        name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
+        _mark(prediction), ms_cell(prediction.time_ms),
+        interval_cell(prediction.asked), *times,
+        prediction.rests_on, str(len(prediction.skipped) or ""),
+        "network" if prediction.parts.extrapolated else outside,
+    ]  # fmt: skip
 
 
 def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
@@ -440,23 +489,19 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     """
     subjects = [prediction.subject for prediction in predictions]
     names = _distinct_names(subjects)
-    rows = [
-        [name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
-         _mark(prediction), ms_cell(prediction.asked.value),
-         interval_cell(prediction.asked),
-         ms_cell(prediction.phases.execution_ms), ms_cell(prediction.origins["estimated_ms"]),
-         str(len(prediction.skipped) or ""),
-         "network" if prediction.parts.extrapolated
-         else str(sum(not x.in_range for x in prediction.layers))]
-        for name, prediction in zip(names, predictions, strict=True)
-    ]  # fmt: skip
+    rows = [_device_row(*pair) for pair in zip(names, predictions, strict=True)]
     parts = [subjects[0].network if predictions else "no bundle can predict this network"]
     if rows:
         headings = (
-            "device", "framework", "batch", "", "total ms", "90% interval", "execution",
-            "estimated", "skipped", "out of range",
+            "device", "framework", "batch", "", "total ms", "90% interval", "device ms",
+            "host ms", "rests on", "skipped", "out of range",
         )  # fmt: skip
         parts[0] += "\n" + table(headings, rows, text=TEXT_HEADINGS)
+    if any(prediction.sorting_ms < prediction.total_ms for prediction in predictions):
+        parts.append(
+            "host ms: launches as on the hosts that measured. Your host is not known, so rows are "
+            "sorted by the device's time; set --host-dispatch-us"
+        )
     pairs = {(name, subject.framework) for name, subject in zip(names, subjects, strict=True)}
     counts = Counter(name for name, _ in pairs)
     lacking, notes, warnings = [], [], []
@@ -470,26 +515,25 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         ]
     failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
     parts += [
-        "\n".join(f"not predicted for {line}" for line in _joined(failed)),
+        "\n".join(f"not predicted for {line}" for line in joined(failed)),
         "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
-        "\n".join(_joined(lacking)),
+        "\n".join(joined(lacking)),
         "\n".join(
             f"assumed: {printable(x)}"
             for x in (predictions[0].remarks.assumed if predictions else ())
         ),
-        notes_text(_joined(notes)),
-        warnings_text(_joined(warnings)),
+        notes_text(joined(notes)),
+        warnings_text(joined(warnings)),
     ]
     return "\n\n".join(filter(None, parts))
 
 
 def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
-    """Compare batch sizes of one network: total, time of each image of a batch, images a second.
+    """Compare batch sizes of one network: total, time of each sample of a batch, throughput.
 
     Parameters
     ----------
     results : sequence of Prediction or MeasuredNetwork
-        An image is one entry of a batch, whatever the network reads.
     """
     rows = []
     for result in results:
@@ -502,7 +546,7 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
              ms_cell(time_ms), interval_cell(predicted.asked) if predicted else "",
              ms_cell(time_ms / batch), rate_cell(batch / time_ms * MS_PER_S)]
         )  # fmt: skip
-    headings = ("batch", "", "total ms", "90% interval", "ms per image", "images/s")
+    headings = ("batch", "", "total ms", "90% interval", "ms per sample", "samples/s")
     return "all batch sizes\n" + table(headings, rows, text=TEXT_HEADINGS)
 
 

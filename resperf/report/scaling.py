@@ -26,7 +26,7 @@ def scaling_text(scaling: Scaling) -> str:
     ]  # fmt: skip
     headings = (
         "batch per device", "devices", "batch", scaling.quantity.replace("_", " "), "90% interval",
-        "images/s", "epoch s", "",
+        "samples/s", "epoch s", "",
     )  # fmt: skip
     kind = "devices share each batch" if scaling.strong else "each device has a batch of its own"
     title = f"{scaling.network} on {scaling.device}, {scaling.framework}, {scaling.method}: {kind}"

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from resperf.errors import printable
-from resperf.units import format_ms
+from resperf.units import format_ms, format_rate
 
 WIDTH_IN_FILES = 160
 """Line width where the output is not a terminal: wide enough not to break lines."""
+
+LEAST_WIDTH = 120
+"""Narrower terminals wrap lines themselves, rather than have words squeezed to single letters."""
 
 UNKNOWN = "-"
 """Shown instead of a missing value."""
@@ -24,10 +27,8 @@ def ms_cell(time_ms: float) -> str:
 
 
 def rate_cell(per_s: float) -> str:
-    """Write a rate with at least three digits, and no more than it has before the point."""
-    if not math.isfinite(per_s):
-        return UNKNOWN
-    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
+    """Write a rate, or `UNKNOWN`."""
+    return format_rate(per_s) if math.isfinite(per_s) else UNKNOWN
 
 
 def percent_cell(share: float, *, signed: bool = False) -> str:
@@ -56,7 +57,8 @@ def table(
         Headings of columns that hold text, which is aligned to the left and may wrap. The others
         hold numbers, which are aligned to the right.
     width : int
-        Columns of text; by default the terminal's, or `WIDTH_IN_FILES` in files and pipes.
+        Columns of text; by default the terminal's, at least `LEAST_WIDTH`, or `WIDTH_IN_FILES` in
+        files and pipes.
 
     Returns
     -------
@@ -80,6 +82,7 @@ def table(
         laid_out.add_row(*("\n".join(map(printable, lines)) for lines in cells))
     if not width:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
+        width = max(width, LEAST_WIDTH)
     drawn = io.StringIO()
     console = Console(
         file=drawn, width=width, color_system=None, force_terminal=False,

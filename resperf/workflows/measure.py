@@ -23,10 +23,18 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
-from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, Subject
+from resperf.prediction.result import (
+    COSTS,
+    SHARED,
+    LayerPrediction,
+    PhaseTimes,
+    Skipped,
+    Subject,
+    times_by_kind,
+)
 from resperf.quantities import PHASES, layer_quantity
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
-from resperf.units import json_values
+from resperf.units import format_ms, json_values
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -117,14 +125,23 @@ class MeasuredNetwork:
         """Execution that neither layers measured alone nor calibrated costs explain."""
         return self.phases.execution_ms - self.layers_ms - self.call_ms - self.reshapes_ms
 
+    def __str__(self) -> str:
+        """One line: what was measured, and its total where it is one of a run."""
+        time = "" if math.isnan(self.total_ms) else f"{format_ms(self.total_ms)} ms, "
+        return f"{self.subject.title}: {time}measured"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
         names = (
             *SHARED, "percentiles_ms", "runs", "call_ms", "reshapes_ms", "remainder_ms",
             "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
+            "kinds", "summary",
         )  # fmt: skip
         values = {**vars(self.subject), **vars(self)}
         values |= {"total_ms": self.total_ms, "remainder_ms": self.remainder_ms}
+        others_ms = {COSTS[name]: values[name] for name in ("call_ms", "reshapes_ms")}
+        values["summary"] = str(self)
+        values["kinds"] = times_by_kind(self.total_ms, self.phases, self.layers, others_ms)
         return {name: json_values(values[name]) for name in names}
 
 

@@ -141,7 +141,7 @@ def test_several_batches_end_in_one_table(cli):
     words = ["measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK]
     last = cli.text(*words).split("\n\n")[-1].splitlines()
     assert last[0] == "all batch sizes"
-    assert " ".join(last[1].split()) == "batch total ms ms per image images/s"
+    assert " ".join(last[1].split()) == "batch total ms ms per sample samples/s"
     for batch, line in zip((1, 2), last[3:], strict=True):
         cells = [float(cell) for cell in line.split()]
         assert cells[0] == batch

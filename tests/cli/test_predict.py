@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import shutil
@@ -78,19 +79,82 @@ def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, cli)
     assert coverage["in_range"] == pytest.approx(coverage["in_range_ms"] / document["total_ms"])
     text = cli.text("predict", LENET, "--bundle", bundle, "--batch", "4")
     assert "90% interval" in text
-    assert f"of the total, {coverage['in_range']:.0%} is layers inside the trained range" in text
+    outside = coverage["out_of_range_ms"] / document["total_ms"]
+    assert f"100% measured; {outside:.0%} outside the trained range" in text
 
 
 def test_lowering_is_shown_on_request_node_by_node(bundle, cli):
     words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
     plain = cli.text(*words)
-    shown = cli.text(*words, "--show-graph").removeprefix(plain.rstrip("\n"))
+    shown = cli.text(*words, "--by", "node").removeprefix(plain.rstrip("\n"))
     assert "in the order they run" in shown
     names = [node.name for node in onnx.load(LENET, load_external_data=False).graph.node]
     assert names
     for name in names:
         assert name in shown
-    assert "--show-graph" in cli.error(*words, "--show-graph", "--json")
+    assert "--by node" in cli.error(*words, "--by", "node", "--json")
+
+
+def test_kinds_and_other_costs_add_up_to_the_total(bundle, cli):
+    words = ["predict", LENET, "--bundle", str(bundle), "--batch", "4"]
+    text = cli.text(*words, "--by", "kind")
+    document = cli.document(*words)
+    kinds = {kind["kind"]: kind for kind in document["kinds"]}
+    assert (kinds["conv"]["layers"], kinds["dense"]["layers"]) == (2, 3)
+    dense_ms = [x["execution_ms"] for x in document["layers"] if x["kind"] == "dense"]
+    assert kinds["dense"]["ms"] == pytest.approx(sum(dense_ms))
+    assert sum(kind["ms"] for kind in document["kinds"]) == pytest.approx(document["total_ms"])
+    rows = [line.split() for line in text.split("\n\n")[1].splitlines()[3:]]
+    assert {"conv", "dense", "pool", "preprocess", "postprocess"} <= {row[0] for row in rows}
+    assert len(rows) == len(kinds)
+    assert "layers, slowest first" not in text
+
+
+def test_layers_kinds_and_devices_are_written_as_csv_or_json(bundle, tmp_path, cli):
+    words = ["predict", LENET, "--bundle", str(bundle)]
+    layers, kinds, devices = (tmp_path / f"{name}.csv" for name in ("layers", "kinds", "devices"))
+    whole = tmp_path / "whole.json"
+    documents = cli.json(*words, "--batch", "1", "8", "-o", layers)
+    cli.text(*words, "--batch", "8", "--by", "kind", "-o", kinds)
+    cli.text(*words, "--device", "all", "-o", devices)
+    cli.text(*words, "--batch", "1", "8", "-o", whole)
+
+    def read(path):
+        return list(csv.DictReader(path.open()))
+
+    assert [(row["batch"], row["name"], float(row["execution_ms"])) for row in read(layers)] == [
+        (str(document["batch"]), layer["name"], layer["execution_ms"])
+        for document in documents
+        for layer in document["layers"]
+    ]
+    assert read(layers)[0]["sources"] == "conv1 relu2"
+    assert [row["kind"] for row in read(kinds)] == [x["kind"] for x in documents[1]["kinds"]]
+    rows = {row["device"]: row for row in read(devices)}
+    assert rows["h100"]["rests_on"] == "data sheet"
+    assert float(rows["cpu"]["total_ms"]) == pytest.approx(documents[0]["total_ms"])
+    assert json.loads(whole.read_text()) == documents
+    assert "must end in .csv or .json" in cli.error(*words, "-o", tmp_path / "a.txt")
+
+
+def test_the_largest_batch_within_a_latency(bundle, cli):
+    words = ["predict", LENET, "--bundle", str(bundle)]
+    times_ms = {x["batch"]: x["total_ms"] for x in cli.json(*words, "--batch", "1", "5", "6")}
+    limit = f"{(times_ms[5] + times_ms[6]) / 2}ms"
+    document = cli.document(*words, "--within", limit)
+    assert (document["batch"], document["total_ms"]) == (5, times_ms[5])
+    rate = 5 / times_ms[5] * 1e3
+    assert document["samples_per_s"] == pytest.approx(rate)
+    first = cli.text(*words, "--within", limit).splitlines()[0]
+    assert first.endswith(f" ms: batch 5 at most, {rate:.0f} samples/s")
+    short = f"{times_ms[1] / 2 * 1000}us"
+    assert cli.document(*words, "--within", short)["batch"] == 1
+    assert " ms: not even batch 1, which takes 0." in cli.text(*words, "--within", short)
+    prediction = resperf.predict_within(LENET, times_ms[6], bundle=bundle)
+    assert prediction.subject.batch == 6
+    assert "must look like 10ms" in cli.error(*words, "--within", "10")
+    assert "--batch does not go with --within" in cli.error(
+        *words, "--within", "1ms", "--batch", "2"
+    )
 
 
 def test_values_and_lengths_are_given_and_stated(bundle, network_file, cli):
@@ -124,16 +188,19 @@ def test_several_batches_end_in_one_table(bundle, cli):
     words = ["predict", "--bundle", bundle, LENET, "--batch"]
     last = cli.text(*words, "1", "8").split("\n\n")[-1].splitlines()
     assert last[0] == "all batch sizes"
-    assert " ".join(last[1].split()) == "batch total ms 90% interval ms per image images/s"
+    assert " ".join(last[1].split()) == "batch total ms 90% interval ms per sample samples/s"
     for line, document in zip(last[3:], cli.json(*words, "1", "8"), strict=True):
         # The bundle of this test does not know what lies between the layers.
-        batch, mark, total_ms, _, ms_per_image, images_per_s = line.split()
+        batch, mark, total_ms, _, ms_per_sample, samples_per_s = line.split()
         assert mark == "INCOMPLETE"
         assert int(batch) == document["batch"]
         assert float(total_ms) == pytest.approx(document["total_ms"], rel=0.01)
-        assert float(ms_per_image) * int(batch) == pytest.approx(float(total_ms), rel=0.01)
-        assert float(images_per_s) == pytest.approx(1000 / float(ms_per_image), rel=0.01)
+        assert float(ms_per_sample) * int(batch) == pytest.approx(float(total_ms), rel=0.01)
+        assert float(samples_per_s) == pytest.approx(1000 / float(ms_per_sample), rel=0.01)
     assert "all batch sizes" not in cli.text(*words, "8")
+    # What is said of all batches is said once.
+    text = cli.text(*words, "1", "8", "--threads", "7")
+    assert text.count("warning: the bundle was measured with 1 threads, not 7") == 1
 
 
 def test_the_python_api_says_the_same(bundle, cli):
@@ -258,7 +325,7 @@ def test_an_output_that_cannot_be_reached_is_unknown(bundle, network_file, cli):
     assert [(each["name"], each["op"]) for each in document["skipped"]] == [
         ("places", "NonZero"), ("y", "transfer"),
     ]  # fmt: skip
-    assert "postprocess   unknown" in cli.text("predict", path, "--bundle", bundle)
+    assert "\npostprocess     unknown" in cli.text("predict", path, "--bundle", bundle)
 
 
 def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, network_file, cli):
@@ -351,4 +418,4 @@ def test_predict_loads_nothing_heavy(bundle):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("lenet5, batch 1, on cpu with onnxruntime: predicted\n")
+    assert done.stdout.startswith("lenet5, batch 1, on cpu with onnxruntime: ")

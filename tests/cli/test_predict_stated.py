@@ -136,7 +136,10 @@ def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli
         (["--custom", "a.B=1ms", "--custom", "a.B=2ms"], "a.B is given twice"),
         (["--custom", "my.ops.Wrap=1ms"], "no operator 'my.ops.Wrap'.*it has: NonMaxSuppression"),
         (["--custom", "MatMul=1ms"], "MatMul of detector is predicted by layers"),
-        (["--custom", "NonMaxSuppression=1ms", "--device", "all"], "a time on one device"),
+        (
+            ["--custom", "NonMaxSuppression=1ms", "--device", "all"],
+            "--custom does not go with --device all",
+        ),
         (["--shape", "boxes=1x"], "must look like input=1,3,640,640"),
         (["--shape", "future*=1x2"], "no input 'future"),
     ],

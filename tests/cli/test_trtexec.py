@@ -154,4 +154,6 @@ def test_one_line_says_what_is_wrong(
     assert "batch 2, the prediction is of batch 4; give --batch 2" in cli.error(
         *against, engine, "--batch", "4"
     )
-    assert "one device and batch size" in cli.error(*against, engine, "--batch", "2", "4")
+    assert "several --batch does not go with --against" in cli.error(
+        *against, engine, "--batch", "2", "4"
+    )

@@ -604,10 +604,22 @@ def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predi
 
 def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
     bundle = FakeBundle()
-    assert not [each for each in predict_nodes(NODES, bundle).remarks.warnings if "copy" in each]
+    assert not [each for each in predict_nodes(NODES, bundle).remarks.warnings if "copies" in each]
     bundle.largest_bytes = 100
-    (warning,) = (each for each in predict_nodes(NODES, bundle).remarks.warnings if "copy" in each)
-    assert warning.startswith("the copy of 'image' is outside the measured range: tensor of 192 B")
+    (warning,) = (
+        each for each in predict_nodes(NODES, bundle).remarks.warnings if "copies" in each
+    )
+    assert warning.startswith("copies outside the measured range: image (tensor of 192 B")
+
+
+def test_copies_of_many_inputs_are_one_warning(predict_nodes):
+    bundle = FakeBundle()
+    bundle.largest_bytes = 1
+    (warning,) = (
+        each for each in predict_nodes(NODES, bundle).remarks.warnings if "copies" in each
+    )
+    assert " (tensor of 192 B" in warning
+    assert "image, " in warning
 
 
 def test_custom_operators_are_named_where_networks_are_predicted_as_a_whole() -> None:

@@ -234,8 +234,8 @@ def test_operators_that_few_networks_have_are_warned_of(fitted: ClassCosts) -> N
     strange = RunNetwork("strange", (RunOperator("cumsum", (half(4096, 4096),),
                                                  (half(4096, 4096),)),))  # fmt: skip
     notes = fitted.account(strange, SETTING, PLATFORM).notes
-    assert any("100% of its work is in operators" in note for note in notes)
-    assert any("most of it reduction;" in note for note in notes)
+    assert any("100% of the work is in operators" in note for note in notes)
+    assert any("most of it reduction:" in note for note in notes)
     found = fitted.predict([strange], SETTING, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
     assert found.high[0] >= 2 * found.values[0] >= 4 * found.low[0]
 

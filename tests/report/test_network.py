@@ -6,11 +6,19 @@ from dataclasses import fields
 
 from resperf.errors import Message
 from resperf.layers import Conv
-from resperf.prediction import Failure, LayerPrediction, PhaseTimes, Prediction, Skipped
+from resperf.prediction import (
+    Failure,
+    LayerPrediction,
+    PhaseTimes,
+    Prediction,
+    QuantityPrediction,
+    Skipped,
+)
 from resperf.prediction.interval import bound
 from resperf.prediction.result import Overheads, Parts, Remarks, Subject, Total
 from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
 from resperf.report.side_by_side import total_comparison
+from resperf.settings import Mode
 
 KEY = Conv(
     batch=8, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3,
@@ -37,19 +45,61 @@ def prediction(**changes) -> Prediction:
     return Prediction(subject, parts, costs, total, bound(parts, costs, total), remarks)
 
 
-def test_the_total_and_its_phases_come_first():
-    lines = network_text(prediction()).splitlines()
-    assert lines[0] == "net, batch 8, on cpu with onnxruntime: predicted"
-    assert lines[1].split() == ["total", "83.00", "ms"]
-    assert lines[3].split()[:3] == ["execution", "80.00", "ms"]
-    assert "per-run overhead 2.000" in lines[3]
+def test_the_answer_is_the_first_line_and_its_phases_follow():
+    sure = LayerPrediction("d", "conv", 80.0, True, low_ms=75.0, high_ms=90.0)
+    lines = network_text(prediction(layers=(sure,))).splitlines()
+    # 83 ms x 75 / 80 and x 90 / 80; 8 samples in 83 ms.
+    assert lines[0] == (
+        "net, batch 8, on cpu with onnxruntime: 83.00 ms (90% interval 77.81 to 93.38), "
+        "96.4 samples/s"
+    )
+    assert lines[2].split()[:3] == ["execution", "80.00", "ms"]
+    assert "per-run overhead 2.000" in lines[2]
+    assert lines[4] == "rests on      100% measured"
 
 
-def test_ten_layers_are_shown_slowest_first_and_all_on_demand():
+def test_a_training_step_is_the_answer_where_no_run_is_predicted():
+    step = QuantityPrediction("step_ms", 40.0, 30.0, 50.0, "class-costs", Mode.TRAINING)
+    lost = PhaseTimes(float("nan"), float("nan"), float("nan"))
+    result = prediction(phases=lost, layers=(), quantities=(step,), rule="whole_network")
+    assert network_text(result).splitlines()[0] == (
+        "net, batch 8, on cpu with onnxruntime, training step: 40.00 ms "
+        "(90% interval 30.00 to 50.00), 200 samples/s"
+    )
+
+
+def of_hosts(**changes) -> Prediction:
+    """12 launches of 10 us: 0.12 ms, of a device that needs 0.08 ms."""
+    return prediction(
+        phases=PhaseTimes(0.0, 0.12, 0.0), waiting_ms=0.04, call_ms=0.0,
+        layers=(LayerPrediction("d", "conv", 0.08, False, reason="r", inferred=True),),
+        host_dispatch_us=10.0, kernels=12, **changes,
+    )  # fmt: skip
+
+
+def test_times_of_device_and_host_stand_beside_each_other():
+    lines = network_text(of_hosts(host_dispatch_source="layers")).splitlines()
+    assert lines[2].endswith(
+        "ms  (the longer of device and host; 33% of the total is waiting for the host)"
+    )
+    assert lines[3].split() == ["device", "0.0800", "ms"]
+    # Half of it is as fast as 5 us each; 20 us each is twice as slow.
+    assert " ".join(lines[4].split()) == (
+        "host 0.1200 ms (0.0600 to 0.2400: 12 launches x 10 us on the hosts that measured, "
+        "5 to 20 are usual; set yours with --host-dispatch-us)"
+    )
+    assert lines[6] == (
+        "rests on      100% inferred from other devices; 100% outside the trained range"
+    )
+    given = network_text(of_hosts(host_dispatch_source="given")).splitlines()
+    assert given[4].endswith("ms  (12 launches x 10 us)")
+
+
+def test_the_slowest_layers_are_shown_and_all_on_demand():
     text = network_text(prediction())
     names = [line.split()[0] for line in text.splitlines() if line.startswith("conv")]
-    assert names == [f"conv{i}" for i in range(12, 2, -1)]
-    assert "10 of 12, --all shows every one" in text
+    assert names == [f"conv{i}" for i in range(12, 4, -1)]
+    assert "8 of 12, --all shows every one" in text
     assert "14.5%" in text  # conv12 takes 12 of 83 ms
     text = network_text(prediction(), every=True)
     assert sum(line.startswith("conv") for line in text.splitlines()) == 12
@@ -64,7 +114,7 @@ def test_what_is_left_out_is_said_before_the_total_and_listed():
     lines = network_text(prediction(skipped=skipped)).splitlines()
     assert lines[1].startswith("INCOMPLETE: the total covers 75% of the network's multiply-adds")
     assert lines[2] == "the total does not include 12 operators, listed below"
-    assert lines[3].split() == ["total", "83.00", "ms"]
+    assert lines[0].endswith(": 83.00 ms, 96.4 samples/s, incomplete")
     assert "12 x LRN: no layer kind (lrn0, lrn1, lrn2, lrn3 and 8 more)" in lines
     assert "--all names every one" in lines[-2]
     assert network_text(prediction(skipped=skipped), every=True).endswith("lrn10, lrn11)")
@@ -106,8 +156,8 @@ def test_an_unknown_phase_and_an_unknown_cost_are_no_zero():
     assert lines[2].endswith(
         "overhead between layers: the bundle's dataset holds no overhead_ms_per_layer"
     )
-    assert lines[3].split() == ["total", "81.00", "ms"]
-    assert lines[6].split() == ["postprocess", "unknown"]
+    assert ": 81.00 ms" in lines[0]
+    assert lines[5].split() == ["postprocess", "unknown"]
 
 
 def test_almost_all_is_not_all_and_almost_nothing_not_nothing():
@@ -129,8 +179,10 @@ def test_warnings_and_layers_out_of_range_are_shown():
     alone = LayerPrediction(
         "p", "pool", 1.0, False, reason="no predictor for pool", estimated=True, from_limits=True
     )
-    text = network_text(prediction(layers=(far, alone), warnings=("be careful",)))
-    assert "out of range: height=900 above 512; estimated" in text
+    result = prediction(layers=(far, alone), warnings=("be careful",))
+    text = network_text(result)
+    assert "  out of range; estimated" in text
+    assert "out of range: height=900 above 512; estimated" in network_text(result, every=True)
     assert "  no predictor for pool; estimated" in text
     assert "from_limits" not in alone.to_json()
     assert text.endswith("warning: be careful")
@@ -143,11 +195,10 @@ def test_what_is_estimated_and_what_the_device_cannot_do_is_said_where_it_stands
     )
     result = prediction(layers=layers, estimated_phases=("preprocess",))
     lines = network_text(result).splitlines()
-    # One ms of preprocess and the pooling; both bounds together.
-    assert lines[1].split() == ["total", "83.00", "ms", "(4.000", "of", "it", "estimated,", "at",
-                                "least", "6.000", "at", "the", "device's", "peak)"]  # fmt: skip
-    assert lines[2].endswith("ms  (estimated)")
-    assert "estimated" not in lines[3] + lines[4]
+    assert lines[1].endswith("ms  (estimated)")
+    assert "estimated" not in lines[2] + lines[3]
+    # One ms of preprocess and the pooling are 4 of 83 ms; both bounds together.
+    assert lines[4].endswith("95% measured, 5% estimated; at least 6.000 ms at the device's peak")
     assert next(line for line in lines if line.startswith("p ")).endswith("estimated")
     assert next(line for line in lines if line.startswith("c ")).endswith(
         "the device needs at least 5.000 ms"
@@ -168,10 +219,26 @@ def test_bundles_are_compared_in_one_table():
     rows = [line.split() for line in text.splitlines()]
     # As wide as the layer: 83 ms x 75 / 80 and x 90 / 80.
     assert rows[3][:5] == ["cpu", "onnxruntime", "8", "83.00", "77.81-93.38"]
-    assert rows[3][-3:] == ["80.00", "0", "0"]
-    assert rows[4][-2:] == ["1.000", "1"]
+    assert rows[3][-3:] == ["measured", "layers", "0"]
+    assert rows[4][-4:] == ["83.00", "measured", "layers", "1"]
     assert "not predicted for p1000, p2000 with tensorrt: no lowering\n" in text
     assert "damaged: there/x is damaged" in text
+
+
+def test_the_table_says_what_each_answer_rests_on_and_how_long_the_host_takes():
+    guess = LayerPrediction("d", "conv", 80.0, True, estimated=True)
+    results = [
+        of_hosts(host_dispatch_source="layers"),
+        prediction(layers=(guess,), device="l4"),
+        prediction(layers=(), device="rtx4090", inferred_from="whole networks on this device"),
+    ]
+    rows = [line.split() for line in everywhere_text(results, []).splitlines()[3:6]]
+    assert rows[0][3:] == ["0.1200", "0.0800", "0.1200", "other", "devices", "1"]
+    assert rows[1][3:] == ["83.00", "data", "sheet", "0"]
+    assert rows[2][3:] == ["83.00", "measured", "networks", "0"]
+    assert "sorted by the device's time" in everywhere_text(results, [])
+    known = everywhere_text([of_hosts(host_dispatch_source="given")], [])
+    assert "sorted by the device's time" not in known
 
 
 def test_an_incomplete_total_is_marked_in_the_table():

@@ -31,6 +31,14 @@ def test_a_name_of_160_columns_and_more_is_folded_not_cut():
     assert table(("a",), [[name]], text=("a",), width=100).count("x") == 300
 
 
+def test_a_narrow_terminal_does_not_squeeze_words_to_letters(monkeypatch):
+    monkeypatch.setattr("resperf.report.tables.WIDTH_IN_FILES", 80)
+    rows = [["cpu-onnxruntime-xeon", "1" * 30, "2" * 30]]
+    lines = table(("device", "a", "b"), rows, text=("device",)).splitlines()
+    assert len(lines) == 3
+    assert lines[2].split() == rows[0]
+
+
 @pytest.mark.parametrize(
     ("share", "signed", "cell"),
     [

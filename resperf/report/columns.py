@@ -1,0 +1,102 @@
+"""Networks side by side, each a column: predicted or measured, by kind of layer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from resperf.errors import ResperfError, require
+from resperf.measurement import NetworkRef, Status
+from resperf.prediction import PhaseTimes
+from resperf.prediction.result import Subject, times_by_kind
+from resperf.quantities import PHASES
+from resperf.report.network import joined, notes_text, warnings_text
+from resperf.report.tables import ms_cell, percent_cell, table
+
+_NEEDED = {"summary", "batch", "kinds"}
+"""Keys of a document that is shown."""
+
+
+def saved_runs(path: Path) -> list[dict[str, Any]]:
+    """Read networks from a file of `predict` or `measure`, or those of a dataset.
+
+    Raises
+    ------
+    ResperfError
+        If there are none.
+    """
+    if path.suffix == ".h5":
+        documents = _runs_of_dataset(path)
+    else:
+        try:
+            documents = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            documents = []
+    listed = documents if isinstance(documents, list) else [documents]
+    documents = [x for x in listed if isinstance(x, dict) and x.keys() >= _NEEDED]
+    if not documents:
+        raise ResperfError(
+            f"{path} holds no networks; write some with resperf predict NETWORK -o FILE.json or "
+            "resperf measure NETWORK --json > FILE.json"
+        )
+    return documents
+
+
+def _runs_of_dataset(path: Path) -> list[dict[str, Any]]:
+    require("h5py", "bench")
+    from resperf.dataset import read_networks
+
+    documents = []
+    for row in read_networks(path).measurements:
+        if isinstance(row.subject, NetworkRef) and row.status is Status.OK:
+            setting, phases = row.setting, PhaseTimes(*map(row.value, PHASES))
+            subject = Subject(
+                row.subject.name, row.platform.device, setting.framework, setting.batch,
+                precision=setting.precision, compiled=setting.compiled,
+            )  # fmt: skip
+            kinds = times_by_kind(phases.total_ms, phases, (), {})
+            documents.append(
+                {
+                    "summary": f"{subject.title}: measured", "batch": setting.batch,
+                    "kinds": [kind.to_json() for kind in kinds],
+                }
+            )  # fmt: skip
+    return documents
+
+
+def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Show networks side by side, each a column; of two, also the differences, largest first.
+
+    Parameters
+    ----------
+    documents : sequence of mapping
+        As `Prediction.to_json` and `MeasuredNetwork.to_json` return them.
+    """
+    names = [chr(ord("A") + index) for index in range(len(documents))]
+    titles = [f"{name}: {x['summary']}" for name, x in zip(names, documents, strict=True)]
+    times_ms: dict[str, list[float]] = {"total": [0.0] * len(documents)}
+    for index, document in enumerate(documents):
+        for kind in document["kinds"]:
+            time_ms = kind["ms"] or 0.0
+            times_ms.setdefault(kind["kind"], [0.0] * len(documents))[index] = time_ms
+            times_ms["total"][index] += time_ms
+    headings = ["", *(f"{name} ms" for name in names)]
+    rows = [[kind, *map(ms_cell, row_ms)] for kind, row_ms in times_ms.items()]
+    if len(documents) == 2:
+        headings += ["B - A", "change"]
+        for row, (first_ms, second_ms) in zip(rows, times_ms.values(), strict=True):
+            share = (second_ms - first_ms) / first_ms if first_ms else math.nan
+            row += [ms_cell(second_ms - first_ms), percent_cell(share, signed=True)]
+    off_ms = {kind: max(row_ms) - min(row_ms) for kind, row_ms in times_ms.items()}
+    rows[1:] = sorted(rows[1:], key=lambda row: -off_ms[row[0]])
+    notes, warnings = [], []
+    for name, document in zip(names, documents, strict=True):
+        if document.get("inferred_from"):
+            notes.append((name, ": predicted as a whole, its kinds are classes of operators"))
+        warnings += [(name, f": {warning}") for warning in document.get("warnings", ())]
+    parts = ["\n".join(titles), table(headings, rows, text=headings[:1]),
+             notes_text(joined(notes)), warnings_text(joined(warnings))]  # fmt: skip
+    return "\n\n".join(filter(None, parts))
