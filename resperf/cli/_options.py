@@ -143,7 +143,7 @@ def _duration_ms(word: str) -> tuple[str, float]:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-NETWORK: Decorator = click.argument("network", metavar="NETWORK.onnx", type=PATH)
+NETWORK: Decorator = click.argument("network", metavar="NETWORK", type=PATH)
 DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
 BATCH: Decorator = option(
     "--batch",

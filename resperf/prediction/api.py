@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from resperf.bundle import bundle_place, find_bundles
 from resperf.devices import device_facts
@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     device: str | None
     framework: str | None
     shapes: Shapes
+    inputs: Any
     bundle: str | Path | None
     threads: int | None
     strict: Strict
@@ -78,6 +79,7 @@ def predict(
     framework: str | None = None,
     batch: Batches = None,
     shapes: Shapes = None,
+    inputs: Any = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
@@ -94,9 +96,9 @@ def predict(
 
     Parameters
     ----------
-    network : str, path, bytes or onnx.ModelProto
-        ONNX file or the name of a shipped network, a file's content, or a model in memory; weights
-        may be missing.
+    network : str, path, bytes, onnx.ModelProto, torch.nn.Module or keras.Model
+        ONNX, .pt2 or .keras file, config.json of transformers, or the name of a shipped network;
+        an ONNX file's content; or a model in memory. Weights may be missing.
     device : str, optional
         Device or name of a bundle, as ``resperf devices`` lists them, or a TOML file with the
         facts of a card; by default that of `bundle`, else ``"cpu"``. A card without a bundle is
@@ -107,6 +109,8 @@ def predict(
         First dimension of the network's inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``.
+    inputs : tensor or shape, or sequence or mapping of these, optional
+        Arguments of a `torch.nn.Module`'s call: ``(1, 3, 224, 224)`` stands for a float tensor.
     bundle : str or Path, optional
         Folder of a bundle, or of several, that is searched first; or the name of a bundle.
     threads : int, optional
@@ -159,7 +163,7 @@ def predict(
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
     choice = choose(query)
-    networks = read(network, batch, shapes, assume, block)
+    networks = read(network, batch, shapes, assume, block, inputs)
     predictions = _predictions(networks, choice, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
@@ -171,6 +175,7 @@ def predict_many(
     framework: str | None = None,
     batch: Batch = None,
     shapes: Shapes = None,
+    inputs: Any = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
@@ -189,10 +194,11 @@ def predict_many(
 
     Parameters
     ----------
-    networks : iterable of str, path, bytes or onnx.ModelProto
+    networks : iterable
+        Each as in `predict`.
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
-    device, framework, shapes, bundle, threads, strict, precision, compiled, \
+    device, framework, shapes, inputs, bundle, threads, strict, precision, compiled, \
     host_dispatch_us, assume, custom_ms, method, training
         As in `predict`.
 
@@ -219,7 +225,7 @@ def predict_many(
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
-            candidates += read(network, batch, shapes, assume)
+            candidates += read(network, batch, shapes, assume, inputs=inputs)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
     return _predictions(candidates, choice, strict, threads, host_dispatch_us, custom_ms)
