@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +20,6 @@ import numpy as np
 from resperf.errors import NetworkError, first_line, require, silent_stderr
 from resperf.network.model import stripped_model
 from resperf.network.pt2 import load_program
-from resperf.network.wire import COPIED_BYTES
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -91,17 +89,11 @@ def _of_keras(model: Any, inputs: Any, shapes: Shapes) -> Source:
     if inputs is not None:
         raise NetworkError("inputs= is for PyTorch; a Keras model takes shapes=")
     require("tf2onnx", "keras")
-
-    @cache
-    def export(_batch: int | None) -> ModelProto:
-        with _exporting(model.name), TemporaryDirectory() as folder:
-            path = Path(folder, "network.onnx")
-            if given := model.inputs:  # Keras exports a model once it was called, if with symbols.
-                model(given if len(given) > 1 else given[0])
-            model.export(path, format="onnx", verbose=False)
-            return stripped_model(path)
-
-    return Source(model.name, (export,), shapes)
+    with _exporting(model.name):
+        if given := model.inputs:  # Keras exports a model once it was called, if with symbols.
+            model(given if len(given) > 1 else given[0])
+    write = partial(model.export, format="onnx", verbose=False)
+    return Source(model.name, (cache(lambda _batch: _written(model.name, write)),), shapes)
 
 
 def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
@@ -193,18 +185,46 @@ def _of_torch(module: Any, example: Any, names: Sequence[str], shapes: Shapes) -
     whole.forward = forward
     device = next((weight.device for weight in whole.parameters()), "cpu")
     tensors = {
-        name: x.new_zeros(shapes[name]) if name in shapes else x
-        for name, x in zip(names, [with_data(leaves[i]).to(device) for i in where], strict=True)
+        name: with_data(leaves[at]).to(device) for name, at in zip(names, where, strict=True)
     }
-    by_script = cache(partial(_by_script, torch, whole, tensors))
-    exports: Exports = (
-        lambda batch: by_script(batch is not None),
-        partial(_by_program, torch, whole, tensors),
-    )
+    tensors |= {name: tensors[name].new_zeros(shape) for name, shape in shapes.items()}
+    first = next(iter(tensors.values())).shape[:1]
+    batched = [name for name, tensor in tensors.items() if tensor.shape[:1] == first]
+
+    @cache
+    def by_script(free: bool) -> ModelProto:
+        # Batch normalisation stays an operator, as PyTorch runs it.
+        return _by_torch(
+            torch, whole, tensors, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,
+            dynamic_axes={name: {0: "batch"} for name in batched if free},
+            do_constant_folding=False,
+        )  # fmt: skip
+
+    def by_program(batch: int | None) -> ModelProto:
+        sized = {name: tensors[name] for name in batched if batch is not None}
+        sized = {name: x[:1].expand(batch, *x.shape[1:]) for name, x in sized.items()}
+        return _by_torch(torch, whole, tensors | sized, dynamo=True, optimize=False)
+
+    exports: Exports = (lambda batch: by_script(batch is not None), by_program)
     if find_spec("onnxscript") is None:
         return exports[:1]
     many = sum(weight.numel() for weight in whole.parameters()) > _MANY_WEIGHTS
     return exports[::-1] if many else exports
+
+
+def _by_torch(torch: Any, whole: Any, tensors: Mapping[str, Any], **how: Any) -> ModelProto:
+    """Export with weights as inputs, of which weights without data are made."""
+    write = partial(
+        torch.onnx.export, whole, (*tensors.values(),), input_names=[*tensors], verbose=False,
+        export_params=False, keep_initializers_as_inputs=True, **how,
+    )  # fmt: skip
+    model = _written(type(whole.module).__name__, write)
+    for info in [info for info in model.graph.input if info.name not in tensors]:
+        model.graph.input.remove(info)
+        kind = info.type.tensor_type
+        dims = [dim.dim_value for dim in kind.shape.dim]
+        model.graph.initializer.add(name=info.name, data_type=kind.elem_type, dims=dims)
+    return model
 
 
 def _runnable(torch: Any, module: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -233,55 +253,12 @@ def _runnable(torch: Any, module: Any) -> tuple[Any, Callable[[Any], Any]]:
     return copied, with_data
 
 
-def _batched(tensors: Mapping[str, Any]) -> list[str]:
-    """Name the inputs that begin with the batch, as the first one does."""
-    first = next(iter(tensors.values())).shape[:1]
-    return [name for name, tensor in tensors.items() if tensor.shape[:1] == first != ()]
-
-
-def _by_script(torch: Any, whole: Any, tensors: Mapping[str, Any], free: bool) -> ModelProto:
-    """Export by TorchScript: weights are inputs, of which weights without data are made."""
-    from onnx import load_from_string
-
-    content = BytesIO()
-    with _exporting(type(whole.module).__name__), torch.no_grad():
-        torch.onnx.export(
-            whole, (*tensors.values(),), content, dynamo=False, input_names=[*tensors],
-            dynamic_axes={name: {0: "batch"} for name in _batched(tensors) if free},
-            # Equal weights stay apart, and batch normalisation stays as PyTorch runs it.
-            export_params=False, keep_initializers_as_inputs=True, do_constant_folding=False,
-            training=torch.onnx.TrainingMode.PRESERVE,
-        )  # fmt: skip
-    model: ModelProto = load_from_string(content.getvalue())
-    for info in [info for info in model.graph.input if info.name not in tensors]:
-        model.graph.input.remove(info)
-        kind = info.type.tensor_type
-        dims = [dim.dim_value for dim in kind.shape.dim]
-        model.graph.initializer.add(name=info.name, data_type=kind.elem_type, dims=dims)
-    return model
-
-
-def _by_program(
-    torch: Any, whole: Any, tensors: Mapping[str, Any], batch: int | None
-) -> ModelProto:
-    """Export by torch.export at a batch; weights are declared in an absent file."""
-    given = dict(tensors)
-    for name in _batched(tensors) if batch is not None else ():
-        given[name] = given[name][:1].expand(batch, *given[name].shape[1:])
-    with _exporting(type(whole.module).__name__), torch.no_grad():
-        import onnx_ir
-
-        model = torch.onnx.export(
-            whole, (*given.values(),), dynamo=True, optimize=False, verbose=False,
-            input_names=[*given],
-        ).model  # fmt: skip
-        for value in model.graph.initializers.values():
-            if value.const_value.nbytes > COPIED_BYTES:
-                value.const_value = onnx_ir.ExternalTensor(
-                    "absent", None, None, value.dtype, shape=value.shape, name=value.name
-                )
-        exported: ModelProto = onnx_ir.to_proto(model)
-    return exported
+def _written(what: str, write: Callable[[str], Any]) -> ModelProto:
+    """Return what an exporter writes, without weights."""
+    with _exporting(what), TemporaryDirectory() as folder:
+        path = Path(folder, "network.onnx")
+        write(str(path))
+        return stripped_model(path)
 
 
 @contextmanager
