@@ -188,7 +188,7 @@ def _of_torch(module: Any, example: Any, names: Sequence[str], shapes: Shapes) -
         name: with_data(leaves[at]).to(device) for name, at in zip(names, where, strict=True)
     }
     tensors |= {name: tensors[name].new_zeros(shape) for name, shape in shapes.items()}
-    first = next(iter(tensors.values())).shape[:1]
+    first = next((x.shape[:1] for x in tensors.values() if x.dim()), None)
     batched = [name for name, tensor in tensors.items() if tensor.shape[:1] == first]
 
     @cache

@@ -96,6 +96,8 @@ def test_keywords_nested_inputs_and_plain_tensors_of_a_module():
     for module in (Keywords(), absent):
         given = {"input_ids": (2, 7), "scale": 3.0, "pair": [(2, 7, 16), (2, 7, 16)]}
         assert ("Gather", (2, 7, 16)) in operators(module, inputs=given)
+        with pytest.raises(NetworkError, match="input_ids"):
+            read(module, 1, inputs={"scale": 3.0})
 
 
 def test_what_the_older_exporter_refuses_goes_by_the_newer_one():
