@@ -21,7 +21,7 @@ _RECORDS = (
 )
 _TEXTS = {
     "name": r"[\w.]*",
-    "target": r"torch\.ops(\.(?!_)\w+){2,3}|torch\.ops\.aten\.__i?(and|or|xor|[lr]shift)__\.\w+"
+    "target": r"torch\.ops(\.(?!__)\w+){2,3}|torch\.ops\.aten\.__i?(and|or|xor|[lr]shift)__\.\w+"
     r"|torch\.sym_\w+|math\.\w+|_operator\.(?!call|\w*getter|\w*caller)\w+"
     r"|(?!torch|math|_operator)[\w.]*",
     "expr_str": r"(Symbol\('[suz]\w*', |(positive|nonnegative|integer|real)=True|[A-Z][A-Za-z]*\("

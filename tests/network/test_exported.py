@@ -155,6 +155,15 @@ def changed(path: Path, change: Callable[[str, bytes], tuple[str, bytes]]) -> Pa
     return target
 
 
+def test_a_program_with_asserts_and_operators_of_many_names_is_no_code(tmp_path: Path):
+    class Mixed(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.where((x > 0) & (x < 1), x.to(torch.float64).softmax(-1), 0)
+
+    path = saved(Mixed(), tmp_path / "net.pt2")
+    assert "Softmax" in {op for op, _ in operators(path)}
+
+
 def test_a_program_that_would_run_code_is_refused(tmp_path: Path):
     path = saved(conv_net(), tmp_path / "net.pt2")
     marker = tmp_path / "ran"
