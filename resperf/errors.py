@@ -185,14 +185,16 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 @contextmanager
-def silent_stderr() -> Iterator[None]:
-    """Discard stderr, for libraries that print before a log level can be set."""
-    sys.stderr.flush()
-    original, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+def silent_stderr(descriptor: int = 2) -> Iterator[None]:
+    """Discard stderr (1: stdout), for libraries that print before a log level can be set."""
+    stream = sys.stderr if descriptor == 2 else sys.stdout
+    stream.flush()
+    original, null = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(null, 2)
+        os.dup2(null, descriptor)
         yield
     finally:
-        os.dup2(original, 2)
+        stream.flush()
+        os.dup2(original, descriptor)
         os.close(original)
         os.close(null)

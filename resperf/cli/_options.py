@@ -163,7 +163,7 @@ def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-NETWORK: Decorator = click.argument("network", metavar="NETWORK.onnx", type=PATH)
+NETWORK: Decorator = click.argument("network", metavar="NETWORK", type=PATH)
 DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
 BATCH: Decorator = option(
     "--batch",

@@ -65,6 +65,8 @@ class PredictCommand(BatchCommand):
     cls=PredictCommand,
     epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    "  resperf predict net.pt2 --device h100 --batch 1 8  (or net.keras)\n"
+    "  resperf predict config.json --device h100 --shape input_ids=1,128  (of transformers)\n"
     "  resperf predict resnet50 --device a100 --precision amp --within 10ms\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
     "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
@@ -201,6 +203,8 @@ def command(
     **question: Any,
 ) -> None:
     """Predict how long a network takes on a device, without running it.
+
+    NETWORK is an ONNX, .pt2 or .keras file, config.json of transformers, or a shipped name.
 
     Prints the time and throughput, what they rest on, the slowest layers and what was skipped.
     `--device all` compares all bundles and all known GPUs, the fastest first.

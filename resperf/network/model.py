@@ -159,9 +159,8 @@ def _foreign_advice(path: Path, head: bytes) -> str:
         )
     if is_zip or head.startswith(b"\x80"):
         return (
-            f"{path} is a PyTorch file; convert it where the model's class can be imported, with: "
-            f"torch.onnx.export(model, example_input, '{target}', "
-            "dynamic_axes={'input': {0: 'batch'}}, input_names=['input'])"
+            f"{path} is a PyTorch file; where its class can be imported, pass the module to "
+            f"resperf.predict, or convert it: torch.onnx.export(module, input, '{target}')"
         )
     if head[4:8] == b"TFL3":
         return (

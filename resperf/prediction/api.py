@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     device: str | None
     framework: str | None
     shapes: Shapes
+    inputs: Any
     bundle: str | Path | None
     threads: int | None
     strict: Strict
@@ -85,6 +86,7 @@ def predict(
     framework: str | None = None,
     batch: Batches = None,
     shapes: Shapes = None,
+    inputs: Any = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
@@ -102,9 +104,9 @@ def predict(
 
     Parameters
     ----------
-    network : str, path, bytes or onnx.ModelProto
-        ONNX file or the name of a shipped network, a file's content, or a model in memory; weights
-        may be missing.
+    network : str, path, bytes, onnx.ModelProto, torch.nn.Module or keras.Model
+        ONNX, .pt2 or .keras file, config.json of transformers, or the name of a shipped network;
+        an ONNX file's content; or a model in memory. Weights may be missing.
     device : str, optional
         Device or name of a bundle, as ``resperf devices`` lists them, or a TOML file with the
         facts of a card; by default that of `bundle`, else ``"cpu"``. A card without a bundle is
@@ -116,6 +118,8 @@ def predict(
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions, by name or by a pattern such as ``past_*``;
         lengths of named dimensions, and of tensors that depend on the data: ``{"frames": (400,)}``.
+    inputs : tensor or shape, or sequence or mapping of these, optional
+        Arguments of a `torch.nn.Module`'s call: ``(1, 3, 224, 224)`` stands for a float tensor.
     bundle : str or Path, optional
         Folder of a bundle, or of several, that is searched first; or the name of a bundle.
     threads : int, optional
@@ -170,7 +174,7 @@ def predict(
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
-    networks = read(network, batch, shapes, assume, block, values)
+    networks = read(network, batch, shapes, assume, block, values, inputs)
     predictions = _in_own_types(networks, query, strict, threads, host_dispatch_us, custom_ms)
     return predictions if is_several(batch) else predictions[0]
 
@@ -182,6 +186,7 @@ def predict_many(
     framework: str | None = None,
     batch: Batch = None,
     shapes: Shapes = None,
+    inputs: Any = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
@@ -201,10 +206,11 @@ def predict_many(
 
     Parameters
     ----------
-    networks : iterable of str, path, bytes or onnx.ModelProto
+    networks : iterable
+        Each as in `predict`.
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
-    device, framework, shapes, bundle, threads, strict, precision, compiled, \
+    device, framework, shapes, inputs, bundle, threads, strict, precision, compiled, \
     host_dispatch_us, assume, values, custom_ms, method, training
         As in `predict`.
 
@@ -230,7 +236,7 @@ def predict_many(
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
-            candidates += read(network, batch, shapes, assume, values=values)
+            candidates += read(network, batch, shapes, assume, values=values, inputs=inputs)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
     return _in_own_types(candidates, query, strict, threads, host_dispatch_us, custom_ms)

@@ -6,14 +6,15 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import ResperfError, ShapeError
+from resperf.errors import NetworkError, ResperfError, ShapeError
 from resperf.network import (
     NETWORKS_CACHED,
     Network,
@@ -22,13 +23,16 @@ from resperf.network import (
     read_network_once,
 )
 from resperf.network.assumed import Assumed, Stated, Values, options_of, stated
+from resperf.network.exported import Source, source
 from resperf.network.files import network_file
 
 if TYPE_CHECKING:
+    from keras import Model
     from onnx import ModelProto
+    from torch.nn import Module
 
-Given = str | os.PathLike[str] | bytes | bytearray | memoryview
-"""A network: a file's path, or a file's content. An `onnx.ModelProto` is one too."""
+Given: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Module | Model"
+"""A network: a file's path or content, or an object of PyTorch or Keras; or `onnx.ModelProto`."""
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 Batch = int | np.integer[Any] | None
 Batches = Batch | Integers
@@ -55,10 +59,11 @@ def read(
     assume: Assumed | None = None,
     block: str | None = None,
     values: Values | None = None,
+    inputs: Any = None,
 ) -> list[Network]:
     """Read a network, or a block of it, once per batch size; None means the network's own.
 
-    Networks are cached until the file changes.
+    Networks in ONNX files are cached until the file changes. `inputs` are a module's.
 
     Raises
     ------
@@ -74,7 +79,13 @@ def read(
         for name, shape in (shapes or {}).items()
     }
     if isinstance(network, str | os.PathLike):
-        path = network_file(Path(network))
+        network = network_file(Path(network))
+    if (exported := source(network, inputs, integer_shapes)) is not None:
+        networks = [_read_source(exported, size, assume, values) for size in batches]
+    elif inputs is not None:
+        raise NetworkError("inputs= is for a PyTorch module; give shapes= for a network in ONNX")
+    elif isinstance(network, Path):
+        path = network
         state: tuple[int, ...] = ()
         # Reading raises the error, if there is one.
         with suppress(OSError):
@@ -91,6 +102,23 @@ def read(
             for size in batches
         ]
     return networks if block is None else [block_of(whole, block) for whole in networks]
+
+
+def _read_source(
+    exported: Source, batch: int | None, assume: Assumed | None, values: Values | None
+) -> Network:
+    """Read a network of another framework by the first of its exports that can be read."""
+    failed = NetworkError(f"{exported.name} cannot be exported")
+    for export in exported.exports:
+        try:
+            network = read_given_network(
+                export(batch), batch=batch, shapes=exported.shapes, assume=assume, values=values
+            )
+        except NetworkError as error:
+            failed = error
+        else:
+            return replace(network, name=exported.name)
+    raise failed
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)

@@ -1,0 +1,285 @@
+"""Networks of PyTorch, Keras and transformers, exported to ONNX without their weights."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from resperf.errors import NetworkError, first_line, require, silent_stderr
+from resperf.network.model import stripped_model
+from resperf.network.pt2 import load_program
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Shapes = Mapping[str, Sequence[int]]
+Exports = tuple[Callable[[int | None], "ModelProto"], ...]
+_INTEGERS = ("ids", "mask", "tokens", "indices", "positions", "labels")
+"""How names of inputs end that are integers where only a shape is given."""
+_MANY_WEIGHTS = 1_000_000_000
+"""From here on the exporter that computes nothing is faster than the one that runs the module."""
+
+
+class Source(NamedTuple):
+    """A network of another framework.
+
+    Attributes
+    ----------
+    name : str
+    exports : tuple of callable
+        Ways to export it, in the order to try them. Each takes a batch, or None for the network's
+        own; returns the network in ONNX, with this batch or any.
+    shapes : mapping of str to sequence of int
+        Shapes that the exported network still has to be given.
+    """
+
+    name: str
+    exports: Exports
+    shapes: Shapes
+
+
+def source(network: Any, inputs: Any, shapes: Shapes) -> Source | None:
+    """Return how a network of another framework is exported; None if it is of none known here.
+
+    Parameters
+    ----------
+    network : Path or object
+        A .pt2 file, a .keras file, or config.json of transformers; `torch.nn.Module`,
+        `torch.export.ExportedProgram`, `keras.Model` or a configuration of transformers.
+    inputs : tensor or shape, or sequence or mapping of these
+        Arguments of a module's call.
+    shapes : mapping of str to sequence of int
+        Shapes of inputs by name.
+
+    Raises
+    ------
+    NetworkError
+        If the file cannot be read, or a module lacks inputs.
+    MissingExtraError
+        If the framework is not installed.
+    """
+    names = [f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(network).__mro__]
+    if isinstance(network, Path):
+        names = [network.suffix] if network.is_file() else []
+    read = next((_READERS[name] for name in names if name in _READERS), None)
+    return None if read is None else read(network, inputs, shapes)
+
+
+def _of_keras_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
+    with silent_stderr():  # TensorFlow logs while it is imported
+        keras = require("keras", "keras")
+    with _exporting(path):
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    return _of_keras(model, inputs, shapes)._replace(name=path.stem)
+
+
+def _of_keras(model: Any, inputs: Any, shapes: Shapes) -> Source:
+    if inputs is not None:
+        raise NetworkError("inputs= is for PyTorch; a Keras model takes shapes=")
+    require("tf2onnx", "keras")
+    with _exporting(model.name):
+        if given := model.inputs:  # Keras exports a model once it was called, if with symbols.
+            model(given if len(given) > 1 else given[0])
+    write = partial(model.export, format="onnx", verbose=False)
+    return Source(model.name, (cache(lambda _batch: _written(model.name, write)),), shapes)
+
+
+def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
+    transformers = require("transformers", "transformers")
+    with _exporting(path):
+        values = json.loads(path.read_bytes())
+        kind = str(values.get("model_type"))
+        if kind not in transformers.CONFIG_MAPPING:
+            raise ValueError(f"transformers has no model type {kind!r}, and runs no code beside it")
+        config = transformers.CONFIG_MAPPING[kind].from_dict(values)
+    return _of_config(config, inputs, shapes)
+
+
+def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
+    transformers, name = require("transformers", "transformers"), type(config).__name__
+    if inputs is None and not shapes:
+        raise NetworkError(f"{name} has no input shapes; give them: --shape input_ids=1,128")
+    model = getattr(transformers, str(next(iter(config.architectures or ()), "")), None)
+    if not (isinstance(model, type) and issubclass(model, transformers.PreTrainedModel)):
+        model = transformers.AutoModel.from_config
+    with _exporting(name), require("torch", "torch").device("meta"):
+        config.use_cache = config.use_pretrained_backbone = False  # nothing is downloaded
+        config._attn_implementation = "eager"
+        module = model(config)
+    return _of_module(module, inputs, shapes)
+
+
+def _of_program_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
+    return _of_program(load_program(path), inputs, shapes)._replace(name=path.stem)
+
+
+def _of_program(program: Any, inputs: Any, shapes: Shapes) -> Source:
+    # Guards are code of the file.
+    guarded = "check_guards" in inspect.signature(program.module).parameters
+    module = program.module(check_guards=False) if guarded else program.module()
+    if inputs is not None or program.example_inputs is None:
+        return _of_module(module, inputs, shapes)
+    names = program.graph_signature.user_inputs
+    return Source("program", _of_torch(module, program.example_inputs, names, shapes), {})
+
+
+def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:
+    torch = require("torch", "torch")
+    if inputs is None and not shapes:
+        raise NetworkError(
+            "a PyTorch module needs inputs, as tensors or shapes: inputs=(1, 3, 224, 224), "
+            "inputs=(ids, mask) or shapes={'input_ids': (1, 128)}"
+        )
+    module = getattr(module, "_orig_mod", module)  # of torch.compile
+    floats = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
+    dtype = next(floats, torch.float32)
+
+    def tensor(value: Any, name: str = "") -> Any:
+        if isinstance(value, Sequence) and all(isinstance(dim, int) for dim in value):
+            kind = torch.int64 if name.endswith(_INTEGERS) else dtype
+            return torch.zeros(tuple(value), dtype=kind)
+        if isinstance(value, list | tuple):
+            return tuple(map(tensor, value))
+        return torch.as_tensor(value) if hasattr(value, "dtype") else value
+
+    given: Any = shapes if inputs is None else inputs
+    by_name = given.items() if isinstance(given, Mapping) else ()
+    named = {name: tensor(value, name) for name, value in by_name}
+    args = () if named else tensor(given)
+    example = (args if isinstance(args, tuple) else (args,), named)
+    return Source(type(module).__name__, _of_torch(module, example, [*named], {}), {})
+
+
+def _of_torch(module: Any, example: Any, names: Sequence[str], shapes: Shapes) -> Exports:
+    """Return PyTorch's exporters: the older one runs the module once, the newer one does not."""
+    from torch.utils import _pytree as tree
+
+    torch = require("torch", "torch")
+    if unknown := shapes.keys() - {*names}:
+        raise NetworkError(f"no input {min(unknown)!r}; inputs: {', '.join(names)}")
+    leaves, spec = tree.tree_flatten(example)
+    where = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    names = [*names, *(f"input{index}" for index in range(len(names), len(where)))][: len(where)]
+    whole = torch.nn.Module()  # with tensors by position as its inputs and outputs
+    whole.module, with_data = _runnable(torch, module)
+    whole.training = False
+
+    def forward(*tensors: Any) -> Any:
+        filled = dict(enumerate(leaves)) | dict(zip(where, tensors, strict=True))
+        args, named = tree.tree_unflatten([*filled.values()], spec)
+        answer = tree.tree_leaves(whole.module(*args, **named))
+        return tuple(leaf for leaf in answer if isinstance(leaf, torch.Tensor))
+
+    whole.forward = forward
+    device = next((weight.device for weight in whole.parameters()), "cpu")
+    tensors = {
+        name: with_data(leaves[at]).to(device) for name, at in zip(names, where, strict=True)
+    }
+    tensors |= {name: tensors[name].new_zeros(shape) for name, shape in shapes.items()}
+    first = next((x.shape[:1] for x in tensors.values() if x.dim()), None)
+    batched = [name for name, tensor in tensors.items() if tensor.shape[:1] == first]
+
+    @cache
+    def by_script(free: bool) -> ModelProto:
+        # Batch normalisation stays an operator, as PyTorch runs it.
+        return _by_torch(
+            torch, whole, tensors, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,
+            dynamic_axes={name: {0: "batch"} for name in batched if free},
+            do_constant_folding=False,
+        )  # fmt: skip
+
+    def by_program(batch: int | None) -> ModelProto:
+        sized = {name: tensors[name] for name in batched if batch is not None}
+        sized = {name: x[:1].expand(batch, *x.shape[1:]) for name, x in sized.items()}
+        return _by_torch(torch, whole, tensors | sized, dynamo=True, optimize=False)
+
+    exports: Exports = (lambda batch: by_script(batch is not None), by_program)
+    if find_spec("onnxscript") is None:
+        return exports[:1]
+    many = sum(weight.numel() for weight in whole.parameters()) > _MANY_WEIGHTS
+    return exports[::-1] if many else exports
+
+
+def _by_torch(torch: Any, whole: Any, tensors: Mapping[str, Any], **how: Any) -> ModelProto:
+    """Export with weights as inputs, of which weights without data are made."""
+    write = partial(
+        torch.onnx.export, whole, (*tensors.values(),), input_names=[*tensors], verbose=False,
+        export_params=False, keep_initializers_as_inputs=True, **how,
+    )  # fmt: skip
+    model = _written(type(whole.module).__name__, write)
+    for info in [info for info in model.graph.input if info.name not in tensors]:
+        model.graph.input.remove(info)
+        kind = info.type.tensor_type
+        dims = [dim.dim_value for dim in kind.shape.dim]
+        model.graph.initializer.add(name=info.name, data_type=kind.elem_type, dims=dims)
+    return model
+
+
+def _runnable(torch: Any, module: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Copy a module for inference, with the same weights; those without data become zeros.
+
+    Returns
+    -------
+    module : torch.nn.Module
+    with_data : callable
+        What makes zeros of a tensor without data. They take no memory until they are written.
+    """
+    from torch._subclasses import FakeTensor
+
+    def with_data(tensor: Any) -> Any:
+        if not (tensor.is_meta or isinstance(tensor, FakeTensor)):
+            return tensor
+        content = np.zeros(tensor.numel() * tensor.element_size(), np.uint8)
+        return torch.from_numpy(content).view(tensor.dtype).view(tensor.shape)
+
+    owners = [own for x in module.modules() for own in (x._parameters, x._buffers, vars(x))]
+    held = [value for own in owners for value in own.values() if isinstance(value, torch.Tensor)]
+    with _exporting(type(module).__name__):
+        copied = copy.deepcopy(module, {id(tensor): with_data(tensor) for tensor in held})
+    for part in copied.modules():
+        part.training = False
+    return copied, with_data
+
+
+def _written(what: str, write: Callable[[str], Any]) -> ModelProto:
+    """Return what an exporter writes, without weights."""
+    with _exporting(what), TemporaryDirectory() as folder:
+        path = Path(folder, "network.onnx")
+        write(str(path))
+        return stripped_model(path)
+
+
+@contextmanager
+def _exporting(what: object) -> Iterator[None]:
+    """Silence a framework; report its error in one line, with the node if it names one."""
+    try:
+        with silent_stderr(1), silent_stderr(), warnings.catch_warnings(action="ignore"):
+            yield
+    except Exception as error:  # whatever the framework or the network raises
+        reason, node = error, ""
+        while isinstance(reason.__cause__, Exception):
+            reason = reason.__cause__
+            if match := re.search(r"node (%\w+)", str(reason)):
+                node = f" (node {match[1]})"
+        why = f"{first_line(reason)}{node}"
+        raise NetworkError(f"{what} cannot be exported to ONNX: {why}") from error
+
+
+_READERS: Mapping[str, Callable[[Any, Any, Shapes], Source]] = {
+    ".keras": _of_keras_file, ".pt2": _of_program_file, ".json": _of_config_file,
+    "keras.Model": _of_keras, "torch.Module": _of_module, "torch.ExportedProgram": _of_program,
+    "transformers.PretrainedConfig": _of_config, "transformers.PreTrainedConfig": _of_config,
+}  # fmt: skip
+"""Suffix of a file, or package and class of an object (the first that fits) -> what reads it."""
