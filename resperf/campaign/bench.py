@@ -82,8 +82,7 @@ def plan_campaign(
     campaign : Campaign
     bench : Bench
     absent : bool
-        If the framework cannot be started here, plan by the target's rules alone (see
-        `campaign.absent`).
+        If the framework cannot be started here, plan by the target's rules alone.
 
     Raises
     ------

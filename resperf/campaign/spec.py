@@ -202,7 +202,7 @@ class NetworkSpec(Limited):
     shapes : mapping of str to tuple of int
         Shapes of inputs that have other free dimensions.
     seconds : float
-        For each run; see `resperf.campaign.guarded.guarded_runs`.
+        For each run; see `resperf.campaign.measure.guarded_runs`.
     timeout_s : float
         A run that takes longer is ended, and its row is a timeout.
     repeats : int

@@ -110,7 +110,7 @@ _LEAST_COEFFICIENT = 0.02
 """Of a term in the shares that nearness is judged by: a fit sets many to zero."""
 RARE_SHARE = 0.05
 """Share of a network's time, by data sheet, in rare classes from which the user is warned."""
-_NEAR = 0.5
+_NEARNESS = 0.5
 """Nearness from which a network has the interval of those near known ones."""
 _MARK = np.dtype(np.uint16)
 _PER_PLACE = 1e4
@@ -265,7 +265,7 @@ class ClassFit:
             class_ms = self.class_ms(sheet_ms)
             class_ms[:, self.classes.index(REST)] += unlisted_ms
             times_ms = plain_ms * self.nearness.factors(class_ms)
-            is_near = self.nearness.nearness(class_ms) > _NEAR
+            is_near = self.nearness.nearness(class_ms) > _NEARNESS
             near = bounds_of(self.near, times_ms, ~outside)
             low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
         widest = np.where(outside, math.exp(ASSUMED), 1.0)
@@ -439,7 +439,7 @@ def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Ar
 
     def factors(rest: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> Array:
         learnt = Nearness.fit(class_ms[rest], ratios[rest])
-        near = learnt.nearness(class_ms[own]) > _NEAR
+        near = learnt.nearness(class_ms[own]) > _NEARNESS
         return np.where(near, learnt.factors(class_ms[own]), np.nan)
 
     return left_out(folds, factors)

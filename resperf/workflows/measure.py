@@ -55,7 +55,7 @@ class MeasuredNetwork:
     subject : Subject
         Without what a prediction says of its bundle.
     phases : PhaseTimes
-        Medians; see `resperf.campaign.guarded.GuardedRuns`. A re-layout of the network's input or
+        Medians; see `resperf.campaign.measure.GuardedRuns`. A re-layout of the network's input or
         output, which a framework runs within its per-run overhead, is counted in preprocess or
         postprocess as measured alone, where layers are measured.
     percentiles_ms : mapping of str to float
@@ -213,7 +213,7 @@ def measure_network(
     values : mapping of str to sequence of float, optional
         Values of inputs, on which shapes depend; others are made up.
     seconds : float
-        Time for whole runs; see `resperf.campaign.guarded.guarded_runs`.
+        Time for whole runs; see `resperf.campaign.measure.guarded_runs`.
     layers : bool
         Measure the layers too, about a third of a second for each distinct one.
     protocol : SamplingProtocol, optional

@@ -20,8 +20,8 @@ QUICK = ["--seconds", "0.05", "--threads", "1"]
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch):
     """Measure at once, also while a shared host's cores are far apart."""
-    monkeypatch.setattr("resperf.campaign.guarded.PATIENCE_S", 0.0)
-    monkeypatch.setattr("resperf.campaign.guarded.EXTRA_ROUNDS", 0)
+    monkeypatch.setattr("resperf.campaign.measure.PATIENCE_S", 0.0)
+    monkeypatch.setattr("resperf.campaign.measure.EXTRA_ROUNDS", 0)
 
 
 def test_json_has_the_form_of_a_prediction_and_percentiles(cli):

@@ -222,7 +222,7 @@ def test_layers_and_networks_in_one_bundle_answer_together(
     assert prediction.total_ms == alone.total_ms > 0
     assert [each.value for each in prediction.parts.quantities] == found.values.tolist()
     with pytest.raises(DeviceError, match=r"is for device toy .*, and device cpu"):
-        resperf.predict(file, bundle=both.path, device="elsewhere")
+        resperf.predict(file, bundle=both.path, device="elsewhere", batch=2)
 
 
 def test_quantities_of_training_are_shown_beside_the_inference_of_layers(

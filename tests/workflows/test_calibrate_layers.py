@@ -91,7 +91,7 @@ def drawn() -> list[Layer]:
         layers += [
             Conv(**window, channels_out=size(4, 512)),
             Pool(**window),
-            Dense(batch=1, features_in=size(32, 4096), features_out=size(10, 4096)),
+            Dense(batch=1, features_in=size(8, 4096), features_out=size(8, 4096)),
             Activation(batch=1, values=size(64, 2_500_000), activation="relu"),
         ]
     return list({each.key: each for each in layers}.values())
