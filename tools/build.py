@@ -36,6 +36,7 @@ from pages import ROOT, merged, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
+from resperf.bundle._provenance import changed
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
@@ -422,20 +423,25 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
     golden = [layer for layer in old["golden"]["layers"] if kind_of_key(layer["key"]) in kinds]
     notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
-    bundle = learnt.changed(
-        "what was not measured is estimated as in the bundle before",
-        predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
-        ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
-        golden=new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
-        transfers=old["transfers"],
-        costs=old["costs"] | new["costs"],
-        training=new["training"] | {"notes": notes},
-        estimates=old["estimates"],
-    )
+    part = new | {
+        "predictors": new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
+        "ranges": new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
+        "golden": new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
+        "transfers": old["transfers"],
+        "costs": old["costs"] | new["costs"],
+        "training": new["training"] | {"notes": notes},
+        "estimates": old["estimates"],
+    }
+    reason = "what was not measured is estimated as in the bundle before"
+    manifest = {
+        **learnt.manifest,
+        "parts": [part],
+        "provenance": changed(learnt.provenance, reason),
+    }
     with replaced_folder(output) as folder:
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
-        write_manifest(folder, bundle.manifest)
+        write_manifest(folder, manifest)
 
 
 def build_torch(work: Path, output: Path) -> None:
