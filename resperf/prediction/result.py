@@ -317,7 +317,9 @@ class Subject:
     def title(self) -> str:
         """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
         batch = "" if self.batch is None else f", batch {self.batch}"
-        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
+        words = {"eager": "", "dynamo": "compiled"} if self.framework != "torch" else {}
+        compiled = words.get(self.compiled, self.compiled)
+        how = "".join(f", {word}" for word in (self.precision, compiled) if word)
         return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
 
 
@@ -543,7 +545,7 @@ class Prediction:
         if not math.isnan(asked.low):
             part = " of what is predicted" if self.skipped else ""
             line += f" (90% interval{part} {format_ms(asked.low)} to {format_ms(asked.high)})"
-        if not math.isnan(self.samples_per_s):
+        if self.complete and not math.isnan(self.samples_per_s):
             line += f", {format_rate(self.samples_per_s)} samples/s"
         return line if self.complete else f"{line}, incomplete"
 

@@ -37,7 +37,7 @@ def test_resnet50_is_one_screen_on_every_device() -> None:
         assert len(lines) <= MOST_LINES, lines[0]
         assert lines[0] == str(prediction)
         assert "90% interval" in lines[0]
-        assert " samples/s" in lines[0]
+        assert " samples/s" in lines[0] or lines[0].endswith(", incomplete")
         said = [line for line in lines if line.startswith(("warning: ", "note: "))]
         assert len(said) == len({*prediction.remarks.warnings, *prediction.remarks.notes})
         assert sum("--host-dispatch-us" in line for line in lines) <= 1
