@@ -29,6 +29,9 @@ Learnt = tuple[Callable[[Inputs], Array], bytes]
 
 _STARTS = 10
 """Seeds that are tried: an output with ReLU and no bias may be dead from the start."""
+_STARTS_PER_SCALE = 3
+"""Starts that die before times are scaled by ten times more: the loss is relative, so that targets
+far below 1, those of layers of microseconds, pull every output to 0, which is never left again."""
 
 
 def _padded(columns: Columns) -> Array:
@@ -206,9 +209,9 @@ class PaperPredictor(PaperMethod):
     def _fit_rows(self, rows: Inputs, task: Task) -> Learnt:
         """Train the network as the paper's algorithm 1 says."""
         validation = task.validation
-        self.target_scale_ = TargetScale(10.0)
         architecture = self.architecture(len(self.features_))
         for start in range(_STARTS):
+            self.target_scale_ = TargetScale(10.0 ** (1 + start // _STARTS_PER_SCALE))
             fitted = _fitting.fit_network(
                 architecture,
                 rows,
@@ -219,8 +222,7 @@ class PaperPredictor(PaperMethod):
                 seed=task.seed + 1000 * start,
                 progress=task.progress,
             )
-            # An output with ReLU and no bias may be dead from the start: it always predicts 0.
-            if np.any(fitted.run(rows[:256]) > 0):
+            if not fitted.dead and np.any(fitted.run(rows[:256]) > 0):
                 self.best_epoch_ = fitted.best_epoch
                 return fitted.run, onnx_bytes(architecture, fitted.weights)
         raise TrainingError(
