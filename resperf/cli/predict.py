@@ -90,7 +90,8 @@ class PredictCommand(BatchCommand):
     "--method",
     section=WHERE,
     metavar="M",
-    help="Predict by a bundle that was trained by this method, such as convmeter.",
+    help="Predict by a bundle trained by this method. Shipped are convmeter (rtx3090, rtx4090, "
+    "rtx5090) and gianniti (1080ti, k80, p100, v100).",
 )
 @option(
     "--train",
@@ -190,6 +191,8 @@ def command(
         raise click.UsageError("--block is about one device, and no engine is of a block")
     if question["custom_ms"] and device == EVERY_DEVICE:
         raise click.UsageError("--custom is a time on one device; leave out --device all")
+    if question["method"] and device == EVERY_DEVICE:
+        raise click.UsageError("--method is for one device; leave out --method or --device all")
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
     if against is not None and (show_graph or device == EVERY_DEVICE or len(batches) > 1):
