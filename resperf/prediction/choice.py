@@ -196,8 +196,9 @@ def _by_method(query: Query, method: str) -> Choice:
         others = {name for part in parts if part.method == method for name in platforms_of(part)}
         there = f"only by {', '.join(methods)}; " if methods else ""
         there += f"{', '.join(sorted(others))} have one; " if others else ""
+        framework = f" with {query.framework}" if query.framework else ""
         raise DeviceError(
-            f"no bundle of {device or path} was trained by {method}, {there}"
+            f"no bundle of {device or path}{framework} was trained by {method}, {there}"
             f"train one: resperf train FILE.h5 --method {method}"
         )
     return Choice(_checked(best(_fitting(query, mine))))

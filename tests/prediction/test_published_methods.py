@@ -78,6 +78,8 @@ def test_without_a_bundle_of_the_method_the_devices_that_have_one_are_named(devi
         resperf.predict("vgg11", device=device, method="convmeter")
     with pytest.raises(DeviceError, match="1080ti, k80, p100, v100 have one"):
         resperf.predict("vgg11", device=device, method="gianniti")
+    with pytest.raises(DeviceError, match=f"no bundle of {device} with tensorflow was trained by"):
+        resperf.predict("vgg11", device=device, method="convmeter", framework="tensorflow")
 
 
 def test_a_method_is_not_dropped_in_silence_for_all_devices() -> None:

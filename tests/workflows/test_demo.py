@@ -112,7 +112,7 @@ def test_what_the_reference_calls_spoilt_is_measured_again(
     def measure(path, *words, **options):
         row = measure_network(path, *words, **options)
         measured.append(path)
-        return replace(row, reference_ratio=1.5 if len(measured) <= spoilt_runs else 1.02)
+        return replace(row, reference_rounds=2 if len(measured) <= spoilt_runs else 3)
 
     monkeypatch.setattr(demo, "measure_network", measure)
     result, _ = run()
@@ -126,11 +126,11 @@ def test_means_are_of_what_is_not_spoilt_and_both_counts_are_shown(run, monkeypa
 
     result, _ = run()
     first, second = result.rows
-    ratio = 1.5 if spoilt else 1.0
+    rounds = 0 if spoilt else 3
     phases = replace(second.measured.phases, execution_ms=1e6)
-    far = replace(second.measured, reference_ratio=ratio, phases=phases)
+    far = replace(second.measured, reference_rounds=rounds, phases=phases)
     rows = (
-        replace(first, measured=replace(first.measured, reference_ratio=1.0)),
+        replace(first, measured=replace(first.measured, reference_rounds=8)),
         replace(second, measured=far),
     )
     monkeypatch.setattr(demo, "run_demo", lambda *_, **__: replace(result, rows=rows))
