@@ -4,6 +4,7 @@
     python tools/build.py networks --only lenet5 --output build/reference
     python tools/build.py bundles                     # 10 minutes on 2 cores
     python tools/build.py bundles --only k80 gpus-torch gpus-torch-networks
+    python tools/build.py methods                     # models/methods, 2 minutes
 
 Networks are structure and shapes at batch 1. Weights are marked as external data in a file that is
 never written, so that a network of half a gigabyte takes a few kilobytes.
@@ -15,6 +16,9 @@ shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bund
 two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur (float16) are learnt
 together, each row on its own card. PyTorch, whole networks: costs of operator classes on GPUs, and
 on two CPUs, are learnt from timm's times of whole networks.
+
+Methods are published ones that answer where `--method` names them: ConvMeter on timm's
+convolutional networks, Gianniti's lines on justus.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
@@ -40,7 +45,9 @@ from resperf.bundle._provenance import changed
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
+from resperf.predictors.network_totals import CONVOLUTIONS, counted
 from resperf.training import train
+from resperf.training.rows import network_examples, network_quantities
 
 OPSET = 17
 IR_VERSION = 8
@@ -423,21 +430,32 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
     golden = [layer for layer in old["golden"]["layers"] if kind_of_key(layer["key"]) in kinds]
     notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
-    part = new | {
-        "predictors": new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
-        "ranges": new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
-        "golden": new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
-        "transfers": old["transfers"],
-        "costs": old["costs"] | new["costs"],
-        "training": new["training"] | {"notes": notes},
-        "estimates": old["estimates"],
+    manifest = with_part(
+        learnt.manifest,
+        "what was not measured is estimated as in the bundle before",
+        predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
+        ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
+        golden=new["golden"] | {"layers": [*new["golden"]["layers"], *golden]},
+        transfers=old["transfers"],
+        costs=old["costs"] | new["costs"],
+        training=new["training"] | {"notes": notes},
+        estimates=old["estimates"],
+    )
+    write_with(learnt, manifest, output)
+
+
+def with_part(manifest: Mapping[str, Any], reason: str, **values: object) -> dict[str, Any]:
+    """Change the only part of a bundle's manifest."""
+    (part,) = manifest["parts"]
+    return {
+        **manifest,
+        "parts": [part | values],
+        "provenance": changed(manifest["provenance"], reason),
     }
-    reason = "what was not measured is estimated as in the bundle before"
-    manifest = {
-        **learnt.manifest,
-        "parts": [part],
-        "provenance": changed(learnt.provenance, reason),
-    }
+
+
+def write_with(learnt: Bundle, manifest: Mapping[str, Any], output: Path) -> None:
+    """Write a bundle with another manifest."""
     with replaced_folder(output) as folder:
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
@@ -462,17 +480,73 @@ def build_operator_costs(work: Path, output: Path) -> None:
     run("bundle", "merge", *(work / part for part in TIMM_DEVICES), "-o", output)
 
 
+CONVOLUTIONAL = 0.9
+"""Least share of the multiply-adds in convolutions: ConvMeter is of such networks."""
+METHODS = ("gpus-torch-convmeter", "gpus-tensorflow-gianniti")
+
+
+def methods(output: Path, names: Sequence[str]) -> None:
+    """Train the published linear methods."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            build = build_convmeter if name == METHODS[0] else build_gianniti
+            build(Path(folder), output / name)
+
+
+def without_names(learnt: Bundle, output: Path) -> Path:
+    """Write a bundle without the names of its training rows, and with one golden layer per kind."""
+    part = learnt.part
+    layers = {kind_of_key(layer["key"]): layer for layer in part["golden"]["layers"]}
+    values = {
+        "training": part["training"] | {"seen": ""},
+        "golden": part["golden"] | {"layers": [*layers.values()]},
+    }
+    reason = "names of training rows are left out, and all but one golden layer per kind"
+    write_with(learnt, with_part(learnt.manifest, reason, **values), output)
+    return output
+
+
+def build_convmeter(work: Path, output: Path) -> None:
+    """Train ConvMeter on timm's convolutional networks on GPUs, in PyTorch's own layout."""
+    dataset = import_networks("gpus", work / "nchw", "nchw")
+    others = set()
+    for quantity in network_quantities(dataset):
+        for network in network_examples(dataset, quantity, lists=True).networks:
+            operations = counted(network).operations
+            macs = sum(one.macs for one in operations if one.sort in CONVOLUTIONS)
+            if macs < CONVOLUTIONAL * sum(one.macs for one in operations):
+                others.add(network.name)
+    learnt = train(dataset, work / output.name, method="convmeter", excluded=sorted(others))
+    without_names(learnt, output)
+
+
+def build_gianniti(work: Path, output: Path) -> None:
+    """Train lines for each card of justus, with what the shipped bundles estimate."""
+    cards = []
+    for device in TREES:
+        dataset = import_layers(f"justus-{device}", work)
+        learnt = train(dataset, work / f"{device}-learnt", method="gianniti")
+        shipped = Bundle.read_only_manifest(SHIPPED / f"{device}-tensorflow")
+        write_estimated(learnt, shipped, work / f"{device}-whole")
+        whole = Bundle.read_only_manifest(work / f"{device}-whole")
+        cards.append(without_names(whole, work / f"{device}-gianniti"))
+    run("bundle", "merge", *cards, "-o", output)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="what", required=True)
-    for what, names in (("networks", [*NETWORKS]), ("bundles", BUNDLES)):
+    for what, names in (
+        ("networks", [*NETWORKS]), ("bundles", BUNDLES), ("methods", METHODS),
+    ):  # fmt: skip
         command = commands.add_parser(what)
         command.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names)
         command.add_argument("--output", type=Path, default=ROOT / "models" / what)
     options = parser.parse_args(arguments)
-    {"networks": networks, "bundles": bundles}[options.what](options.output, options.only)
+    build = {"networks": networks, "bundles": bundles, "methods": methods}[options.what]
+    build(options.output, options.only)
 
 
 if __name__ == "__main__":

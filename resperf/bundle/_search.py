@@ -23,6 +23,8 @@ from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 _PACKAGE = Path(__file__).parents[1]
 # A checkout has the shipped bundles beside the package, an installed wheel inside it.
 _SHIPPED = (_PACKAGE / "data" / "models" / "bundles", _PACKAGE.parent / "models" / "bundles")
+# Published methods that are less accurate: they answer where `--method` or their name asks.
+_METHODS = tuple(folder.with_name("methods") for folder in _SHIPPED)
 
 _OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
 
@@ -70,16 +72,18 @@ def _data_folder() -> Path | None:
 
 def is_shipped(bundle: Bundle) -> bool:
     """Say whether a bundle came with resperf."""
-    return bundle.path.parent.resolve() in {folder.resolve() for folder in _SHIPPED}
+    return bundle.path.parent.resolve() in {folder.resolve() for folder in (*_SHIPPED, *_METHODS)}
 
 
-def bundle_folders(extra: Path | None = None) -> list[Path]:
+def bundle_folders(extra: Path | None = None, *, methods: bool = False) -> list[Path]:
     """List folders that look like bundles, best place first, without reading them.
 
     Parameters
     ----------
     extra : Path, optional
         Folder of a bundle, or of several, that is searched first.
+    methods : bool
+        Whether shipped bundles that only answer for their method are listed too.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
     first = [] if extra is None else _folders_in(extra)
     if extra is not None and not first:
         raise BundleError(f"{extra} holds no bundle; see: resperf devices")
-    roots = [_data_folder(), *_SHIPPED]
+    roots = [_data_folder(), *_SHIPPED, *(_METHODS if methods else ())]
     with suppress(BundleError):
         roots.insert(0, user_folder())
     later = [folder for root in roots if root is not None for folder in _folders_in(root)]
@@ -108,7 +112,7 @@ def _folders_in(root: Path) -> list[Path]:
 
 
 def find_bundles(
-    path: Path | None = None, *, alone: bool = False, checked: bool = False
+    path: Path | None = None, *, alone: bool = False, checked: bool = False, methods: bool = False
 ) -> tuple[list[Bundle], dict[Path, BundleError]]:
     """Read every bundle found, best place first.
 
@@ -120,6 +124,8 @@ def find_bundles(
         Whether `path` is all that is read, if it is a bundle.
     checked : bool
         Whether all files are read and checked, not the manifests alone (`Bundle.check`).
+    methods : bool
+        As of `bundle_folders`.
 
     Returns
     -------
@@ -134,7 +140,7 @@ def find_bundles(
         If `path` holds no bundle.
     """
     alone = alone and path is not None and (path / MANIFEST).exists()
-    folders = [path.resolve()] if path and alone else bundle_folders(path)
+    folders = [path.resolve()] if path and alone else bundle_folders(path, methods=methods)
     return _parts_of(folders, checked=checked)
 
 
@@ -294,7 +300,8 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
     """Return the bundle given by its folder, or by the name of its folder."""
     if (Path(word) / MANIFEST).exists():
         return Path(word)
-    return next((folder for folder in folders if folder.name == word), None)
+    of_methods = (folder for root in _METHODS for folder in _folders_in(root))
+    return next((folder for folder in (*folders, *of_methods) if folder.name == word), None)
 
 
 def _listing(parts: Sequence[Bundle]) -> str:

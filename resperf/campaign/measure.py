@@ -202,6 +202,8 @@ class GuardedRuns:
     rounds, steady_rounds : int
         How many rounds were timed, and in how many the machine had its usual speed and the network
         took as long as in the fastest of them. Only these are used, unless there are none.
+    reference_rounds : int
+        In how many the reference layer had its usual time.
     others : mapping of str to Samples
         Quantities beside the phases that the backend offers, such as ``peak_memory_bytes``.
     """
@@ -211,6 +213,7 @@ class GuardedRuns:
     reference_ratio: float
     rounds: int
     steady_rounds: int
+    reference_rounds: int
     others: Mapping[str, Samples] = field(default_factory=dict)
 
     @property
@@ -294,6 +297,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         reference_ratio=fmean(timed.reference_ms for timed in used) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(undisturbed),
+        reference_rounds=len(steady),
         others={
             name: sampled(phase, protocol, monitor.clock)
             for name, phase in built.phases.items()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
+from resperf.quantities import EXECUTION
 
 if TYPE_CHECKING:
-    from resperf.workflows.measure import MeasuredNetwork
+    from resperf.bundle import Bundle
+    from resperf.workflows.demo import DemoRow
 
 
 @click.command(cls=Command, epilog="Example: resperf demo --minutes 3 --keep demo")
@@ -45,9 +50,7 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     """
     from resperf.campaign import Campaign
     from resperf.cli.bench import campaign_file
-    from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
-    from resperf.report.methods import errors_table
-    from resperf.report.tables import percent_cell
+    from resperf.report.tables import counted, percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(
@@ -56,37 +59,79 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
         minutes=minutes,
         tell=lambda line: click.echo(line, err=as_json),
     )
-    rows = [
-        ComparisonRow(
-            measured.subject.network,
-            measured.subject.batch,
-            prediction.total_ms,
-            measured.total_ms,
-            "; ".join(_remarks(len(prediction.skipped), measured)),
-        )
-        for prediction, measured in result.rows
-    ]
-    error = mean_error(rows)
+    default, bundle = next(iter(result.bundles.items()))
+    steady = [row for row in result.rows if not row.is_spoilt]
+    spoilt = len(result.rows) - len(steady)
+    errors = {
+        method: fmean(abs(row.error(method)) for row in steady) if steady else math.nan
+        for method in result.bundles
+    }
     if as_json:
-        networks = [
-            {"predicted": prediction.to_json(), "measured": measured.to_json()}
-            for prediction, measured in result.rows
-        ]
-        paths = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
-        methods = [method.to_json() for method in result.methods]
-        options.show_json({**paths, "methods": methods, "mean_error": error, "networks": networks})
+        document = {
+            "dataset": str(result.dataset),
+            "bundle": str(bundle.path),
+            "layers": {method: one.errors["test"] for method, one in result.bundles.items()},
+            "mean_error": errors[default],
+            "mean_errors": errors,
+            "mean_of": len(steady),
+            "spoilt": spoilt,
+            "networks": [_document(row) for row in result.rows],
+        }
+        options.show_json(document)
         return
-    if result.methods:
-        print(f"\n{errors_table(result.methods)}")
-    print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
-    print(_next_commands(result.dataset, result.bundle))
+    print(f"\n{_layers_table(result.bundles)}\n\n{_networks_table(result.rows)}\n")
+    means = ", ".join(f"{method} {percent_cell(error)}" for method, error in errors.items())
+    print(f"mean absolute error of {counted(len(steady), 'network')}: {means}")
+    print(f"left out, as the machine's speed changed: {counted(spoilt, 'network')}")
+    print(f"\n{_next_commands(result.dataset, bundle.path)}")
 
 
-def _remarks(skipped: int, measured: MeasuredNetwork) -> list[str]:
-    remarks = [f"without {skipped} operators"] if skipped else []
-    if not measured.is_steady:
-        remarks.append("the machine's speed changed")
-    return remarks
+def _document(row: DemoRow) -> dict[str, Any]:
+    predictions = {method: one.to_json() for method, one in row.predictions.items()}
+    return {
+        "predicted": next(iter(predictions.values())),
+        "predictions": predictions,
+        "measured": row.measured.to_json(),
+        "spoilt": row.is_spoilt,
+    }
+
+
+def _layers_table(bundles: Mapping[str, Bundle]) -> str:
+    """Show the errors of methods on layers that none of them learnt from."""
+    from resperf.report.tables import percent_cell, table
+
+    cells = []
+    for kind in next(iter(bundles.values())).kinds:
+        errors = [one.errors["test"].get(kind, {}).get(EXECUTION, {}) for one in bundles.values()]
+        shown = [percent_cell(error.get("mape", math.nan)) for error in errors]
+        cells.append([kind, str(errors[0].get("rows", 0)), *shown])
+    headings = ("layers", "tested", *(f"{method} error" for method in bundles))
+    return table(headings, cells, text=("layers",))
+
+
+def _networks_table(rows: Sequence[DemoRow]) -> str:
+    """Show the predictions of all methods beside what was measured."""
+    from resperf.report.tables import ms_cell, percent_cell, table
+
+    headings, cells = ["network", "batch", "measured ms"], []
+    for method in rows[0].predictions:
+        headings += [f"{method} ms", "error"]
+    for row in rows:
+        subject = row.measured.subject
+        cells.append([subject.network, str(subject.batch), ms_cell(row.measured.total_ms)])
+        for method, prediction in row.predictions.items():
+            cells[-1] += [
+                ms_cell(prediction.total_ms),
+                percent_cell(row.error(method), signed=True),
+            ]
+        remarks = [
+            f"{method} without {len(prediction.skipped)} operators"
+            for method, prediction in row.predictions.items()
+            if prediction.skipped
+        ]
+        remarks += ["the machine's speed changed"] if row.is_spoilt else []
+        cells[-1].append("; ".join(remarks))
+    return table((*headings, "remark"), cells, text=("network", "remark"))
 
 
 def _next_commands(dataset: Path, bundle: Path) -> str:

@@ -110,7 +110,8 @@ class PredictCommand(BatchCommand):
     "--method",
     section=WHERE,
     metavar="M",
-    help="Predict by a bundle that was trained by this method, such as convmeter.",
+    help="Predict by a bundle trained by this method. Shipped are convmeter (rtx3090, rtx4090, "
+    "rtx5090) and gianniti (1080ti, k80, p100, v100).",
 )
 @option(
     "--train",

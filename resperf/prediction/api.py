@@ -440,7 +440,7 @@ def predict_everywhere(
     networks = read(network, batch, shapes, assume, values=values)
     predictions: list[Prediction] = []
     path = place_of(bundle, framework)
-    parts, damaged = find_bundles(path, checked=True)
+    parts, damaged = find_bundles(path, checked=True, methods=method is not None)
     if path is not None and path.resolve() in damaged:
         raise damaged[path.resolve()]
     frameworks = {offer.framework for offer in (*own_offers(parts), *sheet_offers())}

@@ -259,11 +259,13 @@ def _by_method(query: Query, method: str) -> Choice:
     mine = list(own_offers([part for part in parts if part.method == method], device))
     if not mine:
         methods = sorted({part.method for part in parts if platforms_of(part, device)})
+        others = {name for part in parts if part.method == method for name in platforms_of(part)}
+        there = f"only by {', '.join(methods)}; " if methods else ""
+        there += f"{', '.join(sorted(others))} have one; " if others else ""
+        framework = f" with {query.framework}" if query.framework else ""
         raise DeviceError(
-            f"no bundle of {device or path} was trained by {method}, only by {', '.join(methods)}; "
+            f"no bundle of {device or path}{framework} was trained by {method}, {there}"
             f"train one: resperf train FILE.h5 --method {method}"
-            if methods
-            else f"no bundle of {device or path}; see: resperf devices"
         )
     return Choice(_checked(best(_fitting(query, mine))))
 
@@ -293,7 +295,7 @@ def best(fitting: Sequence[Offer]) -> Offer:
 def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
     """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
     path = place_of(query.bundle, query.framework)
-    parts, damaged = find_bundles(path, alone=True)
+    parts, damaged = find_bundles(path, alone=True, methods=query.method is not None)
     return path, [part for part in parts if query.framework in (None, part.framework)], damaged
 
 

@@ -39,11 +39,15 @@ _DROPOUT = 0.2
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained network: its best weights, and their epoch."""
+    """A trained network: its best weights, and their epoch.
+
+    It is `dead` if training ended as all outputs had become 0 and stayed so.
+    """
 
     weights: Weights
     run: Callable[[Rows], Array]
     best_epoch: int
+    dead: bool
 
 
 @cache
@@ -228,4 +232,4 @@ def fit_network(
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
     model.set_weights([as_stored(values) for values in best_weights])
-    return Fitted(_weights(model), partial(_run, model), best_epoch)
+    return Fitted(_weights(model), partial(_run, model), best_epoch, dead_epochs == _DEAD_EPOCHS)

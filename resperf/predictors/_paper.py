@@ -27,10 +27,11 @@ Inputs = npt.NDArray[np.float32]
 Learnt = tuple[Callable[[Inputs], Array], bytes]
 """A function from rows to outputs (rows, 1), and the ONNX file of it."""
 
-_TARGET_SCALE = 10.0
-"""The network learns times in ms times this."""
 _STARTS = 10
 """Seeds that are tried: an output with ReLU and no bias may be dead from the start."""
+_STARTS_PER_SCALE = 3
+"""Starts that die before times are scaled by ten times more: the loss is relative, so that targets
+far below 1, those of layers of microseconds, pull every output to 0, which is never left again."""
 
 
 def _padded(columns: Columns) -> Array:
@@ -185,6 +186,8 @@ class PaperPredictor(PaperMethod):
     Attributes
     ----------
     best_epoch_ : int
+    target_scale_ : float
+        The network learns times in ms times this.
     """
 
     all_phases = True
@@ -211,18 +214,18 @@ class PaperPredictor(PaperMethod):
         validation = task.validation
         architecture = self.architecture(len(self.features_))
         for start in range(_STARTS):
+            self.target_scale_ = 10.0 ** (1 + start // _STARTS_PER_SCALE)
             fitted = _fitting.fit_network(
                 architecture,
                 rows,
-                _TARGET_SCALE * task.examples.values,
+                self.target_scale_ * task.examples.values,
                 epochs=self.epochs or _fitting.EPOCHS,
                 validation_rows=self._rows(validation.columns),
                 validation_error=lambda y: mape(validation.values, self._times(y)),
                 seed=task.seed + 1000 * start,
                 progress=task.progress,
             )
-            # An output with ReLU and no bias may be dead from the start: it always predicts 0.
-            if np.any(fitted.run(rows[:256]) > 0):
+            if not fitted.dead and np.any(fitted.run(rows[:256]) > 0):
                 self.best_epoch_ = fitted.best_epoch
                 return fitted.run, onnx_bytes(architecture, fitted.weights)
         raise TrainingError(
@@ -231,17 +234,19 @@ class PaperPredictor(PaperMethod):
         )
 
     def _times(self, answers: Array) -> Array:
-        times_ms: Array = answers[:, 0] / _TARGET_SCALE
+        times_ms: Array = answers[:, 0] / self.target_scale_
         return times_ms
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the network; return the steps before and after."""
-        return {**super()._export(folder, stem), "best_epoch": self.best_epoch_}
+        own = {"best_epoch": self.best_epoch_, "target_scale": self.target_scale_}
+        return {**super()._export(folder, stem), **own}
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the steps before and after, and the network."""
         super()._load(values, folder)
         self.best_epoch_ = stored(values, "best_epoch")
+        self.target_scale_ = stored(values, "target_scale")
 
 
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:

@@ -23,8 +23,8 @@ PRODUCT, BATCHED, OTHER = "product", "batched product", "other"
 SORTS = (CONVOLUTION, POINTWISE, GROUPED, PRODUCT, BATCHED, OTHER)
 """Sorts of operators; a pointwise convolution has windows of one value, a product is of weights, a
 batched one of two results."""
-_ALL_CONVOLUTIONS = (CONVOLUTION, POINTWISE, GROUPED)
-_CONVOLUTIONS = frozenset({"Conv", "FusedConv", "ConvTranspose", "ConvInteger", "QLinearConv"})
+CONVOLUTIONS = (CONVOLUTION, POINTWISE, GROUPED)
+_CONV_OPS = frozenset({"Conv", "FusedConv", "ConvTranspose", "ConvInteger", "QLinearConv"})
 _PRODUCTS = frozenset({
     "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger", "QLinearMatMul", "QGemm",
     "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
@@ -116,7 +116,7 @@ class Counted:
     @cached_property
     def totals(self) -> Totals:
         """The metrics at the batch size of the network."""
-        main = [operation for operation in self.operations if operation.sort in _ALL_CONVOLUTIONS]
+        main = [operation for operation in self.operations if operation.sort in CONVOLUTIONS]
         summed = "convolutions" if main else "products"
         main = main or [operation for operation in self.operations if operation.sort == PRODUCT]
         return Totals(
@@ -192,7 +192,7 @@ def _of_graph(network: Network) -> Iterator[Operation]:
 
 
 def _sort(op: str, groups: int, weights: Sequence[Tensor]) -> str:
-    if op in _CONVOLUTIONS:
+    if op in _CONV_OPS:
         return _convolution(groups, weights[0].shape if weights else ())
     if op in _PRODUCTS:
         return PRODUCT if weights else BATCHED

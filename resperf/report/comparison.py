@@ -37,12 +37,6 @@ class ComparisonRow:
         return (self.predicted_ms - self.measured_ms) / self.measured_ms
 
 
-def mean_error(rows: Sequence[ComparisonRow]) -> float:
-    """Return the mean absolute relative error, a fraction; NaN if no row has an error."""
-    errors = [abs(row.error) for row in rows if math.isfinite(row.error)]
-    return sum(errors) / len(errors) if errors else math.nan
-
-
 def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -> str:
     """Show predicted and measured times side by side.
 

@@ -182,6 +182,7 @@ def train(
     device: str | None = None,
     exclude_keys: Set[str] = frozenset(),
     excluded: Sequence[str] = (),
+    own_times_only: bool = False,
     progress: TrainingProgress | None = None,
 ) -> Bundle:
     """Train predictors on a dataset and write them as a bundle.
@@ -208,6 +209,8 @@ def train(
         Layers that are used neither for training nor for validation.
     excluded : sequence of str
         Names of the networks of these layers, for the bundle's provenance.
+    own_times_only : bool
+        Whether methods that learn every phase leave copies to `Transfers`, as others do: faster.
     progress : callable, optional
 
     Returns
@@ -230,7 +233,7 @@ def train(
         info = replace(info, platform=replace(info.platform, device=device))
     was_calibrated = _is_calibrated(output)
     with replaced_folder(output) as folder:
-        learning = Learning(info, folder, method, seed, settings, progress)
+        learning = Learning(info, folder, method, seed, settings, progress, own_times_only)
         if predictor_class(method).level is Level.NETWORK:
             part = learn_networks(learning, dataset, excluded, device)
         else:
@@ -362,7 +365,7 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
             notes.append(f"{kind}: {count} training rows, baseline only")
         chosen, own = other or learning.method, part.train.layer_quantity
         measured = part.train.times_ms
-        all_phases = predictor_class(chosen).all_phases
+        all_phases = predictor_class(chosen).all_phases and not learning.own_times_only
         for phase in measured if all_phases else learnt_quantities(measured):
             rows, validation = part.train.timed(phase), part.validation.timed(phase)
             if len(rows) < FEWEST_ROWS:

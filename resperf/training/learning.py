@@ -68,6 +68,8 @@ class Learning:
     settings : mapping
         Of the method's predictors.
     progress : callable or None
+    own_times_only : bool
+        Whether no method learns copies to and from the device.
     predictors : mapping of str to mapping of str to Predictor
         Kind (or ``"network"``) -> quantity -> what is loaded from the bundle.
     stored : mapping of str to mapping of str to mapping
@@ -89,6 +91,7 @@ class Learning:
     seed: int
     settings: Mapping[str, Any]
     progress: TrainingProgress | None
+    own_times_only: bool = False
     predictors: dict[str, dict[str, Any]] = field(default_factory=dict)
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -79,6 +79,8 @@ class MeasuredNetwork:
         Time of the reference layer meanwhile over its median.
     rounds, steady_rounds : int
         How many rounds the runs were timed in, and in how many the machine had its usual speed.
+    reference_rounds : int
+        In how many the reference layer had its usual time.
     row : Measurement or None
         The runs as a row of a dataset: samples of the phases as they were timed, re-layouts at
         the network's edges in its execution.
@@ -98,6 +100,7 @@ class MeasuredNetwork:
     reference_ratio: float = math.nan
     rounds: int = 0
     steady_rounds: int = 0
+    reference_rounds: int = 0
     row: Measurement | None = None
 
     @property
@@ -260,6 +263,7 @@ def measure_network(
         reference_ratio=timed.reference_ratio,
         rounds=timed.rounds,
         steady_rounds=timed.steady_rounds,
+        reference_rounds=timed.reference_rounds,
         row=dataclasses.replace(row, setting=setting),
     )
     if not layers:

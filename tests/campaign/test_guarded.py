@@ -102,7 +102,7 @@ def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
     assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == TIMES_MS
     assert set(timed.totals_ms) == {11.0}
     # Readings 0 to 2 are slow, so rounds 0 to 2 touch a slow reading; 3 to 5 do not.
-    assert (timed.rounds, timed.steady_rounds) == (6, 3)
+    assert (timed.rounds, timed.steady_rounds, timed.reference_rounds) == (6, 3, 3)
 
 
 class FakeCheck:
@@ -172,8 +172,18 @@ def test_a_machine_disturbed_throughout_has_no_steady_round():
     machine = Machine()
     machine.watch(memory=FakeCheck(100))
     timed = guarded_runs(machine, machine.monitor, seconds=0.3)
-    assert (timed.rounds, timed.steady_rounds) == (8, 0)
+    assert (timed.rounds, timed.steady_rounds, timed.reference_rounds) == (8, 0, 8)
     assert set(timed.totals_ms) == {11.0}
+
+
+def test_a_reference_that_is_slow_throughout_leaves_no_round():
+    machine = Machine()
+    machine.reference = lambda: machine.spend(1.6)
+    machine.watch()
+    for _ in range(100):
+        machine.monitor.history.add(-1.0, 1.0)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
+    assert (timed.rounds, timed.reference_rounds) == (8, 0)
 
 
 def test_a_device_without_a_reference_is_judged_by_its_states_alone():

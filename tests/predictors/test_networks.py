@@ -11,8 +11,8 @@ import pytest
 
 from resperf.errors import MissingExtraError
 from resperf.features import columns_of
-from resperf.layers import Conv, Dense
-from resperf.predictors import _fitting
+from resperf.layers import Conv, Dense, Pool
+from resperf.predictors import Examples, _fitting
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._fitting import fit_network
 from resperf.predictors._paper import paper_features, unseen_notes
@@ -71,6 +71,32 @@ def test_the_onnx_file_computes_what_keras_does(tmp_path: Any) -> None:
     kept = onnx.load(tmp_path / "n.onnx").graph.initializer
     floats = {each.name for each in kept if each.data_type == onnx.TensorProto.FLOAT16}
     assert len(floats) == len(fitted.weights)  # half of float32's size
+
+
+@pytest.mark.parametrize(("kind", "shortest_ms"), [("dense", 2e-4), ("pool", 6e-4)])
+def test_layers_of_microseconds_do_not_end_in_an_output_of_zero(kind, shortest_ms) -> None:
+    sizes = 1 + np.arange(40)
+    layers = [
+        Dense(batch=1, features_in=20 * int(n), features_out=10 * int(n))
+        if kind == "dense"
+        else Pool(
+            batch=1, channels_in=8, height=4 + int(n), width=4 + int(n), kernel_height=2,
+            kernel_width=2, mode="max",
+        )
+        for n in sizes
+    ]  # fmt: skip
+    times_ms = shortest_ms * sizes.astype(float) ** 3
+    rows = Examples(columns_of(layers), "execution_ms", times_ms)
+    fitted = ResPerfNet(kind, epochs=30).fit(rows, validation=rows, seed=0)
+    assert fitted.target_scale_ > 10  # no start with the paper's factor lived
+    assert (fitted.values(rows.columns) > 0).mean() > 0.9
+
+
+def test_longer_times_are_scaled_as_in_the_paper() -> None:
+    layers = [Dense(batch=1, features_in=20 * n, features_out=10 * n) for n in range(1, 41)]
+    rows = Examples(columns_of(layers), "execution_ms", np.linspace(1.0, 3.0, 40))
+    fitted = ResPerfNet("dense", epochs=30).fit(rows, validation=rows, seed=0)
+    assert fitted.target_scale_ == 10
 
 
 def test_table_3_by_hand() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
+from resperf.report.comparison import ComparisonRow, comparison_table
 
 
 def test_the_error_is_relative_to_the_measurement():
@@ -14,16 +14,6 @@ def test_the_error_is_relative_to_the_measurement():
     assert ComparisonRow("a", 1, 80.0, 100.0).error == pytest.approx(-0.20)
     assert math.isnan(ComparisonRow("a", 1, 80.0, math.nan).error)
     assert math.isnan(ComparisonRow("a", 1, 80.0, 0.0).error)
-
-
-def test_the_mean_error_skips_rows_without_one():
-    rows = [
-        ComparisonRow("a", 1, 110.0, 100.0),
-        ComparisonRow("b", 1, 80.0, 100.0),
-        ComparisonRow("c", 1, math.nan, 100.0),
-    ]
-    assert mean_error(rows) == pytest.approx(0.15)
-    assert math.isnan(mean_error([]))
 
 
 def test_a_row_without_prediction_shows_a_dash_and_columns_without_content_are_absent():

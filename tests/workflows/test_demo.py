@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from resperf.campaign import Campaign, CampaignResult
+from resperf.cli.demo import command
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
@@ -16,6 +18,7 @@ from resperf.quantities import PHASES
 from resperf.testing.synthetic import SyntheticBackend, closed_form_ms
 from resperf.training import train
 from resperf.workflows import demo
+from resperf.workflows.measure import measure_network
 
 CAMPAIGN = Campaign.from_mapping(
     {"name": "tiny", "kinds": {"dense": {"batch": 1, "features_in": 8, "features_out": 8}}}
@@ -77,29 +80,72 @@ def run(monkeypatch, tmp_path):
 
 def test_predictions_stand_beside_measurements_of_the_same_networks(run):
     result, told = run()
-    subjects = [[each.subject for each in row] for row in result.rows]
-    expected = [[("lenet5", batch)] * 2 for batch in (1, 8)]
-    assert [[(each.network, each.batch) for each in row] for row in subjects] == expected
-    assert result.bundle.joinpath("bundle.json").exists()
+    assert list(result.bundles) == ["baseline", "polynomial"]
+    for row, batch in zip(result.rows, (1, 8), strict=True):
+        subjects = [one.subject for one in (*row.predictions.values(), row.measured)]
+        assert [(one.network, one.batch) for one in subjects] == [("lenet5", batch)] * 3
+        of_methods = [one.total_ms for one in row.predictions.values()]
+        assert of_methods[0] != of_methods[1]
+    assert all(bundle.path.joinpath("bundle.json").exists() for bundle in result.bundles.values())
     runs = read_networks(result.dataset.with_name(demo.RUNS)).measurements
     assert [(row.subject.name, row.setting.batch) for row in runs] == [("lenet5", 1), ("lenet5", 8)]
     assert any("60 rows: 60 ok" in line for line in told)
     assert any("a note" in line for line in told)
 
 
-def test_the_papers_method_is_judged_on_the_same_layers_as_the_default(run, monkeypatch):
-    result, told = run()
-    assert [(row.kind, row.method) for row in result.methods] == [
-        ("dense", "baseline"), ("dense", "polynomial"),
-    ]  # fmt: skip
-    assert len({row.errors.rows for row in result.methods}) == 1
-    found = importlib.util.find_spec
-    without = lambda name: None if name == "keras" else found(name)  # noqa: E731
+def test_without_keras_the_default_is_shown_alone(run, monkeypatch):
+    spec_of = importlib.util.find_spec
+    without = lambda name: None if name == "keras" else spec_of(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
     result, told = run()
-    assert result.methods == ()
+    assert list(result.bundles) == ["baseline"]
     assert any("keras is not installed, so baseline is shown alone" in line for line in told)
     assert any("pip install 'resperf[keras]'" in line for line in told)
+
+
+@pytest.mark.parametrize(("spoilt_runs", "again", "left"), [(0, 0, 0), (2, 2, 0), (99, 6, 2)])
+def test_what_the_reference_calls_spoilt_is_measured_again(
+    run, monkeypatch, spoilt_runs, again, left
+):
+    measured = []
+
+    def measure(path, *words, **options):
+        row = measure_network(path, *words, **options)
+        measured.append(path)
+        return replace(row, reference_rounds=2 if len(measured) <= spoilt_runs else 3)
+
+    monkeypatch.setattr(demo, "measure_network", measure)
+    result, _ = run()
+    assert len(measured) == 2 + again
+    assert sum(row.is_spoilt for row in result.rows) == left
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_means_are_of_what_is_not_spoilt_and_both_counts_are_shown(run, monkeypatch, spoilt):
+    from click.testing import CliRunner
+
+    result, _ = run()
+    first, second = result.rows
+    rounds = 0 if spoilt else 3
+    phases = replace(second.measured.phases, execution_ms=1e6)
+    far = replace(second.measured, reference_rounds=rounds, phases=phases)
+    rows = (
+        replace(first, measured=replace(first.measured, reference_rounds=8)),
+        replace(second, measured=far),
+    )
+    monkeypatch.setattr(demo, "run_demo", lambda *_, **__: replace(result, rows=rows))
+    shown = CliRunner().invoke(command, [])
+    assert shown.exit_code == 0
+    (mean,) = [line for line in shown.output.splitlines() if line.startswith("mean absolute")]
+    assert mean.startswith(f"mean absolute error of {'1 network' if spoilt else '2 networks'}: ")
+    assert "baseline" in mean
+    assert "polynomial" in mean
+    left_out = "1 network" if spoilt else "0 networks"
+    assert f"left out, as the machine's speed changed: {left_out}\n" in shown.output
+    document = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+    assert (document["mean_of"], document["spoilt"]) == ((1, 1) if spoilt else (2, 0))
+    assert set(document["mean_errors"]) == {"baseline", "polynomial"}
+    assert [row["spoilt"] for row in document["networks"]] == [False, spoilt]
 
 
 def test_no_layer_of_a_judged_network_is_measured_for_training(run):
@@ -114,7 +160,7 @@ def test_a_second_demo_uses_what_is_there(run):
     result, told = run(minutes=2.0)
     assert len(fake_campaign.calls) == 1
     assert result.campaign is None
-    assert sum("used as it is" in line for line in told) == 2  # dataset and bundle
+    assert sum("used as it is" in line for line in told) == 3  # dataset and bundles
 
 
 def test_a_bundle_of_other_rows_is_not_used(run):

@@ -98,12 +98,15 @@ def import_layers(name: str, work: Path) -> Path:
     return imported(work / f"{name}.h5", source, files, "--device", device)
 
 
-def import_networks(part: str, work: Path) -> Path:
-    """Import and merge timm's files of a class of devices, once."""
+def import_networks(part: str, work: Path, layout: str = "") -> Path:
+    """Import and merge timm's files of a class of devices, or those of one data layout, once."""
     data = public_data() / "timm"
     datasets = []
     for device in TIMM_DEVICES[part]:
-        files = [*sorted(data.glob(f"benchmark-*{device}*.csv.gz")), data / "operators.jsonl.gz"]
+        files = [
+            *sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz")),
+            data / "operators.jsonl.gz",
+        ]
         datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
     return merged(work / f"{part}.h5", datasets)
 
