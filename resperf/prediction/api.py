@@ -24,7 +24,7 @@ from resperf.prediction.choice import (
     place_of,
 )
 from resperf.prediction.network import Strict, predict_networks
-from resperf.prediction.offers import accelerator, own_offers, sheet_offers
+from resperf.prediction.offers import Offer, accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
     Batch,
     Batches,
@@ -454,15 +454,16 @@ def predict_everywhere(
     wanted = [part for part in parts if framework in (None, part.framework)]
     wanted = [part for part in wanted if method in (None, part.method)]
     # Where times are equal, the last of a bundle's devices is the first.
-    fitting = [
-        offer
-        for part in wanted
-        # A CPU runs halves in float32.
-        for offer in reversed(
-            (query if accelerator(part.device) else plain).fitting(own_offers([part]))
-        )
-        if not lacked_type(query.precision, accelerator(offer.device))
-    ]
+    fitting: list[Offer] = []
+    for part in wanted:
+        # A CPU runs halves in float32; a method has times in the precisions it was learnt in.
+        asked, own = query if accelerator(part.device) else plain, [*own_offers([part])]
+        offers = asked.fitting(own) or (asked.of_first_precision(own) if method else [])
+        fitting += [
+            offer
+            for offer in reversed(offers)
+            if not lacked_type(query.precision, accelerator(offer.device))
+        ]
     for offer in fitting:
         try:
             answer = Choice(offer.bundle, inference_notes(query, offer))

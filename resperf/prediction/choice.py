@@ -104,14 +104,14 @@ class Query:
         return [min(group, key=self._unlikeness) for group in groups.values()]
 
     def of_first_precision(self, candidates: Sequence[Offer]) -> list[Offer]:
-        """Return the offer in the first precision that fits otherwise, if none is asked for."""
+        """Return the offers in the first precision that fits otherwise, if none is asked for."""
         if self.precision is not None:
             return []
         precisions = dict.fromkeys(offer.setting.precision for offer in candidates)
         fitting = (
             replace(self, precision=precision).fitting(candidates) for precision in precisions
         )
-        return next(filter(None, fitting), [])[:1]
+        return next(filter(None, fitting), [])
 
     def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
         setting = offer.setting

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import resperf
 from resperf.bundle import bundle_folders, find_bundles
-from resperf.cli.main import group
 from resperf.errors import DeviceError, UnsupportedError
+from resperf.prediction import predict_everywhere
 from resperf.prediction.choice import Query, choose
 
 CARDS = ("1080ti", "k80", "p100", "v100")
@@ -82,11 +81,12 @@ def test_without_a_bundle_of_the_method_the_devices_that_have_one_are_named(devi
         resperf.predict("vgg11", device=device, method="convmeter", framework="tensorflow")
 
 
-def test_a_method_is_not_dropped_in_silence_for_all_devices() -> None:
-    words = ["predict", "vgg11", "--device", "all", "--method", "convmeter"]
-    result = CliRunner().invoke(group, words)
-    assert result.exit_code == 2
-    assert "leave out --method or --device all" in result.output
+def test_a_method_is_asked_of_all_devices_that_have_it() -> None:
+    for method, expected in (("convmeter", {"rtx3090", "rtx4090", "rtx5090"}),
+                             ("gianniti", {"1080ti", "k80", "p100", "v100"})):  # fmt: skip
+        predictions, _ = predict_everywhere("vgg11", batch=64, method=method)
+        assert {prediction.subject.device for prediction in predictions} == expected
+        assert {prediction.subject.method for prediction in predictions} == {method}
 
 
 def test_they_take_kilobytes() -> None:
