@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import (
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    PATH,
-    BatchCommand,
-    bar_of_steps,
-    output,
-    paths,
-    positive_integers,
-    seconds,
-    show_json,
-    show_notes,
-)
-from resperf.cli._sections import HOW, WHAT, option
+from resperf.cli import _options as options
+from resperf.cli._sections import HOW, WHAT, Command, option
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
@@ -40,7 +27,7 @@ REFERENCE = Path("reference")
 
 
 @click.command(
-    cls=BatchCommand,
+    cls=Command,
     epilog="\b\nFrom nothing to a night:\n"
     "  predict                    as on the bundle's machine\n"
     "  calibrate                  a minute: how fast this machine is\n"
@@ -54,40 +41,37 @@ REFERENCE = Path("reference")
     "  resperf calibrate --device rtx4090 --runs runs.h5 -o my4090",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
-@DEVICE
-@FRAMEWORK
+@options.DEVICE
+@options.FRAMEWORK
 @option(
     "--runs",
     section=WHAT,
-    type=PATH,
+    type=options.PATH,
     metavar="RUNS.h5",
     help="Measure nothing: learn from these runs of networks, of any machine (`resperf dataset "
     "import runs.csv --format list` makes the file). Of a device without a bundle, what else "
     "answers for it is calibrated.",
 )
-@paths(
+@options.paths(
     "--networks",
     text="Measure these networks here: ONNX file or folder of them, or `reference`, those that are "
     "shipped",
 )
-@paths(
+@options.paths(
     "--exclude",
     "excluded",
     text="Leave out this network, or all in this folder, such as networks that will test the "
     "bundle",
 )
-@option(
+@options.numbers(
     "--batch",
     "batches",
     section=HOW,
-    multiple=True,
     default=BATCHES,
     show_default=True,
-    callback=positive_integers,
-    metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@seconds(
+@options.seconds(
     None,
     f"Time for the calibration layers, by default {LAYERS_S:.0f}: three rounds over them a minute, "
     f"medians count. With --networks: for each network and batch size, by default {NETWORK_S:.0f}.",
@@ -95,13 +79,13 @@ REFERENCE = Path("reference")
 @option(
     "--forget", section=HOW, is_flag=True, help="Measure nothing: predict as before `calibrate`."
 )
-@output(
+@options.output(
     "BUNDLE",
     "Write the bundle with what was learnt. Without networks and runs it is kept for predictions "
     "on this machine in any case; with them, by default BUNDLE itself is written if it is given as "
     "a folder or is one of your own, else DEVICE-FRAMEWORK among your own bundles.",
 )
-@JSON
+@options.JSON
 def command(
     bundle: str | None,
     device: str | None,
@@ -149,26 +133,22 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
     """Scale a bundle by calibration layers; on its own machine, -o stores their times in it."""
     from resperf.workflows.calibrate_layers import calibrate_by_layers
 
-    with bar_of_steps("calibration layers") as progress:
+    with options.bar_of_steps("calibration layers") as progress:
         calibrated, calibration, path = calibrate_by_layers(
             bundle, output, seconds=seconds, progress=progress
         )
     if calibration.is_reference:
         times_ms = calibration.times[-1].times_ms
-        if as_json:
-            show_json({"path": str(path), "reference_times_ms": times_ms})
-        else:
-            print(
-                f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
-            )
+        text = f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
+        options.show(as_json, {"path": str(path), "reference_times_ms": times_ms}, text)
         return
     if as_json:
-        show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
+        options.show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
         return
     print(_text_of_layers(bundle, calibration))
-    show_notes(calibration.remarks)
+    options.show_notes(calibration.remarks)
     if calibration.remarks and seconds < LONGER_S:
-        show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
+        options.show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
     print(f"{path}: predictions by {bundle.path.name} on this machine now use this")
     if output is not None:
         print(f"{calibrated.path}: its predictions on similar machines begin with this")
@@ -200,7 +180,7 @@ def _by_networks(
         values = {"path": str(calibrated.path), "notes": notes, **learnt.to_json()}
         if scaled:
             values["layers"] = scaled[-1].to_json()
-        show_json(values)
+        options.show_json(values)
         return
     print(_text_of_networks(learnt))
     for layers in scaled:
@@ -210,7 +190,7 @@ def _by_networks(
             else f"scaled by {layers.count} calibration layers here"
         )
         print(f"layer times of {calibrated.origin.machine}, {how}")
-    show_notes(notes)
+    options.show_notes(notes)
     print(f"{calibrated.path}: predictions of networks now include this correction")
 
 
@@ -243,10 +223,10 @@ def _by_runs(
     )
     if as_json:
         values = {"path": str(calibrated.path), "networks": calibration.count, "notes": notes}
-        show_json({**values, **calibration.to_json()})
+        options.show_json({**values, **calibration.to_json()})
         return
     print(_text_of_runs(calibration))
-    show_notes(notes)
+    options.show_notes(notes)
     print(
         f"{calibrated.path}: predictions for {calibrated.device} are now calibrated with "
         f"{counted(calibration.count, 'network')}"
@@ -344,12 +324,10 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
     path = calibration_file(bundle, this_platform(bundle.platform.device))
     existed = path.exists()
     path.unlink(missing_ok=True)
-    if as_json:
-        show_json({"path": str(path), "forgotten": existed})
-        return
     what = "was forgotten" if existed else "was not calibrated for this machine"
     where = calibrated_here(bundle).platform.machine
-    print(f"{bundle.path.name}: {what}; its times are those of {where}")
+    text = f"{bundle.path.name}: {what}; its times are those of {where}"
+    options.show(as_json, {"path": str(path), "forgotten": existed}, text)
 
 
 def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -195,19 +195,14 @@ def check(file: Path, as_json: bool) -> None:
     noisy = "" if problems else noise_warning(read_table(file, networks=True).values())
     if noisy:
         click.echo(f"warning: {noisy}", err=True)
-    if as_json:
-        warnings = [noisy] if noisy else []
-        options.show_json({"path": str(file), "problems": problems, "warnings": warnings})
-    else:
-        for problem in problems:
-            click.echo(problem)
+    warnings = [noisy] if noisy else []
+    document = {"path": str(file), "problems": problems, "warnings": warnings}
+    options.show(as_json, document, "\n".join(problems) or f"{file}: no problems")
     if problems:
         raise DatasetError(
             f"{file} has {len(problems)} problem{'s'[: len(problems) != 1]}; restore a copy, or "
             "run its campaign again with resperf bench"
         )
-    if not as_json:
-        click.echo(f"{file}: no problems")
 
 
 @command.command(
@@ -222,11 +217,8 @@ def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
     from resperf.dataset import export_dataset
 
     written = export_dataset(file, output, replace=force)
-    if as_json:
-        options.show_json({"files": [str(path) for path in written]})
-    else:
-        for path in written:
-            click.echo(str(path))
+    paths = [str(path) for path in written]
+    options.show(as_json, {"files": paths}, "\n".join(paths))
 
 
 _WITH_GRAPHS = ("neusight", "timm", "trtexec")
@@ -243,15 +235,10 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
     "--format",
     "source",
     section=COMMON,
-    metavar="F",
-    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own).",
-)
-@option(
-    "--mapping",
-    section=WHAT,
-    type=options.PATH,
-    metavar="MAP.toml",
-    help="Mapping that says what the columns of other files mean.",
+    required=True,
+    metavar="F|MAP.toml",
+    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own). "
+    "Or a mapping file, which says what the columns of other files mean.",
 )
 @option(
     "--device",
@@ -272,8 +259,7 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
 @options.JSON
 def import_files(
     files: tuple[Path, ...],
-    source: str | None,
-    mapping: Path | None,
+    source: str,
     device: str | None,
     graphs: Path | None,
     output: Path,
@@ -304,12 +290,11 @@ def import_files(
     )
     from resperf.files import refuse_to_replace
 
-    if (source is None) == (mapping is None):
-        raise click.UsageError("say what the columns mean: --format or --mapping")
     names = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
-    if source is not None and source not in names:
+    if source not in names and not source.endswith(".toml"):
         raise DatasetError(
-            f"no format {source!r}; known: {', '.join(names)}; describe other files with --mapping"
+            f"no format {source!r}; known: {', '.join(names)}; describe other files with "
+            "--format MAP.toml"
         )
     if graphs is not None and source not in _WITH_GRAPHS:
         raise click.UsageError(f"--graphs is for --format {' or '.join(_WITH_GRAPHS)}")
@@ -322,12 +307,10 @@ def import_files(
     elif device is None:
         raise click.UsageError("say where the times were measured: --device")
     else:
-        chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
-        imported = import_dataset(files, output, mapping=chosen, device=device)
-    if as_json:
-        options.show_json(_import_document(output, imported))
-        return
-    click.echo(_import_text(output, imported))
+        mapping = shipped_mapping(source) if source in FORMATS else read_mapping(Path(source))
+        imported = import_dataset(files, output, mapping=mapping, device=device)
+    document, text = _import_document(output, imported), _import_text(output, imported)
+    options.show(as_json, document, text)
 
 
 def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
@@ -436,7 +419,6 @@ def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> 
 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)
-    if as_json:
-        options.show_json({"path": str(output), "rows": len(merged.measurements)})
-    else:
-        click.echo(f"{output}: {len(merged.measurements)} rows from {len(files)} files")
+    rows = len(merged.measurements)
+    text = f"{output}: {rows} rows from {len(files)} files"
+    options.show(as_json, {"path": str(output), "rows": rows}, text)
