@@ -13,6 +13,7 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import HOW, WHAT, Command, option
 from resperf.errors import OutputError
+from resperf.report.tables import counted, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle, Calibration
@@ -206,7 +207,6 @@ def _by_runs(
     from resperf.bundle import default_folder
     from resperf.prediction.choice import Query
     from resperf.prediction.offers import accelerator
-    from resperf.report.tables import counted
     from resperf.workflows.calibrate_runs import calibrate_by_runs
 
     if device is None and accelerator(word) is not None:
@@ -282,8 +282,6 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _text_of_runs(calibration: Calibration) -> str:
     """Say how much longer the runs took than the bundle says, and how sure that is."""
-    from resperf.report.tables import counted, percent_cell, table
-
     rows = [[group, f"{factor:.2f}"] for group, factor in calibration.factors.items()]
     rows.append(["all others", f"{calibration.others:.2f}"])
     errors = calibration.evidence["mape"]
@@ -301,7 +299,6 @@ def _text_of_runs(calibration: Calibration) -> str:
 
 def _text_of_networks(learnt: Calibration) -> str:
     from resperf.bundle import OVERHEAD_PER_LAYER, OVERHEAD_PER_MB
-    from resperf.report.tables import percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
     errors = learnt.evidence["mape"]
@@ -332,7 +329,6 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
 
 def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
     from resperf.bundle import counting
-    from resperf.report.tables import table
 
     rows = [
         [group, f"{calibration.factor(group):.2f}", f"{math.exp(ci):.2f}"]
@@ -345,12 +341,12 @@ def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
         else "measured there, as far as it holds them"
     )
     single = math.exp(calibration.log_width)
-    counted = counting(calibration.times)
+    used = counting(calibration.times)
     joined = ""
     if len(calibration.times) > 1:
-        named = ", ".join(run.at for run in counted)
-        joined = f"\nmedians of {len(counted)} of {len(calibration.times)} runs count: {named}"
-        if len(counted) < len(calibration.times):
+        named = ", ".join(run.at for run in used)
+        joined = f"\nmedians of {len(used)} of {len(calibration.times)} runs count: {named}"
+        if len(used) < len(calibration.times):
             joined += "; in the others the machine changed its speed"
         joined += " (start anew: --forget)"
     return (

@@ -13,13 +13,16 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, OUTPUT, WHAT, Group, option
 from resperf.errors import DatasetError, printable
+from resperf.files import refuse_to_replace
+from resperf.quantities import quantity
+from resperf.report.settings import setting_columns
+from resperf.report.tables import percent_cell, table
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
     from resperf.dataset import Imported, Summary
     from resperf.dataset.importing.published import Untyped
 
-FILE = click.argument("file", type=options.PATH)
 FILES = click.argument("files", type=options.PATH, nargs=-1, required=True)
 FORCE = option("--force", section=OUTPUT, is_flag=True, help="Replace an output that exists.")
 
@@ -30,7 +33,7 @@ def command() -> None:
 
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
-@FILE
+@options.DATASET
 @options.JSON
 def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""
@@ -120,8 +123,6 @@ def _day(started_at: float) -> str:
 
 def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
-    from resperf.report.tables import table
-
     headings = ["device", "processor", "rows"]
     rows = [
         [platform.device, platform.processor, str(count)]
@@ -136,9 +137,6 @@ def _devices_table(summary: Summary) -> str:
 
 def _settings_table(summary: Summary) -> str:
     """Count rows per setting, naming only what differs."""
-    from resperf.report.settings import setting_columns
-    from resperf.report.tables import table
-
     columns = {
         **setting_columns(list(summary.settings)),
         "rows": map(str, summary.settings.values()),
@@ -149,8 +147,6 @@ def _settings_table(summary: Summary) -> str:
 
 def _rows_table(summary: Summary) -> str:
     """Count rows per kind and status."""
-    from resperf.report.tables import table
-
     statuses = sorted({status for group in summary.groups.values() for status in group.statuses})
     rows = []
     for name, group in summary.groups.items():
@@ -161,28 +157,24 @@ def _rows_table(summary: Summary) -> str:
 
 def _times_table(summary: Summary) -> str:
     """Show values and noise per kind and quantity."""
-    from resperf.report.tables import percent_cell, table
-
     rows = []
     for name, group in summary.groups.items():
-        for quantity, stats in group.quantities.items():
-            span = (_cell(quantity, value) for value in (stats.min, stats.median, stats.max))
+        for measured, stats in group.quantities.items():
+            span = (_cell(measured, value) for value in (stats.min, stats.median, stats.max))
             noise = percent_cell(stats.noise.mape), str(stats.noise.pairs)
-            rows.append([name, quantity, *span, *noise])
+            rows.append([name, measured, *span, *noise])
     names = ("kind", "quantity")
     return table((*names, "min", "median", "max", "noise", "pairs"), rows, text=names)
 
 
 def _cell(name: str, value: float) -> str:
-    from resperf.quantities import quantity
-
     if value != value:
         return "-"
     return {"ms": format_ms, "bytes": format_bytes}.get(quantity(name).unit, "{:g}".format)(value)
 
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
-@FILE
+@options.DATASET
 @options.JSON
 def check(file: Path, as_json: bool) -> None:
     """Check FILE: layout, units, keys, duplicates, checksum.
@@ -208,7 +200,7 @@ def check(file: Path, as_json: bool) -> None:
 @command.command(
     epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
-@FILE
+@options.DATASET
 @options.output("OUT.csv", "The file to write.", required=True)
 @FORCE
 @options.JSON
@@ -288,7 +280,6 @@ def import_files(
         read_mapping,
         shipped_mapping,
     )
-    from resperf.files import refuse_to_replace
 
     names = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
     if source not in names and not source.endswith(".toml"):
@@ -415,7 +406,6 @@ def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> 
     machine, as campaigns have, must be of the same machine and settings.
     """
     from resperf.dataset import merge_datasets
-    from resperf.files import refuse_to_replace
 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)

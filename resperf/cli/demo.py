@@ -10,6 +10,7 @@ import click
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
+from resperf.report.tables import percent_cell
 
 if TYPE_CHECKING:
     from resperf.workflows.measure import MeasuredNetwork
@@ -47,7 +48,6 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     from resperf.cli.bench import campaign_file
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
     from resperf.report.methods import errors_table
-    from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(

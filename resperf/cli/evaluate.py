@@ -12,6 +12,10 @@ from click.core import ParameterSource
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, WHAT, Command, option
+from resperf.quantities import QUANTITIES, Level
+from resperf.report.methods import PLACE, left_out_text, methods_text
+from resperf.report.settings import setting_columns
+from resperf.report.tables import UNKNOWN, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -126,7 +130,6 @@ def command(
         _leave_out(file, methods, by, folds, seed, as_json)
         return
     from resperf.predictors import methods_of
-    from resperf.quantities import Level
     from resperf.training import ComparisonSettings
 
     every = methods_of(Level.LAYER) if methods == ("all",) else methods
@@ -173,7 +176,6 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
 
 
 def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool) -> None:
-    from resperf.report.methods import methods_text
     from resperf.training import compare, progress_bar
 
     rows: list[Compared] = []
@@ -198,8 +200,6 @@ def _leave_out(
     as_json: bool,
 ) -> None:
     from resperf.predictors import methods_of
-    from resperf.quantities import Level
-    from resperf.report.methods import left_out_text
     from resperf.training import leave_out
 
     every = methods_of(Level.NETWORK) if methods == ("all",) else methods
@@ -210,9 +210,6 @@ def _leave_out(
 
 
 def _table(evaluation: Evaluation) -> str:
-    from resperf.report.methods import PLACE
-    from resperf.report.tables import ms_cell, percent_cell, table
-
     headings = (
         *PLACE, "rows", "MAPE", "median", "noise floor", "within 10%", "in 90% interval",
         "RMSE ms", "MAE ms", "out of range",
@@ -231,10 +228,7 @@ def _table(evaluation: Evaluation) -> str:
 
 
 def _networks_table(row: Evaluated) -> str:
-    from resperf.quantities import QUANTITIES
     from resperf.report.network import quantity_cell
-    from resperf.report.settings import setting_columns
-    from resperf.report.tables import UNKNOWN, percent_cell, table
 
     unit = QUANTITIES[row.phase].unit
     settings = setting_columns([run.setting for run in row.networks])

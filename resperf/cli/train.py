@@ -11,6 +11,8 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.predictors import DEFAULT_METHOD, METHODS
+from resperf.quantities import QUANTITIES
+from resperf.report.tables import percent_cell, table
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -99,8 +101,6 @@ def _default_output(file: Path) -> Path:
 
 def _table(bundle: Bundle) -> str:
     from resperf.bundle import NETWORK
-    from resperf.quantities import QUANTITIES
-    from resperf.report.tables import percent_cell, table
 
     rows_of = bundle.part["training"]["rows"]
     lines = []
