@@ -18,9 +18,10 @@ from resperf.errors import (
     is_out_of_memory,
 )
 from resperf.layers import Layer
-from resperf.platform import Platform, usable_cores
+from resperf.platform import Platform, this_platform, usable_cores
 from resperf.quantities import PHASES
 from resperf.settings import Setting
+from resperf.targets import DEFAULT
 from resperf.timing import TIME_UNIT, Sampler, WallClock
 
 ESTIMATES = 5
@@ -114,6 +115,8 @@ class Backend(Protocol):
 
     name: str
     """Word of the command line, such as ``"onnxruntime"``."""
+    word: str = DEFAULT.device_class
+    """The device that was asked for: ``"cuda:0"`` is the first GPU."""
     values: Mapping[str, Sequence[float]] = MappingProxyType({})
     """Values of a network's inputs; others are made up."""
     takes_values: bool = False
@@ -127,8 +130,8 @@ class Backend(Protocol):
         ...
 
     def platform(self) -> Platform:
-        """Where it runs them."""
-        ...
+        """Where it runs them: this machine, and the device of `word`."""
+        return this_platform(self.word)
 
     def costs(self) -> Mapping[str, float]:
         """Return what a call costs, in milliseconds; measured once, then kept.

@@ -47,7 +47,6 @@ from resperf.lowering._ort_graph import add_weights
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network, read_network
-from resperf.platform import Platform, this_platform
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
 
@@ -81,10 +80,6 @@ class OnnxRuntimeBackend(Backend):
     def own_process(self) -> None:
         """Make all sessions share one pool of threads."""
         share_threads(self.threads)
-
-    def platform(self) -> Platform:
-        """Describe this machine."""
-        return this_platform("cpu")
 
     def setting(self) -> Setting:
         """How ONNX Runtime runs layers and networks here."""

@@ -24,7 +24,6 @@ from resperf.backends._ort_runs import Device
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
-from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 from resperf.targets import device_number
 
@@ -62,7 +61,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
         self, *, threads: int | None = None, device: str = "cuda:0", precision: str = ""
     ) -> None:
         self._set_threads(threads)
-        self._word, self._block = device, 0
+        self.word, self._block = device, 0
         if device.casefold().partition(":")[0] != "cuda":
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")
         self.device = Device("cuda", device_number(device))
@@ -73,10 +72,6 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             "cudnn_conv_algo_search": CONV_SEARCH,
         }
         _check_installed()
-
-    def platform(self) -> Platform:
-        """Describe this machine and its GPU."""
-        return this_platform(self._word)
 
     def setting(self) -> Setting:
         """How ONNX Runtime runs layers and networks here."""

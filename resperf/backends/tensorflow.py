@@ -47,7 +47,6 @@ from resperf.lowering._read import REMOVED_OPS
 from resperf.lowering.tensorflow import LAYOUT, lower_layers, without_removed
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
-from resperf.platform import Platform, this_platform
 from resperf.settings import HALF_TYPES, Setting
 from resperf.timing import WallClock
 
@@ -185,7 +184,7 @@ class TensorFlowBackend(Backend):
             "TensorFlow", precision=(precision, PRECISIONS), layout=(layout, ("", LAYOUT)),
             compiled=(compiled, COMPILED), optimizer=(optimizer, ("", *OPTIMIZERS)),
         )  # fmt: skip
-        self._word, self._precision, self._optimizer = device, precision, optimizer
+        self.word, self._precision, self._optimizer = device, precision, optimizer
         _set_threads(self.threads)
         with silent_stderr():
             # TensorFlow logs to stderr while it looks for devices and starts.
@@ -196,10 +195,6 @@ class TensorFlowBackend(Backend):
                 )
             tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
             tf.constant(0.0)
-
-    def platform(self) -> Platform:
-        """Describe this machine."""
-        return this_platform(self._word)
 
     def setting(self) -> Setting:
         """How TensorFlow runs layers and networks here."""

@@ -39,7 +39,6 @@ from resperf.backends._trt_models import copies_model, kernel_of, network_model
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers
-from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 from resperf.timing import Sampler
 
@@ -83,17 +82,13 @@ class TensorRTBackend(Backend):
         check_choices("TensorRT", precision=(precision, PRECISIONS))
         if not 0 <= optimization_level <= 5:
             raise ResperfError(f"optimization_level={optimization_level} must be from 0 to 5")
-        self._device, self._precision = device, precision
+        self.word, self._precision = device, precision
         self._optimization_level = optimization_level
         self._cuda = Cuda(device)
         self._builder = Builder(
             self._cuda, tf32=precision == "tf32", optimization_level=optimization_level
         )
         self._built_keys: set[str] = set()
-
-    def platform(self) -> Platform:
-        """Describe this machine and its GPU."""
-        return this_platform(self._device)
 
     def setting(self) -> Setting:
         """How TensorRT builds and runs layers and networks here."""

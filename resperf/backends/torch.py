@@ -57,7 +57,7 @@ from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
-from resperf.platform import OVERSUBSCRIBED, Platform, this_platform, usable_cores
+from resperf.platform import OVERSUBSCRIBED, Platform, usable_cores
 from resperf.settings import Setting
 
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -141,7 +141,7 @@ class TorchBackend(Backend):
                 f"several processes take a host's devices from the first on, not {device}; write "
                 f"{kind}"
             )
-        self._word, self._kind = device, kind
+        self.word, self._kind = device, kind
         self._precision, self._layout, self._compiled = precision, layout, compiled
         self._optimizer = optimizer
         torch.set_num_threads(self.threads)
@@ -151,7 +151,7 @@ class TorchBackend(Backend):
 
     def platform(self) -> Platform:
         """Describe this machine and the device, and how many share a run."""
-        platform = this_platform(self._word)
+        platform = super().platform()
         if self._processes == 1:
             return platform
         library = self._device.libraries.rpartition(":")[2]

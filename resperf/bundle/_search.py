@@ -46,7 +46,7 @@ def user_folder() -> Path:
     return folder
 
 
-def default_folder(setting: Setting, platform: Platform, device: str | None = None) -> Path:
+def default_folder(setting: Setting, platform: Platform) -> Path:
     """Return the default folder of a new bundle: DEVICE-FRAMEWORK, and threads if not all.
 
     Raises
@@ -54,7 +54,7 @@ def default_folder(setting: Setting, platform: Platform, device: str | None = No
     BundleError
         As `user_folder`.
     """
-    name = f"{device or platform.device}-{setting.framework}"
+    name = f"{platform.device}-{setting.framework}"
     if setting.threads not in (0, platform.cores):
         name += f"-{setting.threads}threads"
     return user_folder() / name

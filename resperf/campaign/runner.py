@@ -206,7 +206,7 @@ def run_campaign(
                     if acquisition is None
                     else Batches(planned, acquisition, first_batch(planned, hours))
                 )
-                run = _Run(campaign, bench, planned, store, stop, hours, batches, show=progress)
+                run = _Run(campaign, bench, planned, store, stop, hours, batches, progress)
                 reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
@@ -257,36 +257,25 @@ def _stop_signals() -> Iterator[threading.Event]:
         restore()
 
 
+@dataclass
 class _Run:
     """One start of a campaign: what is left to do, and the process that does it."""
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        bench: Bench,
-        planned: Plan,
-        store: Store,
-        stop: threading.Event,
-        hours: float | None,
-        batches: Batches | None,
-        *,
-        show: bool,
-    ) -> None:
-        self._campaign = campaign
-        self._rules = campaign.run
-        self._bench = bench
-        self._recycle = campaign.run.recycle_layers or bench.target.recycle_layers
-        self._plan = planned
-        self._monitor = planned.monitor
-        self._notes = planned.notes
-        self._store = store
-        self._stop = stop
-        self._hours, self._deadline = hours, math.inf
-        self._batches = batches
+    campaign: Campaign
+    bench: Bench
+    plan: Plan
+    store: Store
+    stop: threading.Event
+    hours: float | None
+    batches: Batches | None
+    show: bool
+
+    def __post_init__(self) -> None:
+        self._notes, self._deadline = self.plan.notes, math.inf
         self._worker: WorkerProcess | None = None
         self._measures: tuple[dict[str, Any], bool] = ({}, False)
         self._usual_under: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
-        self._usual_under[json.dumps({})] = store.usual
+        self._usual_under[json.dumps({})] = self.store.usual
         self._asked = 0
         self._costs_at = -math.inf
         self._crashes = 0
@@ -298,9 +287,9 @@ class _Run:
         self._elapsed_s = 0.0
         self._pending: deque[tuple[Planned, float]] = deque()
         self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
-        self._queue_work(planned)
+        self._queue_work()
         layers = self._known_layers()
-        excluded = [key for key, layer in layers.items() if planned.stream.is_excluded(layer)]
+        excluded = [key for key, layer in layers.items() if self.plan.stream.is_excluded(layer)]
         if excluded:
             self._notes += (
                 f"{len(excluded)} layers of the excluded networks were measured by an earlier "
@@ -308,31 +297,31 @@ class _Run:
                 "training",
             )
         self._steps: Steps | None = None
-        if show:
+        if self.show:
             self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
 
-    def _queue_work(self, planned: Plan) -> None:
+    def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
-        self._planned = {item.identity: item for item in planned.items}
-        hopeless = _hopeless(self._store.rows)
+        self._planned = {item.identity: item for item in self.plan.items}
+        hopeless = _hopeless(self.store.rows)
         self._anew = frozenset(map(row_identity, hopeless))
-        rows = self._store.rows[: len(self._store.rows) - len(hopeless)]
+        rows = self.store.rows[: len(self.store.rows) - len(hopeless)]
         self._attempts = Counter(map(row_identity, rows))
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
-        if self._batches is None:
-            self._queue(planned.items)
+        if self.batches is None:
+            self._queue(self.plan.items)
         else:
-            self._queue(self._batches.first_items())
-            self._queue(self._batches.earlier_items(self._known_layers().values()))
-            self._queue(planned.networks)
+            self._queue(self.batches.first_items())
+            self._queue(self.batches.earlier_items(self._known_layers().values()))
+            self._queue(self.plan.networks)
         self._done = self._total - len(self._pending)
         self._waiting: deque[tuple[float, Planned]] = deque()
-        journalled = {row_identity(row): row for row in self._store.rows}
+        journalled = {row_identity(row): row for row in self.store.rows}
         self._unsettled = list(journalled.values())
         self._settle()
 
     def _known_rows(self) -> list[Measurement]:
-        return [*self._store.settled, *self._store.rows]
+        return [*self.store.settled, *self.store.rows]
 
     def _known_layers(self) -> dict[str, Layer]:
         """Return the layers that have rows, by key."""
@@ -343,27 +332,27 @@ class _Run:
         """Say why to stop, if there is a reason."""
         if time.monotonic() >= self._deadline:
             return "hours"
-        return "interrupted" if self._stop.is_set() else ""
+        return "interrupted" if self.stop.is_set() else ""
 
     def _queue(self, items: Sequence[Planned]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
         done = {row_identity(row) for row in self._known_rows()} - self._anew
         done |= {item.identity for item, _ in self._pending}
-        costs = [(item, self._plan.item_s(item)) for item in items if item.identity not in done]
+        costs = [(item, self.plan.item_s(item)) for item in items if item.identity not in done]
         self._pending.extend(costs)
         self._total += len(items)
         self._remaining_s += sum(cost_s for _, cost_s in costs)
-        self._retries_left += round(self._rules.retry_share * len(items))
+        self._retries_left += round(self.campaign.run.retry_share * len(items))
 
     def _extend(self) -> None:
         """Queue the next batch of a campaign that chooses its layers by what it knows."""
-        if self._batches is None or self._chose_all or self._end_reason():
+        if self.batches is None or self._chose_all or self._end_reason():
             return
         start = time.monotonic()
-        self._store.compact()
+        self.store.compact()
         measured = set(self._known_layers())
         try:
-            items = self._batches.next_items(self._ready_worker(), self._store.output, measured)
+            items = self.batches.next_items(self._ready_worker(), self.store.output, measured)
         except WorkerDied as death:
             raise CampaignError(
                 f"choosing layers ended the measuring process: {death.detail}; all rows are in the "
@@ -376,7 +365,7 @@ class _Run:
     def measure_all(self) -> str:
         """Measure until the plan is done, the time is up or the campaign is to stop."""
         start = time.monotonic()
-        compact_at = start + self._rules.compact_interval_s
+        compact_at = start + self.campaign.run.compact_interval_s
         with ExitStack() as stack:
             stack.callback(self._end_worker)
             if self._steps is not None:
@@ -384,8 +373,8 @@ class _Run:
             try:
                 while (item := self._next()) is not None:
                     # The hours count from the first measurement on: planning may take long.
-                    if self._hours is not None and math.isinf(self._deadline):
-                        self._deadline = time.monotonic() + self._hours * 3600
+                    if self.hours is not None and math.isinf(self._deadline):
+                        self._deadline = time.monotonic() + self.hours * 3600
                     if reason := self._end_reason():
                         return reason
                     self._measure(*item)
@@ -395,16 +384,16 @@ class _Run:
                         compact_at = self._compact()
             except Interrupted:
                 return self._end_reason() or "interrupted"
-        if self._batches is None or self._chose_all:
+        if self.batches is None or self._chose_all:
             return "complete"
         return self._end_reason() or "complete"
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
         start = time.monotonic()
-        self._store.compact()
+        self.store.compact()
         stop = time.monotonic()
-        return stop + max(self._rules.compact_interval_s, 20 * (stop - start))
+        return stop + max(self.campaign.run.compact_interval_s, 20 * (stop - start))
 
     def _next(self) -> tuple[Planned, float, bool] | None:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
@@ -422,9 +411,11 @@ class _Run:
 
     def _ask(self, item: Planned) -> Taken:
         """Let the measuring process measure a layer or a network."""
-        networks = self._campaign.networks
+        networks = self.campaign.networks
         if item.run is None or networks is None:
-            return self._ready_worker().measure(item.layer, item.repeat, self._rules.timeout_s)
+            return self._ready_worker().measure(
+                item.layer, item.repeat, self.campaign.run.timeout_s
+            )
         return self._ready_worker(item.run).measure_network(
             item.run, item.repeat, networks.seconds, networks.timeout_s
         )
@@ -432,23 +423,23 @@ class _Run:
     def _measure(self, item: Planned, cost_s: float, again: bool) -> None:
         """Measure one subject and write its row, whatever became of it."""
         start, asked_at = time.monotonic(), time.time()
-        setting = self._store.setting if item.run is None else item.run.setting
+        setting = self.store.setting if item.run is None else item.run.setting
         try:
             taken = self._ask(item)
             row = replace(
-                taken.row, subject=item.subject, setting=setting, platform=self._store.platform
+                taken.row, subject=item.subject, setting=setting, platform=self.store.platform
             )
             self._add_reading(taken.reading)
             self._usual.update(taken.usual)
             self._crashes = 0
         except WorkerDied as death:
             # That a lost device ended the process is not the subject's doing: no row says so.
-            self._monitor.check()
+            self.plan.monitor.check()
             row = Measurement(
                 subject=item.subject,
                 status=death.status,
                 setting=setting,
-                platform=self._store.platform,
+                platform=self.store.platform,
                 started_at=asked_at,
                 duration_s=time.time() - asked_at,
                 repeat=item.repeat,
@@ -456,7 +447,7 @@ class _Run:
             )
             self._crashes += 1
             self._end_worker()
-        self._store.add_row(row)
+        self.store.add_row(row)
         self._taken += 1
         self._failed += row.status is not Status.OK
         self._attempts[item.identity] += 1
@@ -465,7 +456,7 @@ class _Run:
         self._spent_s += cost_s
         self._remaining_s -= cost_s
         self._unsettled.append(row)
-        if item.run is not None or not len(self._store.readings):
+        if item.run is not None or not len(self.store.readings):
             self._settle()
         if row.status is Status.OK:
             self._gaps_s.append(time.monotonic() - start - (row.duration_s - row.overhead_s))
@@ -478,7 +469,7 @@ class _Run:
     def _add_reading(self, reading: Reading | None) -> None:
         """Add a reading of the device, which settles the rows before it."""
         if reading is not None:
-            self._store.add_reading(reading)
+            self.store.add_reading(reading)
             self._settle()
 
     def _read_reference(self) -> None:
@@ -494,7 +485,7 @@ class _Run:
         """Queue the noisy ones among the rows that lie between two readings by now."""
         rows, self._unsettled = self._unsettled, []
         # Rows of an earlier, finished start have lost the flags that were usual then.
-        usual = usual_states(self._store.rows, self._monitor.device_states)
+        usual = usual_states(self.store.rows, self.plan.monitor.device_states)
         for row in rows:
             identity = row_identity(row)
             item: Planned | None = Planned(row.subject, row.repeat)
@@ -502,13 +493,13 @@ class _Run:
                 # A network that is not planned any more is not measured again.
                 item = self._planned.get(identity)
             if (
-                is_noisy(row, self._store.readings, usual)
-                and self._attempts[identity] <= self._rules.retries
+                is_noisy(row, self.store.readings, usual)
+                and self._attempts[identity] <= self.campaign.run.retries
                 and self._retries_left > 0
                 and item is not None
             ):
                 self._retries_left -= 1
-                later = time.monotonic() + self._rules.retry_wait_s
+                later = time.monotonic() + self.campaign.run.retry_wait_s
                 self._waiting.append((later, item))
 
     @property
@@ -527,21 +518,22 @@ class _Run:
                 # The last layers lie between two readings by the same process.
                 self._read_reference()
             self._end_worker()
-        if self._worker is not None and self._asked >= self._recycle:
+        recycle = self.campaign.run.recycle_layers or self.bench.target.recycle_layers
+        if self._worker is not None and self._asked >= recycle:
             self._end_worker()
         self._measures = measures
         if self._worker is None:
             settings = replace(
-                self._bench.worker_settings(self._campaign, measures[0]),
+                self.bench.worker_settings(self.campaign, measures[0]),
                 usual=self._usual,
                 networks=measures[1],
             )
-            self._worker = WorkerProcess(settings, wants_stop=self._stop.is_set)
+            self._worker = WorkerProcess(settings, wants_stop=self.stop.is_set)
             self._asked = 0
         if not measures[0] and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
             try:
-                self._store.add_costs(self._worker.costs())
+                self.store.add_costs(self._worker.costs())
             except WorkerDied:
                 self._end_worker()
                 return self._ready_worker(run)
@@ -569,8 +561,8 @@ class _Run:
 
     def result(self, output: Path, reason: str) -> CampaignResult:
         """Sum up."""
-        rows = self._store.best()
-        usual = usual_states(self._store.rows, self._monitor.device_states)
+        rows = self.store.best()
+        usual = usual_states(self.store.rows, self.plan.monitor.device_states)
         states = tuple(
             f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
             "machine"
@@ -583,7 +575,7 @@ class _Run:
             statuses=Counter(str(row.status) for row in rows),
             measured=self._taken,
             again=self._again,
-            noisy=sum(is_noisy(row, self._store.readings) for row in rows),
+            noisy=sum(is_noisy(row, self.store.readings) for row in rows),
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,

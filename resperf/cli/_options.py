@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 import click
 
-from resperf.cli._sections import COMMON, HOW, OUTPUT, WHAT, WHERE, Command, option
+from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
 from resperf.units import MS_PER_S, US_PER_MS
 
 _V = TypeVar("_V")
-_NUMBERS = re.compile(r"\d+(,\d+)*")
 _SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
 _DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
@@ -46,58 +45,13 @@ class _Positive(click.FloatRange):
 POSITIVE = _Positive(min=0, min_open=True)
 
 
-def spread_numbers(words: Sequence[str], option: str, *, numbers: bool = True) -> list[str]:
-    """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
-
-    Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may follow
-    them. If `numbers` is false, all words up to the next option belong to it.
-    """
-    spread: list[str] = []
-    following = 0
-    for index, word in enumerate(words):
-        if word == "--":
-            return spread + list(words[index:])
-        if word.startswith("-"):
-            following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
-            spread.append(word)
-        elif following and not (numbers and not _NUMBERS.fullmatch(word)):
-            # The option already precedes its first number.
-            spread += [word] if following == 1 else [option, word]
-            following = 2
-        else:
-            following = 0
-            spread.append(word)
-    return spread
-
-
-class BatchCommand(Command):
-    """A command whose ``--batch`` takes one or several numbers."""
-
-    spread_options: tuple[str, ...] = ("--batch",)
-    spread_words: tuple[str, ...] = ()
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the values after the options, then parse as usual."""
-        # Words before an argument may be the argument.
-        words = self.spread_words if args and not args[0].startswith("-") else ()
-        for name in (*self.spread_options, *words):
-            args = spread_numbers(args, name, numbers=name in self.spread_options)
-        return super().parse_args(ctx, args)
-
-
-class RowsCommand(BatchCommand):
-    """A command whose ``--rows`` takes one or several numbers."""
-
-    spread_options = ("--rows",)
-
-
 def positive_integers(
     _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
 ) -> tuple[int, ...]:
     """Parse values of a repeated option: positive integers, alone or separated by commas."""
     numbers: list[int] = []
     for word in words:
-        if not _NUMBERS.fullmatch(word) or any(int(part) < 1 for part in word.split(",")):
+        if not INTEGERS.fullmatch(word) or any(int(part) < 1 for part in word.split(",")):
             raise click.BadParameter(f"{word!r} must be an integer of at least 1, such as 8")
         numbers += [int(part) for part in word.split(",")]
     return tuple(numbers)
@@ -163,15 +117,24 @@ def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+def numbers(*names: str, **settings: Any) -> Decorator:
+    """Option of one or several positive integers: ``--batch 1 8 32``."""
+    how = {"callback": positive_integers, **settings}
+    return option(*names, spread=NUMBERS, multiple=True, metavar="N...", **how)
+
+
+def words(*names: str, **settings: Any) -> Decorator:
+    """Option of one or several words, behind the arguments: ``--device h100 a100``."""
+    return option(*names, spread=WORDS, multiple=True, metavar="WORD...", **settings)
+
+
 NETWORK: Decorator = click.argument("network", metavar="NETWORK", type=PATH)
 DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
-BATCH: Decorator = option(
+BATCH: Decorator = numbers(
     "--batch",
     "batches",
     section=COMMON,
-    multiple=True,
-    callback=positive_integers,
-    metavar="N...",
     help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
 )
 SHAPE: Decorator = option(
@@ -334,6 +297,13 @@ def seconds(default: float | None, text: str) -> Decorator:
         metavar="S",
         help=text,
     )
+
+
+def show(
+    as_json: bool, document: Mapping[str, Any] | Sequence[Mapping[str, Any]], text: str
+) -> None:
+    """Print an answer as JSON, like `show_json`, or as text."""
+    print(json_of(document) if as_json else text)
 
 
 def show_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:

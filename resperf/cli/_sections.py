@@ -5,7 +5,8 @@ Each option says its section where it is declared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -22,12 +23,17 @@ SECTIONS = (COMMON, WHAT, WHERE, HOW, SEVERAL, OUTPUT)
 """Titles in the order of the help; a command shows those that it has options of."""
 
 
-class Option(click.Option):
-    """An option that is shown in a section."""
+NUMBERS, WORDS = "numbers", "words"
+"""What may follow an option without its name being repeated."""
+INTEGERS = re.compile(r"\d+(,\d+)*")
 
-    def __init__(self, *words: Any, section: str, **settings: Any) -> None:
+
+class Option(click.Option):
+    """An option that is shown in a section, and may take several `NUMBERS` or `WORDS`."""
+
+    def __init__(self, *words: Any, section: str, spread: str = "", **settings: Any) -> None:
         super().__init__(*words, **settings)
-        self.section = section
+        self.section, self.spread = section, spread
 
 
 def option(*words: str, section: str, **settings: Any) -> Callable[..., Any]:
@@ -35,8 +41,41 @@ def option(*words: str, section: str, **settings: Any) -> Callable[..., Any]:
     return click.option(*words, cls=Option, section=section, **settings)
 
 
+def spread_values(words: Sequence[str], option: str, *, numbers: bool = True) -> list[str]:
+    """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
+
+    Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may follow
+    them. If `numbers` is false, all words up to the next option belong to it.
+    """
+    spread: list[str] = []
+    following = 0
+    for index, word in enumerate(words):
+        if word == "--":
+            return spread + list(words[index:])
+        if word.startswith("-"):
+            following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
+            spread.append(word)
+        elif following and not (numbers and not INTEGERS.fullmatch(word)):
+            # The option already precedes its first number.
+            spread += [word] if following == 1 else [option, word]
+            following = 2
+        else:
+            following = 0
+            spread.append(word)
+    return spread
+
+
 class Command(click.Command):
-    """A command whose help shows its options in sections."""
+    """A command whose help shows its options in sections, some of which take several values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spread the values after such options, then parse as usual."""
+        # Words before an argument may be the argument.
+        taken = (NUMBERS, WORDS) if args and not args[0].startswith("-") else (NUMBERS,)
+        for param in self.params:
+            if isinstance(param, Option) and param.spread in taken:
+                args = spread_values(args, param.opts[0], numbers=param.spread == NUMBERS)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections; --help, which click adds, is in the last one."""

@@ -15,6 +15,7 @@ from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean
 from resperf.files import shipped_files
 from resperf.targets import device_number
+from resperf.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
@@ -189,8 +190,6 @@ def show_plan(
     hours: float | None = None,
 ) -> None:
     """Print what a campaign would measure; an adaptive one plans only its `first` layers."""
-    from resperf.units import format_bytes
-
     if as_json:
         values = {
             "campaign": campaign.name,
@@ -231,7 +230,6 @@ def show_plan(
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
     """Print how a campaign ended, and what to type next."""
     from resperf.measurement import Status
-    from resperf.units import format_duration
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0

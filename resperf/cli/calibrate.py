@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import (
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    PATH,
-    BatchCommand,
-    bar_of_steps,
-    output,
-    paths,
-    positive_integers,
-    seconds,
-    show_json,
-    show_notes,
-)
-from resperf.cli._sections import HOW, WHAT, option
+from resperf.cli import _options as options
+from resperf.cli._sections import HOW, WHAT, Command, option
 from resperf.errors import OutputError
+from resperf.report.tables import counted, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle, Calibration
@@ -40,7 +28,7 @@ REFERENCE = Path("reference")
 
 
 @click.command(
-    cls=BatchCommand,
+    cls=Command,
     epilog="\b\nFrom nothing to a night:\n"
     "  predict                    as on the bundle's machine\n"
     "  calibrate                  a minute: how fast this machine is\n"
@@ -54,40 +42,37 @@ REFERENCE = Path("reference")
     "  resperf calibrate --device rtx4090 --runs runs.h5 -o my4090",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
-@DEVICE
-@FRAMEWORK
+@options.DEVICE
+@options.FRAMEWORK
 @option(
     "--runs",
     section=WHAT,
-    type=PATH,
+    type=options.PATH,
     metavar="RUNS.h5",
     help="Measure nothing: learn from these runs of networks, of any machine (`resperf dataset "
     "import runs.csv --format list` makes the file). Of a device without a bundle, what else "
     "answers for it is calibrated.",
 )
-@paths(
+@options.paths(
     "--networks",
     text="Measure these networks here: ONNX file or folder of them, or `reference`, those that are "
     "shipped",
 )
-@paths(
+@options.paths(
     "--exclude",
     "excluded",
     text="Leave out this network, or all in this folder, such as networks that will test the "
     "bundle",
 )
-@option(
+@options.numbers(
     "--batch",
     "batches",
     section=HOW,
-    multiple=True,
     default=BATCHES,
     show_default=True,
-    callback=positive_integers,
-    metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@seconds(
+@options.seconds(
     None,
     f"Time for the calibration layers, by default {LAYERS_S:.0f}: three rounds over them a minute, "
     f"medians count. With --networks: for each network and batch size, by default {NETWORK_S:.0f}.",
@@ -95,13 +80,13 @@ REFERENCE = Path("reference")
 @option(
     "--forget", section=HOW, is_flag=True, help="Measure nothing: predict as before `calibrate`."
 )
-@output(
+@options.output(
     "BUNDLE",
     "Write the bundle with what was learnt. Without networks and runs it is kept for predictions "
     "on this machine in any case; with them, by default BUNDLE itself is written if it is given as "
     "a folder or is one of your own, else DEVICE-FRAMEWORK among your own bundles.",
 )
-@JSON
+@options.JSON
 def command(
     bundle: str | None,
     device: str | None,
@@ -149,26 +134,22 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
     """Scale a bundle by calibration layers; on its own machine, -o stores their times in it."""
     from resperf.workflows.calibrate_layers import calibrate_by_layers
 
-    with bar_of_steps("calibration layers") as progress:
+    with options.bar_of_steps("calibration layers") as progress:
         calibrated, calibration, path = calibrate_by_layers(
             bundle, output, seconds=seconds, progress=progress
         )
     if calibration.is_reference:
         times_ms = calibration.times[-1].times_ms
-        if as_json:
-            show_json({"path": str(path), "reference_times_ms": times_ms})
-        else:
-            print(
-                f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
-            )
+        text = f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
+        options.show(as_json, {"path": str(path), "reference_times_ms": times_ms}, text)
         return
     if as_json:
-        show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
+        options.show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
         return
     print(_text_of_layers(bundle, calibration))
-    show_notes(calibration.remarks)
+    options.show_notes(calibration.remarks)
     if calibration.remarks and seconds < LONGER_S:
-        show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
+        options.show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
     print(f"{path}: predictions by {bundle.path.name} on this machine now use this")
     if output is not None:
         print(f"{calibrated.path}: its predictions on similar machines begin with this")
@@ -200,7 +181,7 @@ def _by_networks(
         values = {"path": str(calibrated.path), "notes": notes, **learnt.to_json()}
         if scaled:
             values["layers"] = scaled[-1].to_json()
-        show_json(values)
+        options.show_json(values)
         return
     print(_text_of_networks(learnt))
     for layers in scaled:
@@ -210,7 +191,7 @@ def _by_networks(
             else f"scaled by {layers.count} calibration layers here"
         )
         print(f"layer times of {calibrated.origin.machine}, {how}")
-    show_notes(notes)
+    options.show_notes(notes)
     print(f"{calibrated.path}: predictions of networks now include this correction")
 
 
@@ -226,7 +207,6 @@ def _by_runs(
     from resperf.bundle import default_folder
     from resperf.prediction.choice import Query
     from resperf.prediction.offers import accelerator
-    from resperf.report.tables import counted
     from resperf.workflows.calibrate_runs import calibrate_by_runs
 
     if device is None and accelerator(word) is not None:
@@ -243,10 +223,10 @@ def _by_runs(
     )
     if as_json:
         values = {"path": str(calibrated.path), "networks": calibration.count, "notes": notes}
-        show_json({**values, **calibration.to_json()})
+        options.show_json({**values, **calibration.to_json()})
         return
     print(_text_of_runs(calibration))
-    show_notes(notes)
+    options.show_notes(notes)
     print(
         f"{calibrated.path}: predictions for {calibrated.device} are now calibrated with "
         f"{counted(calibration.count, 'network')}"
@@ -302,8 +282,6 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _text_of_runs(calibration: Calibration) -> str:
     """Say how much longer the runs took than the bundle says, and how sure that is."""
-    from resperf.report.tables import counted, percent_cell, table
-
     rows = [[group, f"{factor:.2f}"] for group, factor in calibration.factors.items()]
     rows.append(["all others", f"{calibration.others:.2f}"])
     errors = calibration.evidence["mape"]
@@ -321,7 +299,6 @@ def _text_of_runs(calibration: Calibration) -> str:
 
 def _text_of_networks(learnt: Calibration) -> str:
     from resperf.bundle import OVERHEAD_PER_LAYER, OVERHEAD_PER_MB
-    from resperf.report.tables import percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
     errors = learnt.evidence["mape"]
@@ -344,17 +321,14 @@ def _forget(bundle: Bundle, as_json: bool) -> None:
     path = calibration_file(bundle, this_platform(bundle.platform.device))
     existed = path.exists()
     path.unlink(missing_ok=True)
-    if as_json:
-        show_json({"path": str(path), "forgotten": existed})
-        return
     what = "was forgotten" if existed else "was not calibrated for this machine"
     where = calibrated_here(bundle).platform.machine
-    print(f"{bundle.path.name}: {what}; its times are those of {where}")
+    text = f"{bundle.path.name}: {what}; its times are those of {where}"
+    options.show(as_json, {"path": str(path), "forgotten": existed}, text)
 
 
 def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
     from resperf.bundle import counting
-    from resperf.report.tables import table
 
     rows = [
         [group, f"{calibration.factor(group):.2f}", f"{math.exp(ci):.2f}"]
@@ -367,12 +341,12 @@ def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
         else "measured there, as far as it holds them"
     )
     single = math.exp(calibration.log_width)
-    counted = counting(calibration.times)
+    used = counting(calibration.times)
     joined = ""
     if len(calibration.times) > 1:
-        named = ", ".join(run.at for run in counted)
-        joined = f"\nmedians of {len(counted)} of {len(calibration.times)} runs count: {named}"
-        if len(counted) < len(calibration.times):
+        named = ", ".join(run.at for run in used)
+        joined = f"\nmedians of {len(used)} of {len(calibration.times)} runs count: {named}"
+        if len(used) < len(calibration.times):
             joined += "; in the others the machine changed its speed"
         joined += " (start anew: --forget)"
     return (

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 
-from resperf.cli._options import BATCH, JSON, PATH, BatchCommand, Decorator, show_json
-from resperf.cli._sections import COMMON, option
+from resperf.cli import _options as options
+from resperf.cli._sections import COMMON, Command
 from resperf.settings import PRECISIONS
 
 
-class CompareCommand(BatchCommand):
-    """A command that takes several devices and precisions."""
-
-    spread_words = ("--device", "--precision")
-
-
-def several(*names: str, text: str, **settings: Any) -> Decorator:
-    """Option of one or several words, after the networks."""
-    how = {"multiple": True, "metavar": "WORD...", "help": text, **settings}
-    return option(*names, section=COMMON, **how)
-
-
 @click.command(
-    cls=CompareCommand,
+    cls=Command,
     epilog="\b\nExamples:\n  resperf compare resnet50 mobilenet_v2 --device cpu\n"
     "  resperf compare resnet50 --device h100 a100 --batch 64\n"
     "  resperf compare resnet50 --device rtx4090 --precision fp32 amp --batch 256\n"
     "  resperf compare predicted.json measured.json",
 )
-@click.argument("networks", nargs=-1, required=True, metavar="NETWORK|RUN...", type=PATH)
-@several("--device", "devices", text="Devices, such as h100 a100; see `resperf devices`.")
-@several("--precision", "precisions", text="Precisions.", type=click.Choice(PRECISIONS))
-@BATCH
-@JSON
+@click.argument("networks", nargs=-1, required=True, metavar="NETWORK|RUN...", type=options.PATH)
+@options.words(
+    "--device",
+    "devices",
+    section=COMMON,
+    help="Devices, such as h100 a100; see `resperf devices`.",
+)
+@options.words(
+    "--precision",
+    "precisions",
+    section=COMMON,
+    type=click.Choice(PRECISIONS),
+    help="Precisions.",
+)
+@options.BATCH
+@options.JSON
 def command(
     networks: tuple[Path, ...],
     devices: tuple[str, ...],
@@ -72,7 +70,4 @@ def command(
             "one answer alone: name a second network or run, or several of --device, --precision "
             "or --batch"
         )
-    if as_json:
-        show_json(documents)
-    else:
-        print(columns_text(documents))
+    options.show(as_json, documents, columns_text(documents))

@@ -6,20 +6,23 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, OUTPUT, WHAT, Group, option
 from resperf.errors import DatasetError, printable
+from resperf.files import refuse_to_replace
+from resperf.quantities import quantity
+from resperf.report.settings import setting_columns
+from resperf.report.tables import percent_cell, table
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
     from resperf.dataset import Imported, Summary
     from resperf.dataset.importing.published import Untyped
 
-FILE = click.argument("file", type=options.PATH)
 FILES = click.argument("files", type=options.PATH, nargs=-1, required=True)
 FORCE = option("--force", section=OUTPUT, is_flag=True, help="Replace an output that exists.")
 
@@ -30,7 +33,7 @@ def command() -> None:
 
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
-@FILE
+@options.DATASET
 @options.JSON
 def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""
@@ -120,8 +123,6 @@ def _day(started_at: float) -> str:
 
 def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
-    from resperf.report.tables import table
-
     headings = ["device", "processor", "rows"]
     rows = [
         [platform.device, platform.processor, str(count)]
@@ -136,9 +137,6 @@ def _devices_table(summary: Summary) -> str:
 
 def _settings_table(summary: Summary) -> str:
     """Count rows per setting, naming only what differs."""
-    from resperf.report.settings import setting_columns
-    from resperf.report.tables import table
-
     columns = {
         **setting_columns(list(summary.settings)),
         "rows": map(str, summary.settings.values()),
@@ -149,8 +147,6 @@ def _settings_table(summary: Summary) -> str:
 
 def _rows_table(summary: Summary) -> str:
     """Count rows per kind and status."""
-    from resperf.report.tables import table
-
     statuses = sorted({status for group in summary.groups.values() for status in group.statuses})
     rows = []
     for name, group in summary.groups.items():
@@ -161,28 +157,24 @@ def _rows_table(summary: Summary) -> str:
 
 def _times_table(summary: Summary) -> str:
     """Show values and noise per kind and quantity."""
-    from resperf.report.tables import percent_cell, table
-
     rows = []
     for name, group in summary.groups.items():
-        for quantity, stats in group.quantities.items():
-            span = (_cell(quantity, value) for value in (stats.min, stats.median, stats.max))
+        for measured, stats in group.quantities.items():
+            span = (_cell(measured, value) for value in (stats.min, stats.median, stats.max))
             noise = percent_cell(stats.noise.mape), str(stats.noise.pairs)
-            rows.append([name, quantity, *span, *noise])
+            rows.append([name, measured, *span, *noise])
     names = ("kind", "quantity")
     return table((*names, "min", "median", "max", "noise", "pairs"), rows, text=names)
 
 
 def _cell(name: str, value: float) -> str:
-    from resperf.quantities import quantity
-
     if value != value:
         return "-"
     return {"ms": format_ms, "bytes": format_bytes}.get(quantity(name).unit, "{:g}".format)(value)
 
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
-@FILE
+@options.DATASET
 @options.JSON
 def check(file: Path, as_json: bool) -> None:
     """Check FILE: layout, units, keys, duplicates, checksum.
@@ -195,25 +187,20 @@ def check(file: Path, as_json: bool) -> None:
     noisy = "" if problems else noise_warning(read_table(file, networks=True).values())
     if noisy:
         click.echo(f"warning: {noisy}", err=True)
-    if as_json:
-        warnings = [noisy] if noisy else []
-        options.show_json({"path": str(file), "problems": problems, "warnings": warnings})
-    else:
-        for problem in problems:
-            click.echo(problem)
+    warnings = [noisy] if noisy else []
+    document = {"path": str(file), "problems": problems, "warnings": warnings}
+    options.show(as_json, document, "\n".join(problems) or f"{file}: no problems")
     if problems:
         raise DatasetError(
             f"{file} has {len(problems)} problem{'s'[: len(problems) != 1]}; restore a copy, or "
             "run its campaign again with resperf bench"
         )
-    if not as_json:
-        click.echo(f"{file}: no problems")
 
 
 @command.command(
     epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
 )
-@FILE
+@options.DATASET
 @options.output("OUT.csv", "The file to write.", required=True)
 @FORCE
 @options.JSON
@@ -222,11 +209,8 @@ def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
     from resperf.dataset import export_dataset
 
     written = export_dataset(file, output, replace=force)
-    if as_json:
-        options.show_json({"files": [str(path) for path in written]})
-    else:
-        for path in written:
-            click.echo(str(path))
+    paths = [str(path) for path in written]
+    options.show(as_json, {"files": paths}, "\n".join(paths))
 
 
 _WITH_GRAPHS = ("neusight", "timm", "trtexec")
@@ -243,15 +227,10 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
     "--format",
     "source",
     section=COMMON,
-    metavar="F",
-    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own).",
-)
-@option(
-    "--mapping",
-    section=WHAT,
-    type=options.PATH,
-    metavar="MAP.toml",
-    help="Mapping that says what the columns of other files mean.",
+    required=True,
+    metavar="F|MAP.toml",
+    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own). "
+    "Or a mapping file, which says what the columns of other files mean.",
 )
 @option(
     "--device",
@@ -272,8 +251,7 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
 @options.JSON
 def import_files(
     files: tuple[Path, ...],
-    source: str | None,
-    mapping: Path | None,
+    source: str,
     device: str | None,
     graphs: Path | None,
     output: Path,
@@ -302,14 +280,12 @@ def import_files(
         read_mapping,
         shipped_mapping,
     )
-    from resperf.files import refuse_to_replace
 
-    if (source is None) == (mapping is None):
-        raise click.UsageError("say what the columns mean: --format or --mapping")
     names = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
-    if source is not None and source not in names:
+    if source not in names and not source.endswith(".toml"):
         raise DatasetError(
-            f"no format {source!r}; known: {', '.join(names)}; describe other files with --mapping"
+            f"no format {source!r}; known: {', '.join(names)}; describe other files with "
+            "--format MAP.toml"
         )
     if graphs is not None and source not in _WITH_GRAPHS:
         raise click.UsageError(f"--graphs is for --format {' or '.join(_WITH_GRAPHS)}")
@@ -322,12 +298,10 @@ def import_files(
     elif device is None:
         raise click.UsageError("say where the times were measured: --device")
     else:
-        chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
-        imported = import_dataset(files, output, mapping=chosen, device=device)
-    if as_json:
-        options.show_json(_import_document(output, imported))
-        return
-    click.echo(_import_text(output, imported))
+        mapping = shipped_mapping(source) if source in FORMATS else read_mapping(Path(source))
+        imported = import_dataset(files, output, mapping=mapping, device=device)
+    document, text = _import_document(output, imported), _import_text(output, imported)
+    options.show(as_json, document, text)
 
 
 def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
@@ -432,11 +406,9 @@ def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> 
     machine, as campaigns have, must be of the same machine and settings.
     """
     from resperf.dataset import merge_datasets
-    from resperf.files import refuse_to_replace
 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)
-    if as_json:
-        options.show_json({"path": str(output), "rows": len(merged.measurements)})
-    else:
-        click.echo(f"{output}: {len(merged.measurements)} rows from {len(files)} files")
+    rows = len(merged.measurements)
+    text = f"{output}: {rows} rows from {len(files)} files"
+    options.show(as_json, {"path": str(output), "rows": rows}, text)

@@ -14,6 +14,7 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.quantities import EXECUTION
+from resperf.report.tables import counted, percent_cell
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -50,7 +51,6 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     """
     from resperf.campaign import Campaign
     from resperf.cli.bench import campaign_file
-    from resperf.report.tables import counted, percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(

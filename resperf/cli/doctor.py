@@ -46,16 +46,11 @@ def command(device: str | None, conformance: str | None, as_json: bool) -> None:
 
     if conformance is not None:
         checked = _checked(conformance, options.run_settings(device))
-        if as_json:
-            options.show_json({**checked.to_json(), "conforms": checked.conforms})
-        else:
-            print(conformance_text(checked))
+        document = {**checked.to_json(), "conforms": checked.conforms}
+        options.show(as_json, document, conformance_text(checked))
         return
     examined = examine(device)
-    if as_json:
-        options.show_json(examined.to_json())
-    else:
-        print(doctor_text(examined))
+    options.show(as_json, examined.to_json(), doctor_text(examined))
 
 
 def _checked(name: str, settings: dict[str, Any]) -> Conformance:

@@ -11,7 +11,11 @@ import click
 from click.core import ParameterSource
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, WHAT, option
+from resperf.cli._sections import COMMON, WHAT, Command, option
+from resperf.quantities import QUANTITIES, Level
+from resperf.report.methods import PLACE, left_out_text, methods_text
+from resperf.report.settings import setting_columns
+from resperf.report.tables import UNKNOWN, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -35,7 +39,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> t
     return tuple(word.strip() for word in (words or "").split(",") if word.strip())
 
 
-@click.command(cls=options.RowsCommand, epilog=_EXAMPLES)
+@click.command(cls=Command, epilog=_EXAMPLES)
 @options.DATASET
 @options.BUNDLE
 @options.DEVICE
@@ -62,12 +66,9 @@ def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> t
     metavar="OTHER.h5",
     help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
-@option(
+@options.numbers(
     "--rows",
     section=WHAT,
-    multiple=True,
-    callback=options.positive_integers,
-    metavar="N...",
     help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
 )
 @option(
@@ -129,7 +130,6 @@ def command(
         _leave_out(file, methods, by, folds, seed, as_json)
         return
     from resperf.predictors import methods_of
-    from resperf.quantities import Level
     from resperf.training import ComparisonSettings
 
     every = methods_of(Level.LAYER) if methods == ("all",) else methods
@@ -165,13 +165,13 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
     from resperf.training import evaluate
 
     evaluation = evaluate(file, bundle, split, SumOfLayers(bundle))
-    if as_json:
-        options.show_json([row.to_json() for row in evaluation.rows])
-    else:
-        print(_table(evaluation))
-        for row in evaluation.rows:
-            if row.networks:
-                print(f"\n{row.phase}, {row.method}:\n{_networks_table(row)}")
+    of_networks = [
+        f"{row.phase}, {row.method}:\n{_networks_table(row)}"
+        for row in evaluation.rows
+        if row.networks
+    ]
+    documents = [row.to_json() for row in evaluation.rows]
+    options.show(as_json, documents, "\n\n".join([_table(evaluation), *of_networks]))
     options.show_notes(evaluation.notes)
 
 
@@ -187,7 +187,7 @@ def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_jso
     finally:
         # Finished results may have taken hours: show them even after Ctrl-C.
         if rows:
-            _show(rows, as_json)
+            options.show(as_json, [row.to_json() for row in rows], methods_text(rows))
     options.show_notes(comparison.notes)
 
 
@@ -200,33 +200,16 @@ def _leave_out(
     as_json: bool,
 ) -> None:
     from resperf.predictors import methods_of
-    from resperf.quantities import Level
-    from resperf.report.methods import left_out_text
     from resperf.training import leave_out
 
     every = methods_of(Level.NETWORK) if methods == ("all",) else methods
     notes: list[str] = []
     results = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
-    if as_json:
-        options.show_json([result.to_json() for result in results])
-    else:
-        print(left_out_text(results))
+    options.show(as_json, [result.to_json() for result in results], left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))
 
 
-def _show(rows: Sequence[Compared], as_json: bool) -> None:
-    if as_json:
-        options.show_json([row.to_json() for row in rows])
-        return
-    from resperf.report.methods import methods_text
-
-    print(methods_text(rows))
-
-
 def _table(evaluation: Evaluation) -> str:
-    from resperf.report.methods import PLACE
-    from resperf.report.tables import ms_cell, percent_cell, table
-
     headings = (
         *PLACE, "rows", "MAPE", "median", "noise floor", "within 10%", "in 90% interval",
         "RMSE ms", "MAE ms", "out of range",
@@ -245,10 +228,7 @@ def _table(evaluation: Evaluation) -> str:
 
 
 def _networks_table(row: Evaluated) -> str:
-    from resperf.quantities import QUANTITIES
     from resperf.report.network import quantity_cell
-    from resperf.report.settings import setting_columns
-    from resperf.report.tables import UNKNOWN, percent_cell, table
 
     unit = QUANTITIES[row.phase].unit
     settings = setting_columns([run.setting for run in row.networks])

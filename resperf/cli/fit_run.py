@@ -8,18 +8,12 @@ from pathlib import Path
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, WHAT, option
+from resperf.cli._sections import COMMON, WHAT, Command, option
 from resperf.errors import TrainingError
 
 
-class FitRunCommand(options.BatchCommand):
-    """A command that also takes several ``--iterations``."""
-
-    spread_options = ("--batch", "--iterations")
-
-
 @click.command(
-    cls=FitRunCommand,
+    cls=Command,
     epilog="\b\nExamples:\n  resperf fit-run log.csv --batch 64 128 --iterations 10000\n"
     "  resperf fit-run log.csv --fit-batch 16 --fit-iterations 150  (judged on the larger runs)",
 )
@@ -38,21 +32,15 @@ class FitRunCommand(options.BatchCommand):
     metavar="N",
     help="Fit to runs of at most so many iterations; the others judge the fit.",
 )
-@option(
+@options.numbers(
     "--batch",
     "batches",
     section=COMMON,
-    multiple=True,
-    callback=options.positive_integers,
-    metavar="N ...",
     help="Batch sizes to predict.",
 )
-@option(
+@options.numbers(
     "--iterations",
     section=COMMON,
-    multiple=True,
-    callback=options.positive_integers,
-    metavar="N ...",
     help="Numbers of iterations to predict.",
 )
 @options.JSON

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import OUTPUT, WHAT, option
+from resperf.cli._sections import OUTPUT, WHAT, Command, option
 from resperf.errors import require
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    cls=options.BatchCommand,
+    cls=Command,
     epilog="Example: resperf measure models/networks/vgg16.onnx --device cpu --batch 1 8 "
     "--against cpu-onnxruntime",
 )

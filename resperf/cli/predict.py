@@ -12,30 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import (
-    ALL,
-    ASSUME,
-    BATCH,
-    BUNDLE,
-    COUNT,
-    CUSTOM,
-    DEVICE,
-    FRAMEWORK,
-    JSON,
-    NETWORK,
-    PATH,
-    POSITIVE,
-    PRECISION,
-    SHAPE,
-    VALUE,
-    BatchCommand,
-    json_of,
-    latency_ms,
-    output,
-    positive_integers,
-    show_json,
-    threads,
-)
+from resperf.cli import _options as options
 from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
 from resperf.errors import LayerError, UnsupportedError, require
 from resperf.files import write_whole
@@ -55,14 +32,8 @@ _APART = (
 """Options that are about different things."""
 
 
-class PredictCommand(BatchCommand):
-    """A command that also takes several ``--devices``."""
-
-    spread_options = ("--batch", "--devices")
-
-
 @click.command(
-    cls=PredictCommand,
+    cls=Command,
     epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
     "  resperf predict net.pt2 --device h100 --batch 1 8  (or net.keras)\n"
@@ -76,22 +47,22 @@ class PredictCommand(BatchCommand):
     "--devices 1 2 4 8\n"
     "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
-@NETWORK
-@DEVICE
-@FRAMEWORK
-@BUNDLE
-@BATCH
-@SHAPE
-@VALUE
-@ASSUME
-@CUSTOM
-@threads("Number of threads to predict for; warns if the bundle was measured with another.")
-@PRECISION
+@options.NETWORK
+@options.DEVICE
+@options.FRAMEWORK
+@options.BUNDLE
+@options.BATCH
+@options.SHAPE
+@options.VALUE
+@options.ASSUME
+@options.CUSTOM
+@options.threads("Number of threads to predict for; warns if the bundle was measured with another.")
+@options.PRECISION
 @option("--compiled", section=HOW, is_flag=True, help="The framework compiles the network.")
 @option(
     "--host-dispatch-us",
     section=HOW,
-    type=POSITIVE,
+    type=options.POSITIVE,
     default=math.nan,
     metavar="US",
     help="Time that the host needs to start one kernel (5 to 20 with eager PyTorch): execution "
@@ -100,12 +71,12 @@ class PredictCommand(BatchCommand):
 @option(
     "--against",
     section=OUTPUT,
-    type=PATH,
+    type=options.PATH,
     metavar="ENGINE.h5",
     help="Show the prediction beside a TensorRT engine of this network, layer by layer: a dataset "
     "that `resperf dataset import --format trtexec` made. Its batch size is predicted by default.",
 )
-@ALL
+@options.ALL
 @option(
     "--method",
     section=WHERE,
@@ -127,12 +98,9 @@ class PredictCommand(BatchCommand):
     help="Predict the operators from one to another alone, or those between two tensors, by their "
     "names in the file.",
 )
-@option(
+@options.numbers(
     "--devices",
     section=SEVERAL,
-    multiple=True,
-    callback=positive_integers,
-    metavar="N...",
     help="Numbers of devices that share a run: prints times and throughput for each, with --batch "
     "samples on every device.",
 )
@@ -145,7 +113,7 @@ class PredictCommand(BatchCommand):
 @option(
     "--images",
     section=SEVERAL,
-    type=COUNT,
+    type=options.COUNT,
     metavar="N",
     help="With --devices: size of the data set, for the time of an epoch.",
 )
@@ -174,17 +142,17 @@ class PredictCommand(BatchCommand):
     "--within",
     "within_ms",
     section=OUTPUT,
-    callback=latency_ms,
+    callback=options.latency_ms,
     metavar="TIME",
     help="Find the largest batch that takes at most this time (10ms, 0.5s), and its throughput.",
 )
-@output(
+@options.output(
     "FILE.csv|json",
     "Also write the layers (--by kind: the kinds, --device all: the devices) as CSV, or all as "
     "JSON.",
     section=OUTPUT,
 )
-@JSON
+@options.JSON
 def command(
     network: Path,
     device: str | None,
@@ -257,8 +225,8 @@ def _show(
     """Write an answer to a file, and print it as JSON or as text."""
     if output is not None:
         is_csv = output.suffix == ".csv"
-        write_whole(output, (csv_of_rows(rows) if is_csv else json_of(documents)).encode())
-    print(json_of(documents) if as_json else text)
+        write_whole(output, (csv_of_rows(rows) if is_csv else options.json_of(documents)).encode())
+    options.show(as_json, documents, text)
 
 
 def _predicted(
@@ -365,10 +333,10 @@ def _everywhere(network: Path, question: dict[str, Any], show: Callable[..., Non
 )
 @click.argument("kind")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@DEVICE
-@FRAMEWORK
-@BUNDLE
-@JSON
+@options.DEVICE
+@options.FRAMEWORK
+@options.BUNDLE
+@options.JSON
 def predict_layer(
     kind: str,
     fields: tuple[str, ...],
@@ -394,10 +362,8 @@ def predict_layer(
     answer = choose(Query(device, framework, bundle))
     calibrated = calibrated_here(answer.bundle)
     predictions = predict_layers([layer], calibrated, [optimizer])
-    if as_json:
-        show_json([prediction.to_json() for prediction in predictions])
-    else:
-        print(layers_text(predictions))
+    documents = [prediction.to_json() for prediction in predictions]
+    options.show(as_json, documents, layers_text(predictions))
     if answer.notes:
         click.echo(notes_text(answer.notes), err=as_json)
     if warnings := bundle_warnings(calibrated):

@@ -11,6 +11,8 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.predictors import DEFAULT_METHOD, METHODS
+from resperf.quantities import QUANTITIES
+from resperf.report.tables import percent_cell, table
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     help=f"{', '.join(METHODS)}.",
 )
 @options.SEED
-@option(
-    "--device", section=COMMON, metavar="NAME", help="Name of the device; the dataset's by default."
-)
 @options.paths(
     "--exclude",
     "networks",
@@ -51,7 +50,6 @@ def command(
     output: Path | None,
     method: str,
     seed: int,
-    device: str | None,
     networks: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -67,11 +65,11 @@ def command(
     from resperf.training import keys_of_networks, progress_bar, train
 
     started = time.monotonic()
-    target = output or _default_output(file, device)
+    target = output or _default_output(file)
     excluded = keys_of_networks([file], network_files(networks))
     with progress_bar() as progress:
         bundle = train(
-            file, target, method=method, seed=seed, device=device, exclude_keys=excluded,
+            file, target, method=method, seed=seed, exclude_keys=excluded,
             excluded=[path.name for path in networks], progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
@@ -87,7 +85,7 @@ def command(
     print(f"next: resperf evaluate {file} --bundle {bundle.path}")
 
 
-def _default_output(file: Path, device: str | None) -> Path:
+def _default_output(file: Path) -> Path:
     from resperf.bundle import default_folder
     from resperf.dataset import read_info, read_platforms
     from resperf.errors import TrainingError
@@ -98,13 +96,11 @@ def _default_output(file: Path, device: str | None) -> Path:
         raise TrainingError(
             f"{file} has rows of {', '.join(devices)}: name the folder of their bundle with -o"
         )
-    return default_folder(info.setting, info.platform, device)
+    return default_folder(info.setting, info.platform)
 
 
 def _table(bundle: Bundle) -> str:
     from resperf.bundle import NETWORK
-    from resperf.quantities import QUANTITIES
-    from resperf.report.tables import percent_cell, table
 
     rows_of = bundle.part["training"]["rows"]
     lines = []

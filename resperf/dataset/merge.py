@@ -240,9 +240,7 @@ def _joined(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def append_networks(
-    path: Path, rows: Sequence[Measurement], graphs: Mapping[str, bytes]
-) -> Dataset:
+def append_networks(path: Path, rows: Sequence[Measurement], graphs: Mapping[str, bytes]) -> None:
     """Add rows of networks to a dataset file; those of one network and setting become repeats.
 
     All rows of a file are of one machine and setting, except for batch sizes and shapes.
@@ -254,11 +252,6 @@ def append_networks(
         At least one.
     graphs : mapping of str to bytes
         Graphs of all networks in `rows`, by digest.
-
-    Returns
-    -------
-    Dataset
-        The new content of the file.
 
     Raises
     ------
@@ -284,9 +277,7 @@ def append_networks(
     for row in rows:
         _refuse_other_machine(path, there.info, row.setting, row.platform)
     measurements = renumbered([*there.measurements, *rows])
-    dataset = Dataset(there.info, measurements, {**there.graphs, **graphs})
-    write_dataset(path, dataset)
-    return dataset
+    write_dataset(path, Dataset(there.info, measurements, {**there.graphs, **graphs}))
 
 
 def refuse_to_append(path: Path, setting: Setting, platform: Platform) -> None:

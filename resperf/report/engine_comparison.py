@@ -13,7 +13,7 @@ from resperf.prediction import LayerPrediction, Prediction
 from resperf.quantities import PHASES, quantity
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.engine_nodes import nodes_of_layers
-from resperf.report.network import SHOWN_LAYERS, notes_text, warnings_text
+from resperf.report.network import SHOWN_LAYERS, notes_text, slowest_first, warnings_text
 from resperf.report.side_by_side import order_agreement, slower_ms, sum_of_layers_ms
 from resperf.report.tables import counted
 from resperf.settings import PLAIN_PRECISIONS
@@ -230,18 +230,13 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
 
 
 def _layers_text(comparison: EngineComparison, every: bool) -> str:
-    slowest = sorted(comparison.layers, key=lambda row: -slower_ms(row))
-    shown = slowest if every else slowest[:SHOWN_LAYERS]
-    more = (
-        "" if len(shown) == len(slowest) else f": {len(shown)} of {len(slowest)}, --all shows all"
-    )
+    shown, title = slowest_first(comparison.layers, slower_ms, every)
     if not comparison.prediction.layers:
         return "the network was predicted as a whole: no layers to compare"
     if not shown:
         return "no layer of the engine computes a node of this network: is it the engine's network?"
-    return f"layers matched by {comparison.matched_by}, slowest first{more}\n" + comparison_table(
-        shown, title="layer of the engine"
-    )
+    compared = comparison_table(shown, title="layer of the engine")
+    return f"layers matched by {comparison.matched_by}, {title}\n{compared}"
 
 
 def _only_text(title: str, layers: Sequence[tuple[float, str]], every: bool) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from resperf.bundle import Calibration
 from resperf.errors import Message, printable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     # Only for its type: a prediction is shown without loading what measures.
     from resperf.workflows.measure import MeasuredNetwork
 
+_Row = TypeVar("_Row")
 SHOWN_LAYERS = 8
 SHOWN_SKIPPED = 4
 SHOWN_SOURCES = 4
@@ -359,7 +360,8 @@ def layer_rows(
         remark = "; ".join(filter(None, remarks))
         share = layer.execution_ms / total_ms if total_ms else float("nan")
         rows.append(
-            [layer.name, layer.kind, ms_cell(layer.execution_ms), interval_cell(layer),
+            [layer.name, layer.kind, ms_cell(layer.execution_ms),
+             interval_cell(layer.low_ms, layer.high_ms),
              percent_cell(share), f"{layer.macs / 1e9:.3f}", remark]
         )  # fmt: skip
     return rows
@@ -388,12 +390,8 @@ def _named(names: Sequence[str], most: int) -> str:
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-def interval_cell(result: LayerPrediction | QuantityPrediction) -> str:
+def interval_cell(low_ms: float, high_ms: float) -> str:
     """Write the bounds of a layer's or a network's time; empty if none are known."""
-    if isinstance(result, QuantityPrediction):
-        low_ms, high_ms = result.low, result.high
-    else:
-        low_ms, high_ms = result.low_ms, result.high_ms
     return "" if math.isnan(low_ms) else f"{ms_cell(low_ms)}-{ms_cell(high_ms)}"
 
 
@@ -402,13 +400,20 @@ TEXT_HEADINGS = ("layer", "kind", "remark", "device", "framework", "rests on", "
 """Headings of the columns of text."""
 
 
-def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
-    slowest = sorted(result.layers, key=lambda layer: -layer.execution_ms)
+def slowest_first(
+    rows: Sequence[_Row], time_ms: Callable[[_Row], float], every: bool
+) -> tuple[list[_Row], str]:
+    """Return the slowest rows, or all, and a title that says how many these are."""
+    slowest = sorted(rows, key=time_ms, reverse=True)
     shown = slowest if every else slowest[:SHOWN_LAYERS]
-    count = len(slowest)
-    more = "" if len(shown) == count else f": {len(shown)} of {count}, --all shows every one"
+    count = f": {len(shown)} of {len(rows)}, --all shows every one"
+    return shown, "slowest first" + count * (len(shown) < len(rows))
+
+
+def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
+    shown, title = slowest_first(result.layers, lambda layer: layer.execution_ms, every)
     rows = layer_rows(shown, result.total_ms, every=every)
-    return f"layers, slowest first{more}\n" + table(LAYER_HEADINGS, rows, text=TEXT_HEADINGS)
+    return f"layers, {title}\n" + table(LAYER_HEADINGS, rows, text=TEXT_HEADINGS)
 
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
@@ -470,7 +475,7 @@ def _device_row(name: str, prediction: Prediction) -> list[str]:
     return [
         name, prediction.subject.framework, _batch_cell(prediction.subject.batch),
         _mark(prediction), ms_cell(prediction.time_ms),
-        interval_cell(prediction.asked), *times,
+        interval_cell(prediction.asked.low, prediction.asked.high), *times,
         prediction.rests_on, str(len(prediction.skipped) or ""),
         "network" if prediction.parts.extrapolated else outside,
     ]  # fmt: skip
@@ -538,12 +543,13 @@ def batches_text(results: Sequence[Prediction | MeasuredNetwork]) -> str:
     rows = []
     for result in results:
         predicted = result if isinstance(result, Prediction) else None
-        time_ms = predicted.asked.value if predicted else result.total_ms
+        asked = predicted.asked if predicted else None
+        time_ms = asked.value if asked else result.total_ms
         batch = math.nan if result.subject.batch is None else result.subject.batch
         rows.append(
             [_batch_cell(result.subject.batch),
              _mark(predicted) if predicted else "",
-             ms_cell(time_ms), interval_cell(predicted.asked) if predicted else "",
+             ms_cell(time_ms), interval_cell(asked.low, asked.high) if asked else "",
              ms_cell(time_ms / batch), rate_cell(batch / time_ms * MS_PER_S)]
         )  # fmt: skip
     headings = ("batch", "", "total ms", "90% interval", "ms per sample", "samples/s")
@@ -563,8 +569,8 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
         reason = "" if layer.in_range else layer.reason or "no predictor"
         remark = "; ".join(filter(None, [reason, *_marks(layer)]))
         rows.append(
-            [ms_cell(layer.execution_ms), interval_cell(layer), f"{layer.macs / 1e9:.3f}",
-             _fields(layer.key), remark]
+            [ms_cell(layer.execution_ms), interval_cell(layer.low_ms, layer.high_ms),
+             f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
         )  # fmt: skip
     whole = any(layer.phase == quantity(WHOLE_CALL).stem for layer in layers)
     headings = ("ms, whole call" if whole else "ms", "90% interval", "GMAC", "layer", "remark")

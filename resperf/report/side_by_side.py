@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.network import (
-    SHOWN_LAYERS,
     incomplete_lines,
     layer_remarks,
+    slowest_first,
     warnings_text,
 )
 from resperf.timing import rank_correlation
@@ -38,13 +38,11 @@ def side_by_side_text(
         Show all layers, not only the slowest ones.
     """
     rows = layer_comparison(prediction, measured)
-    slowest = sorted(rows, key=lambda row: -slower_ms(row))
-    shown = slowest if every else slowest[:SHOWN_LAYERS]
-    more = "" if len(shown) == len(rows) else f": {len(shown)} of {len(rows)}, --all shows all"
+    shown, title = slowest_first(rows, slower_ms, every)
     totals = comparison_table(total_comparison(prediction, measured), title="")
     parts = [
         f"{measured.subject.title}\n{totals}",
-        f"layers, slowest first{more}\n" + comparison_table(shown, title="layer"),
+        f"layers, {title}\n" + comparison_table(shown, title="layer"),
         order_agreement(rows),
         warnings_text((*prediction.remarks.warnings, *measured.warnings)),
     ]

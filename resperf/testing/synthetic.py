@@ -30,7 +30,7 @@ from resperf.lowering import lower as lower_for_target
 from resperf.lowering._base import answer
 from resperf.lowering.onnxruntime import installed
 from resperf.network import Network, Tensor, read_network
-from resperf.platform import Platform, this_platform
+from resperf.platform import Platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import WallClock
@@ -99,7 +99,7 @@ class SyntheticBackend(Backend):
         Factor on all times at this moment.
     """
 
-    name = "synthetic"
+    name = word = "synthetic"
 
     def __init__(
         self,
@@ -154,10 +154,6 @@ class SyntheticBackend(Backend):
                 "seed": str(self._seed),
             },
         )
-
-    def platform(self) -> Platform:
-        """Describe the machine that simulates the device."""
-        return this_platform("synthetic")
 
     def costs(self) -> Mapping[str, float]:
         """Return constants; reshapes are free."""

@@ -299,8 +299,8 @@ def on_platforms(
         return dict(tables)
     if device is not None and others:
         raise TrainingError(
-            f"the rows are of {', '.join((main.device, *others))}, which one --device cannot "
-            "name; leave it out"
+            f"the rows are of {', '.join((main.device, *others))}, which one name cannot stand "
+            "for; leave out device"
         )
     named = main if device is None else replace(main, device=device)
     learning.info = replace(learning.info, platform=named)

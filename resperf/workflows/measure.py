@@ -328,13 +328,8 @@ def measure_layers(
     return measured
 
 
-def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> int:
+def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> None:
     """Add measured networks to a dataset, which is made where it is not there.
-
-    Returns
-    -------
-    int
-        Rows of networks that it holds now.
 
     Raises
     ------
@@ -345,10 +340,7 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> i
 
     rows = [measured.row for _, measured in runs if measured.row is not None]
     contents = [weightless(path) for path in dict.fromkeys(path for path, _ in runs)]
-    dataset = append_networks(
-        output, rows, {graph_digest(content): content for content in contents}
-    )
-    return sum(isinstance(row.subject, NetworkRef) for row in dataset.measurements)
+    append_networks(output, rows, {graph_digest(content): content for content in contents})
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -56,7 +56,7 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, cli) -> No
     (tmp_path / "d.csv").write_text("n,in,out,time\n1,8,4,1500\n1,8,4,1700\n0,8,4,9\n1,8,4,-3\n")
     output = tmp_path / "d.h5"
     words = [
-        "dataset", "import", str(tmp_path / "d.csv"), "--mapping", str(tmp_path / "map.toml"),
+        "dataset", "import", str(tmp_path / "d.csv"), "--format", str(tmp_path / "map.toml"),
         "--device", "cpu", "-o", str(output),
     ]  # fmt: skip
     assert cli.text(*words).splitlines() == [
@@ -117,11 +117,13 @@ def test_flagged_rows_and_networks_are_printed(tmp_path: Path, cli) -> None:
             ["CSV", "--format", "vidur", "--graphs", "g"],
             "--graphs is for --format neusight or timm",
         ),
-        (["CSV", "--device", "d"], "--format or --mapping"),
-        (["CSV", "--format", "justus", "--mapping", "m", "--device", "d"], "--format or --mapping"),
+        (["CSV", "--device", "d"], "Missing option '--format'"),
         (["CSV", "--format", "justus"], "--device"),
-        (["CSV", "--format", "caffe", "--device", "d"], "no format 'caffe'"),
-        (["CSV", "--mapping", "absent.toml", "--device", "d"], "absent.toml cannot be read"),
+        (
+            ["CSV", "--format", "caffe", "--device", "d"],
+            "describe other files with --format MAP.toml",
+        ),
+        (["CSV", "--format", "absent.toml", "--device", "d"], "absent.toml cannot be read"),
         (["absent.csv", "--format", "justus", "--device", "d"], "absent.csv cannot be read"),
         (["CSV", "--format", "perfnet", "--device", "d"], "has no column 'time_min'"),
     ],

@@ -11,16 +11,16 @@ from resperf.cli._options import (
     BATCH,
     NETWORK,
     SHAPE,
-    BatchCommand,
     run_options,
     run_settings,
 )
+from resperf.cli._sections import Command
 from resperf.cli.bench import default_output
 from resperf.errors import ResperfError
 from resperf.targets import device_number, target
 
 
-@click.command(cls=BatchCommand)
+@click.command(cls=Command)
 @NETWORK
 @BATCH
 @SHAPE

@@ -95,7 +95,7 @@ def runs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def bundle(runs, tmp_path, cli) -> Path:
-    cli.text("train", runs, "--method", "convmeter", "-o", tmp_path / "line", "--device", "cpu")
+    cli.text("train", runs, "--method", "convmeter", "-o", tmp_path / "line")
     return tmp_path / "line"
 
 
@@ -149,7 +149,7 @@ def test_one_device_is_meant_where_several_were_measured_first(new, tmp_path, cl
     both = read_dataset(path)
     steps = tuple(row for row in both.measurements if row.setting.mode is Mode.TRAINING)
     write_dataset(path, dataclasses.replace(both, measurements=steps))
-    cli.text("train", path, "--method", "convmeter", "-o", tmp_path / "line", "--device", "cpu")
+    cli.text("train", path, "--method", "convmeter", "-o", tmp_path / "line")
     words = ("predict", new, "--bundle", tmp_path / "line", "--train", "--batch", "4")
     [alone] = [each["value"] for each in cli.document(*words)["quantities"].values()]
     assert alone == pytest.approx(step_ms(new.read_bytes(), 4, 1), rel=1e-3)

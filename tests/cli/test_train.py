@@ -36,11 +36,11 @@ def test_training_on_many_noisy_rows_says_so(noisy_dataset: Path, tmp_path: Path
 def test_train_as_json_and_by_default_where_predict_looks(
     toy_dataset: Path, own_folders: Path, cli
 ) -> None:
-    words = ["train", str(toy_dataset), "--method", "baseline", "--device", "mine"]
+    words = ["train", str(toy_dataset), "--method", "baseline"]
     document = cli.json(*words)
-    expected = own_folders / "data" / "resperf" / "bundles" / "mine-synthetic"
+    expected = own_folders / "data" / "resperf" / "bundles" / "toy-synthetic"
     assert document["path"] == str(expected)
-    assert (document["device"], document["method"]) == ("mine", "baseline")
+    assert (document["device"], document["method"]) == ("toy", "baseline")
     assert document["errors"]["validation"]["conv"]["execution_ms"]["rows"] > 0
 
 

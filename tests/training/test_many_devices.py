@@ -310,7 +310,7 @@ def test_methods_of_one_device_learn_that_of_most_rows_and_say_so(
         sum(one.part["training"]["rows"]["elementwise"][name] for name in ("train", "validation"))
     }
     assert any("only its rows of t4 are compared" in note for note in compared.notes)
-    with pytest.raises(TrainingError, match="one --device cannot name"):
+    with pytest.raises(TrainingError, match="one name cannot stand for"):
         train(merged, tmp_path / "x", method="roofline", device="mine")
 
 

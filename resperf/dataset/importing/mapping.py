@@ -200,7 +200,7 @@ def shipped_mapping(name: str) -> SourceMapping:
     if name not in FORMATS:
         raise DatasetError(
             f"no format {name!r} with a mapping; known: {', '.join(FORMATS)}; describe other files "
-            "with --mapping"
+            "with --format MAP.toml"
         )
     return read_mapping(Path(__file__).with_name(f"{name}.toml"))
 
