@@ -125,8 +125,8 @@ def predict(
     threads : int, optional
         Number of threads to predict for; warns if the bundle was measured with another.
     strict : bool or "range"
-        Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside the trained range.
+        Refuse networks with operators or copies that have no predictor, or too large for the
+        device's memory; ``"range"`` also layers or copies outside the trained range.
     precision : {"fp32", "amp", "fp16", "bf16"}, optional
         Precision of the run; the network's own types (float32) by default.
     compiled : bool
@@ -163,8 +163,7 @@ def predict(
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     UnsupportedError
-        If the device lacks the precision, or if `strict` and an operator has no predictor, or
-        (``"range"``) is out of range.
+        If the device lacks the precision, or if `strict` refuses.
 
     Examples
     --------
