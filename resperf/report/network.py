@@ -518,10 +518,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         "\n".join(f"not predicted for {line}" for line in joined(failed)),
         "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
         "\n".join(joined(lacking)),
-        "\n".join(
-            f"assumed: {printable(x)}"
-            for x in (predictions[0].remarks.assumed if predictions else ())
-        ),
+        "\n".join(f"assumed: {printable(x)}" for y in predictions[:1] for x in y.remarks.assumed),
         notes_text(joined(notes)),
         warnings_text(joined(warnings)),
     ]
