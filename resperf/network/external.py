@@ -47,7 +47,6 @@ def with_shapes(path: Path, content: bytes) -> bytes:
     if not any(_inside(path.parent, name) for name in names):
         return content
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
     from onnx import ModelProto, numpy_helper
 
     with suppress(DecodeError):  # Parsing it again says what is wrong.
