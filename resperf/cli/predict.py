@@ -177,7 +177,7 @@ class PredictCommand(BatchCommand):
     section=OUTPUT,
     callback=latency_ms,
     metavar="TIME",
-    help="Find the largest batch that takes at most this time (10ms, 0.5s), and its throughput.",
+    help="Find the largest batch that takes at most this time (10ms, 0.5s) and fits into memory.",
 )
 @output(
     "FILE.csv|json",

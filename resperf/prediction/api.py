@@ -318,7 +318,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[
 def predict_within(
     network: Given | ModelProto, within_ms: float, **options: Unpack[Options]
 ) -> Prediction:
-    """Predict the largest batch that takes at most a given time.
+    """Predict the largest batch that takes at most a given time and is not too large for memory.
 
     Larger batches are taken to last longer.
 
@@ -331,7 +331,8 @@ def predict_within(
     Returns
     -------
     Prediction
-        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer.
+        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer or is too
+        large.
 
     Raises
     ------
@@ -352,7 +353,7 @@ def predict_within(
         # Doubled until one takes too long; then between the two.
         size = min(2 * low, (low + high) // 2)
         tried = predict(network, batch=size, **options)
-        if tried.time_ms <= within_ms:
+        if tried.time_ms <= within_ms and not tried.remarks.too_large:
             low, best = size, tried
         else:
             high = size

@@ -328,6 +328,8 @@ def within_text(prediction: Prediction, within_ms: float) -> str:
     time, batch = f"within {ms_cell(within_ms)} ms", prediction.subject.batch
     if prediction.time_ms > within_ms:
         return f"{time}: not even batch 1, which takes {ms_cell(prediction.time_ms)} ms"
+    if prediction.remarks.too_large:
+        return f"{time}: not even batch 1, which is too large for the device's memory"
     return f"{time}: batch {batch} at most, {rate_cell(prediction.samples_per_s)} samples/s"
 
 
