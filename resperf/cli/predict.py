@@ -26,7 +26,9 @@ EVERY_DEVICE, KIND, NODE = "all", "kind", "node"
 _APART = (
     *product(("--device all",), ("--by", "--all", "--block", "--custom", "--against", "--within")),
     *product(("--against",), ("--by", "--block", "several --batch", "--within")),
-    *product(("--devices",), ("--by", "--within")),
+    *product(
+        ("--devices",), ("--device all", "--by", "--all", "--against", "--within", "--strict")
+    ),
     ("--within", "--batch"),
 )
 """Options that are about different things."""
@@ -124,7 +126,7 @@ _APART = (
     help="With --devices, where no run on several taught the bundle: what connects them "
     "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
 )
-@option("--strict", section=OUTPUT, is_flag=True, help="Fail if an operator has no predictor.")
+@option("--strict", section=OUTPUT, is_flag=True, help="Refuse estimates and what is too large.")
 @option(
     "--strict-range",
     section=OUTPUT,
@@ -144,7 +146,7 @@ _APART = (
     section=OUTPUT,
     callback=options.latency_ms,
     metavar="TIME",
-    help="Find the largest batch that takes at most this time (10ms, 0.5s), and its throughput.",
+    help="Find the largest batch that takes at most this time (10ms, 0.5s) and fits into memory.",
 )
 @options.output(
     "FILE.csv|json",
@@ -187,7 +189,7 @@ def command(
         "--devices": devices, "--against": against, "--within": within_ms,
         "--device all": device == EVERY_DEVICE, "--by": by, "--all": every,
         "--block": question["block"], "--custom": question["custom_ms"],
-        "--batch": batches, "several --batch": len(batches) > 1,
+        "--batch": batches, "several --batch": len(batches) > 1, "--strict": strict or strict_range,
     }  # fmt: skip
     for first, other in _APART:
         if given[first] and given[other]:
@@ -246,9 +248,7 @@ def _predicted(
     predictions = answer if isinstance(answer, list) else [answer]
     if within_ms is not None:
         texts.append(within_text(predictions[0], within_ms))
-    for line in dict.fromkeys(
-        filter(None, (prediction.remarks.advice for prediction in predictions))
-    ):
+    for line in dict.fromkeys(one.remarks.advice for one in predictions if one.remarks.advice):
         click.echo(f"resperf: {line}", err=True)
     said: set[str] = set()
     for prediction in predictions:

@@ -87,9 +87,9 @@ def optimised_model(model: Skeleton, without: Sequence[str] = ()) -> onnx.ModelP
             entries = {**_ENTRIES, limit: str(BODY_BYTES)}
         for name, value in entries.items():
             options.add_session_config_entry(name, value)
-        if model.weights:
-            add_weights(options, model.model, model.weights)
         try:
+            if model.weights:
+                add_weights(options, model.model, model.weights)
             onnxruntime.InferenceSession(
                 model.model.SerializeToString(),
                 options,

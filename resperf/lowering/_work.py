@@ -57,7 +57,7 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     names : sequence of str
         Names of the nodes.
     """
-    network = network.with_overridable().with_dead_nodes().with_unfolded_nodes()
+    network = network.as_onnxruntime_runs()
     wanted = set(names)
     nodes = [node for node in network.nodes if node.name in wanted]
     if any(node.op in CONTROL_FLOW for node in nodes):
@@ -91,7 +91,7 @@ def multiplied(network: Network, names: Sequence[str]) -> tuple[str, int]:
 
     float32 and 1 without any, and of int8, which not all frameworks have kernels for.
     """
-    network = network.with_unfolded_nodes()
+    network = network.as_onnxruntime_runs()
     wanted = set(names)
     for node in network.nodes:
         if node.name not in wanted or not macs_of(network, node) > 0:

@@ -31,7 +31,7 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
         If ONNX Runtime cannot run the network.
     """
     inputs = network.inputs
-    network = network.with_overridable().with_dead_nodes().with_unfolded_nodes()
+    network = network.as_onnxruntime_runs()
     difference = _difference(setting, platform)
     notes = (f"lowered by ONNX Runtime, {difference}",) if difference else ()
     block = int(setting.options.get(NCHWC_BLOCK, "0"))

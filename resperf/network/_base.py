@@ -180,6 +180,10 @@ class Network:
             self, nodes=(*nodes, *self.nodes), tensors=tensors, inputs=inputs, overridable=()
         )
 
+    def as_onnxruntime_runs(self) -> Network:
+        """Return the network with all that ONNX Runtime runs on a CPU and others leave out."""
+        return self.with_overridable().with_dead_nodes().with_unfolded_nodes()
+
     def with_unfolded_nodes(self) -> Network:
         """Return the network with its unfolded nodes, each right before the first that reads it."""
         if not self.unfolded_nodes:

@@ -192,7 +192,7 @@ class Assumptions:
             operators = " or ".join(op for op, word in COUNTED.items() if word == unused[0])
             raise ShapeError(
                 f"{self._path}: no operator's output depends on how many {unused[0]} {operators} "
-                f"find; leave out --assume {unused[0]}, or give another tensor's length: "
+                f"finds; leave out --assume {unused[0]}, or give another tensor's length: "
                 "--shape TENSOR=N"
             )
         return [

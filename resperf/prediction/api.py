@@ -125,8 +125,8 @@ def predict(
     threads : int, optional
         Number of threads to predict for; warns if the bundle was measured with another.
     strict : bool or "range"
-        Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside the trained range.
+        Refuse networks with operators or copies that have no predictor, or too large for the
+        device's memory; ``"range"`` also layers or copies outside the trained range.
     precision : {"fp32", "amp", "fp16", "bf16"}, optional
         Precision of the run; the network's own types (float32) by default.
     compiled : bool
@@ -163,8 +163,7 @@ def predict(
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     UnsupportedError
-        If the device lacks the precision, or if `strict` and an operator has no predictor, or
-        (``"range"``) is out of range.
+        If the device lacks the precision, or if `strict` refuses.
 
     Examples
     --------
@@ -319,7 +318,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[
 def predict_within(
     network: Given | ModelProto, within_ms: float, **options: Unpack[Options]
 ) -> Prediction:
-    """Predict the largest batch that takes at most a given time.
+    """Predict the largest batch that takes at most a given time and is not too large for memory.
 
     Larger batches are taken to last longer.
 
@@ -332,7 +331,8 @@ def predict_within(
     Returns
     -------
     Prediction
-        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer.
+        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer or is too
+        large.
 
     Raises
     ------
@@ -353,7 +353,7 @@ def predict_within(
         # Doubled until one takes too long; then between the two.
         size = min(2 * low, (low + high) // 2)
         tried = predict(network, batch=size, **options)
-        if tried.time_ms <= within_ms:
+        if tried.time_ms <= within_ms and not tried.remarks.too_large:
             low, best = size, tried
         else:
             high = size

@@ -64,9 +64,9 @@ def predict_network(
     bundle : Bundle
         Predictors of one device and framework.
     strict : bool or "range"
-        Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside the trained range. An unknown overhead between layers is
-        listed (`Overheads.missing_costs`), not refused.
+        Refuse networks with operators or copies that have no predictor, or too large for the
+        device's memory; ``"range"`` also layers or copies outside the trained range. An unknown
+        overhead between layers is listed (`Overheads.missing_costs`), not refused.
     threads : int, optional
         Number of threads to predict for; only compared with the bundle's.
     whole : bool
@@ -292,7 +292,7 @@ def _refuse_incomplete(
         )
         raise UnsupportedError(
             f"{name}: {len(skipped)} operators have no predictor for {target}: {named}; without "
-            "strict the total leaves them out"
+            "strict they are estimated or left out"
         )
     if strict == "range" and outside:
         raise UnsupportedError(

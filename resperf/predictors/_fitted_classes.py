@@ -254,11 +254,7 @@ class ClassFit:
         plain_ms = sheet_ms @ self.coefficients + unlisted_ms
         given = batches or [self.least_batch] * len(plain_ms)
         outside = np.array(
-            [
-                bool(self.outside(*pair)) or sum(self.rare_shares(terms).values()) > RARE_SHARE
-                for *pair, terms in zip(plain_ms, given, networks, strict=True)
-            ],
-            dtype=bool,
+            [self.is_far(*row) for row in zip(plain_ms, given, networks, strict=True)], dtype=bool
         )
         times_ms, low, high = plain_ms, *bounds_of(self.far, plain_ms, ~outside)
         if self.nearness is not None:
@@ -272,6 +268,11 @@ class ClassFit:
         return Estimate(
             times_ms, np.minimum(low, times_ms / widest), np.maximum(high, times_ms * widest)
         )
+
+    def is_far(self, time_ms: float, batch: int, terms: Terms) -> bool:
+        """Whether a network is `outside`, or more than `RARE_SHARE` of it is in rare classes."""
+        rare = sum(self.rare_shares(terms).values())
+        return rare > RARE_SHARE or bool(self.outside(time_ms, batch))
 
     def outside(self, time_ms: float, batch: int) -> str:
         """Say why a time is extrapolated; empty if the data has such batch sizes and times."""

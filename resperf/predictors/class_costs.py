@@ -173,7 +173,11 @@ class _Chosen(NamedTuple):
         # Within the data, the spread of whole devices holds; outside it, what is wider.
         low, high = self.spread.bounds(times_ms)
         outside = np.array(
-            [bool(self.outside(*pair)) for pair in zip(times_ms, batches, strict=True)], dtype=bool
+            [
+                all(fit.is_far(*row) for fit in self.fits)
+                for row in zip(times_ms, batches, terms, strict=True)
+            ],
+            dtype=bool,
         )
         lowest = np.min([estimate.low for estimate in estimates], axis=0)
         highest = np.max([estimate.high for estimate in estimates], axis=0)

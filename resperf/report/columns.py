@@ -89,7 +89,8 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
         headings += ["B - A", "change"]
         for row, (first_ms, second_ms) in zip(rows, times_ms.values(), strict=True):
             share = (second_ms - first_ms) / first_ms if first_ms else math.nan
-            row += [ms_cell(second_ms - first_ms), percent_cell(share, signed=True)]
+            # Rounding may leave a difference of almost nothing.
+            row += [ms_cell(round(second_ms - first_ms, 9)), percent_cell(share, signed=True)]
     off_ms = {kind: max(row_ms) - min(row_ms) for kind, row_ms in times_ms.items()}
     rows[1:] = sorted(rows[1:], key=lambda row: -off_ms[row[0]])
     notes, warnings = [], []

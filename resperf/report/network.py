@@ -329,6 +329,8 @@ def within_text(prediction: Prediction, within_ms: float) -> str:
     time, batch = f"within {ms_cell(within_ms)} ms", prediction.subject.batch
     if prediction.time_ms > within_ms:
         return f"{time}: not even batch 1, which takes {ms_cell(prediction.time_ms)} ms"
+    if prediction.remarks.too_large:
+        return f"{time}: not even batch 1, which is too large for the device's memory"
     return f"{time}: batch {batch} at most, {rate_cell(prediction.samples_per_s)} samples/s"
 
 
@@ -523,10 +525,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         "\n".join(f"not predicted for {line}" for line in joined(failed)),
         "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
         "\n".join(joined(lacking)),
-        "\n".join(
-            f"assumed: {printable(x)}"
-            for x in (predictions[0].remarks.assumed if predictions else ())
-        ),
+        "\n".join(f"assumed: {printable(x)}" for y in predictions[:1] for x in y.remarks.assumed),
         notes_text(joined(notes)),
         warnings_text(joined(warnings)),
     ]

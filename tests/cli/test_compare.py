@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from resperf.report.columns import columns_text
+
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 LENET, ALEXNET = (str(NETWORKS / f"{name}.onnx") for name in ("lenet5", "alexnet"))
 
@@ -42,6 +44,12 @@ def test_batches_are_side_by_side_and_their_kinds_add_up_to_the_difference(cli):
     assert total == pytest.approx(second["total_ms"] - first["total_ms"], rel=0.01)
     assert sum(others) == pytest.approx(total, rel=0.01)
     assert [abs(x) for x in others] == sorted((abs(x) for x in others), reverse=True)
+
+
+def test_what_differs_by_rounding_alone_does_not_differ():
+    kinds = [[{"kind": "copies", "ms": ms}] for ms in (0.1 + 0.2, 0.3)]
+    documents = [{"summary": "net", "batch": 1, "kinds": own} for own in kinds]
+    assert rows_of(columns_text(documents))["copies"] == ["0.3000", "0.3000", "0", "+0.0%"]
 
 
 @pytest.mark.usefixtures("own")

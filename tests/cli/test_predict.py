@@ -258,6 +258,9 @@ def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
         (["--framework", "onnxruntme"], "'onnxruntme' (did you mean onnxruntime?); devices: cpu"),
         (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
         (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
+        (["--device", "all", "--devices", "1", "2"], "--device all does not go with --devices"),
+        (["--against", "engine.h5", "--devices", "2"], "--against does not go with --devices"),
+        (["--strict-range", "--devices", "2"], "--strict does not go with --devices"),
     ],
 )
 def test_wrong_words_are_one_line(bundle, home, words, part, cli):

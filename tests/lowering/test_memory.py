@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf import predict
+from resperf import predict, predict_within
 from resperf.errors import MeasurementError, UnsupportedError
 from resperf.lowering import too_large
 from resperf.network import read_network
 from resperf.prediction import predict_everywhere
-from resperf.report.network import everywhere_text, network_text
+from resperf.report.network import everywhere_text, network_text, within_text
 from resperf.testing.synthetic import SyntheticBackend
 from resperf.workflows.measure import measure_network, reference_monitor
 
@@ -82,6 +82,15 @@ def test_a_prediction_says_so_first_and_strict_refuses(path: Path) -> None:
     assert large.to_json()["too_large"] in second_line
     with pytest.raises(UnsupportedError, match=r"do not fit into 16\.0 GiB of t4"):
         predict(path, device="t4", batch=100_000, strict=True)
+
+
+def test_the_largest_batch_in_a_time_fits_into_memory(path: Path) -> None:
+    largest = predict_within(path, 1e9, device="t4")
+    # 1 MiB and 0.75 for each entry are at most 16 GiB.
+    assert largest.subject.batch == 21_844
+    assert "batch 21844 at most" in within_text(largest, 1e9)
+    large = predict(path, device="t4", batch=21_845)
+    assert "not even batch 1, which is too large" in within_text(large, 1e9)
 
 
 def test_devices_that_it_does_not_fit_are_marked(path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from resperf.lowering import tensor_bytes, work_of
+from resperf.lowering import multiplied, tensor_bytes, work_of
 from resperf.network import Network, Node, Tensor
 
 
@@ -157,3 +158,22 @@ def test_weights_of_few_bits_are_packed_and_tables_are_read_by_rows():
     assert tensor_bytes(Tensor("w", (3, 5), "float8e4m3fn")) == 15
     # 2 rows of 4 values, their indices, and as much written.
     assert work("Gather", [(100, 4), (2,)], [(2, 4)]).moved_bytes == 32 + 8 + 32
+
+
+def test_products_that_no_output_needs_have_the_type_of_what_they_multiply():
+    node = Node("n", "MatMul", "", ("a", "b"), ("c",), {})
+    tensors = {name: Tensor(name, (4, 4), "float64") for name in "abc"}
+    live = Network("net", (node,), tensors, ("a", "b"), ("c",), {"": 17}, None)
+    assert multiplied(live, ["n"]) == ("float64", 1)
+    dead = replace(live, nodes=(), outputs=("a",), dead_nodes=(node,))
+    assert multiplied(dead, ["n"]) == ("float64", 1)
+
+
+def test_products_of_weights_that_are_inputs_have_the_type_of_what_they_multiply():
+    node = Node("n", "MatMul", "", ("v", "w"), ("c",), {})
+    weights = {name: Tensor(name, (4, 4), "float16", is_weight=True) for name in "vwc"}
+    network = Network(
+        "net", (), {}, (), ("c",), {"": 17}, None,
+        weight_nodes=(node,), overridable=("v", "w"), weight_tensors=weights,
+    )  # fmt: skip
+    assert multiplied(network, ["n"]) == ("float16", 1)

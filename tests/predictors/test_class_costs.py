@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -386,6 +387,21 @@ def test_a_card_that_nobody_measured_is_between_the_others(several: ClassCosts) 
     )
     own = several.account(new[0], SETTING, Platform("rtx4090"))
     assert own.inferred_from == "whole networks on this device"
+
+
+def test_a_card_that_nobody_measured_is_no_surer_of_operators_that_few_networks_have(
+    several: ClassCosts,
+) -> None:
+    alike = copy(several)
+    alike.spreads_ = {kind: replace(own, width=0.1) for kind, own in several.spreads_.items()}
+    strange, usual = (
+        RunNetwork("net", (RunOperator(op, (half(4096, 4096),), (half(4096, 4096),), count=500),))
+        for op in ("cumsum", "relu")
+    )
+    found = alike.predict([strange, usual], SETTING, Platform("h100"))["execution_ms"]  # type: ignore[arg-type]
+    assert alike.account(strange, SETTING, Platform("h100")).extrapolated == ""
+    assert found.high[0] > 1.99 * found.values[0] > 3.9 * found.low[0]
+    assert found.high[1] < 1.2 * found.values[1]
 
 
 def test_half_precision_is_answered_by_what_operators_cost_under_autocast(
