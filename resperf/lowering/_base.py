@@ -74,11 +74,15 @@ class LoweredNetwork:
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
-    """Sort the sources of each node in the network's order, and name it after the first."""
+    """Sort the sources of each node in the network's order, and name it after the first.
+
+    Sources that are not in the network are left out.
+    """
     order = {node.name: index for index, node in enumerate(network.nodes)}
     named = []
     for node in nodes:
-        sources = tuple(sorted(node.sources, key=order.__getitem__))
+        own = (name for name in node.sources if name in order)
+        sources = tuple(sorted(own, key=order.__getitem__))
         named.append(replace(node, sources=sources, name=sources[0] if sources else node.name))
     return named
 
@@ -111,6 +115,12 @@ def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:
         return layer.replace(**changes) if changes else layer
     except LayerError:
         return layer
+
+
+def in_type(layer: Layer, dtype: str) -> Layer:
+    """Give a float32 layer another type, if its kind has it; an empty one changes nothing."""
+    is_single = layer.fields().get("dtype") == SINGLE
+    return with_fields(layer, {"dtype": dtype} if dtype and is_single else {})
 
 
 def is_computed_once(network: Network, node: Node) -> bool:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
@@ -134,11 +135,7 @@ class _Eager:
             node = qualified_by_domain(node, OWN_DOMAINS)
             start = len(self.kernels)
             try:
-                rule = _RULES.get(node.op)
-                if rule is None:
-                    self._plain(node, "")
-                else:
-                    rule(self, node)
+                _RULES.get(node.op, _Eager._plain)(self, node)
                 self._note_views(node)
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
@@ -287,7 +284,7 @@ class _Eager:
     def _operands(self, node: Node) -> tuple[Operand | None, ...]:
         return tuple(self.operand(name) if name else None for name in node.inputs)
 
-    def _plain(self, node: Node, op: str) -> None:
+    def _plain(self, node: Node, op: str = "") -> None:
         """Run an operator on its inputs as they are; the result is contiguous."""
         self.emit(node, op or node.op.lower(), self._operands(node))
 
@@ -559,21 +556,6 @@ _LAYERS: Mapping[str, Callable[[Operator], Layer]] = {
 }
 """Kernels that are not read as the ONNX operator that they are."""
 
-_Rule = Callable[[_Eager, Node], None]
-
-
-def _pointwise(op: str) -> _Rule:
-    return lambda eager, node: eager._pointwise(node, op)
-
-
-def _plain(op: str) -> _Rule:
-    return lambda eager, node: eager._plain(node, op)
-
-
-def _image(op: str) -> _Rule:
-    return lambda eager, node: eager._image(node, op)
-
-
 _POINTWISE: Mapping[str, str] = {
     **{op: op.lower() for op in (
         "Abs", "Ceil", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "Log", "Mul",
@@ -615,10 +597,10 @@ _PLAIN: Mapping[str, str] = {
     "ReduceMean": "mean", "ReduceMin": "amin", "ReduceProd": "prod", "ReduceSum": "sum",
     "ScatterND": "copy", "Softmax": "_softmax", "Tile": "repeat", "TopK": "topk",
 }  # fmt: skip
-_RULES: Mapping[str, _Rule] = {
-    **{op: _pointwise(name) for op, name in _POINTWISE.items()},
-    **{op: _image(name) for op, name in _IMAGE.items()},
-    **{op: _plain(name) for op, name in _PLAIN.items()},
+_RULES: Mapping[str, Callable[[_Eager, Node], None]] = {
+    **{op: partial(_Eager._pointwise, op=name) for op, name in _POINTWISE.items()},
+    **{op: partial(_Eager._image, op=name) for op, name in _IMAGE.items()},
+    **{op: partial(_Eager._plain, op=name) for op, name in _PLAIN.items()},
     **dict.fromkeys(PASSING, _Eager._identity),
     **dict.fromkeys(_SHAPE_OPS, _Eager._reshape),
     "Add": _Eager._add,

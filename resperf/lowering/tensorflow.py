@@ -31,11 +31,11 @@ from resperf.layers import (
 from resperf.layers.reduce import Reduce
 from resperf.layers.resize import Resize
 from resperf.lowering._base import (
-    SINGLE,
     LoweredNetwork,
     LoweredNode,
     answer,
     in_precision,
+    in_type,
     is_computed_once,
     qualified_by_domain,
     with_fields,
@@ -89,8 +89,8 @@ EITHER_OPS = frozenset({
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Lower layers one by one: the same for every machine and version."""
-    layout = setting.layout or LAYOUT
-    return [lower_layer(_in_type(layer, setting.precision), layout) for layer in layers]
+    layout, dtype = setting.layout or LAYOUT, HALF_TYPES.get(setting.precision, "")
+    return [lower_layer(in_type(layer, dtype), layout) for layer in layers]
 
 
 def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
@@ -102,13 +102,6 @@ def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
         plain = layer.replace(layout=layout, ceil_mode=False)
         return plain if plain.output_shape == layer.output_shape else layer.replace(layout=layout)
     return with_fields(layer, {"layout": layout}) if isinstance(layer, Conv | Resize) else layer
-
-
-def _in_type(layer: Layer, precision: str) -> Layer:
-    """Give a float32 layer the type that it has in a precision, if it exists in that type."""
-    dtype = HALF_TYPES.get(precision)
-    changes = {"dtype": dtype} if dtype and layer.fields().get("dtype") == SINGLE else {}
-    return with_fields(layer, changes)
 
 
 def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
@@ -253,9 +246,6 @@ class _Fusion:
             return False
         self.nodes.append(follower)
         return True
-
-    def fuse_norm(self) -> bool:
-        return self.fuse(foldable_norm(self.graph, self.nodes[-1]))
 
     def fuse_bias(self, channel_axis: int) -> bool:
         """Fuse an addition of one constant per channel."""
@@ -425,7 +415,7 @@ def _conv(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Conv, rules.network, node)
     fusion = _Fusion(rules.graph, [node])
     bias = plain.bias
-    bias |= fusion.fuse_norm()
+    bias |= fusion.fuse(foldable_norm(rules.graph, node))
     bias |= not bias and fusion.fuse_bias(channel_axis=1)
     residual = fusion.fuse_residual()
     activation = fusion.fuse_activation()

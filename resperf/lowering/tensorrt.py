@@ -26,6 +26,7 @@ from resperf.lowering._base import (
     Role,
     answer,
     in_precision,
+    in_type,
     named_by_sources,
 )
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
@@ -44,15 +45,8 @@ _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
-    dtype = HALF_TYPES.get(setting.precision, SINGLE)
-    return [layer if dtype == SINGLE else _of_type(layer, dtype) for layer in layers]
-
-
-def _of_type(layer: Layer, dtype: str) -> Layer:
-    """Replace float32 by another type, but for conversions, and kinds that do not have it."""
-    choices = layer.specs["dtype"].choices or ()
-    is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
-    return layer.replace(dtype=dtype) if is_single and dtype in choices else layer
+    dtype = HALF_TYPES.get(setting.precision, "")
+    return [layer if isinstance(layer, Cast) else in_type(layer, dtype) for layer in layers]
 
 
 def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
@@ -71,11 +65,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)
     lowered = [part for node in graph.walk() for part in _lowered(graph, node)]
-    original = {node.name for node in network.nodes}
-    nodes = named_by_sources(network, (
-        replace(node, sources=tuple(name for name in node.sources if name in original))
-        for node in lowered
-    ))  # fmt: skip
+    nodes = named_by_sources(network, lowered)
     dtype = HALF_TYPES.get(setting.precision, "")
     nodes = [
         *_converted(network, network.inputs, dtype, "preprocess"), *nodes,

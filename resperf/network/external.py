@@ -47,12 +47,6 @@ def with_shapes(path: Path, content: bytes) -> bytes:
     if not any(_inside(path.parent, name) for name in names):
         return content
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    # Scanned, not parsed: most files need not be changed, and their readers no ONNX.
-    places = re.finditer(rb"\x0a\x08location\x12([\x01-\x7f])", content)
-    names = {content[at.end() : at.end() + at[1][0]].decode(errors="replace") for at in places}
-    if not any(_inside(path.parent, name) for name in names):
-        return content
     from onnx import ModelProto, numpy_helper
 
     with suppress(DecodeError):  # Parsing it again says what is wrong.

@@ -216,17 +216,18 @@ def declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
         raise NetworkError(
             f"{path}: input {info.name!r} is not a tensor ({kind}); only tensors can be predicted"
         )
-    tensor_type = info.type.tensor_type
-    if not tensor_type.HasField("shape"):
-        return None
+    return dims_of(info) if info.type.tensor_type.HasField("shape") else None
+
+
+def dims_of(info: ValueInfoProto) -> list[Dim]:
+    """Dimensions in the file; exporters write 0 or -1 for a free one too."""
     return [
-        # Exporters write 0 or -1 for a free dimension too.
-        dim.dim_value if dim.dim_value > 0 else name_of(dim.dim_param)
-        for dim in tensor_type.shape.dim
+        dim.dim_value if dim.dim_value > 0 else _name_of(dim.dim_param)
+        for dim in info.type.tensor_type.shape.dim
     ]
 
 
-def name_of(param: str) -> str | None:
+def _name_of(param: str) -> str | None:
     """Return a free dimension's name; None for the words that exporters write where it has none.
 
     Two dimensions without a name may differ in length.

@@ -16,7 +16,7 @@ from resperf.layers._operator import CONTRIB
 from resperf.network._base import PartialType, Tensor, TensorType
 from resperf.network.contrib import inferred_by_onnxruntime, with_caches
 from resperf.network.graph import subgraphs
-from resperf.network.inputs import Inputs, name_of
+from resperf.network.inputs import Inputs, dims_of
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
@@ -222,13 +222,13 @@ def declared_outputs(
     lengths = dict(given) | {
         name: length
         for info, tensor in zip(inputs, sizes.tensors, strict=True)
-        for name, length in zip(_stated_dims(info), tensor.shape, strict=False)
+        for name, length in zip(dims_of(info), tensor.shape, strict=False)
         if isinstance(name, str)
     }
     outputs: dict[str, TensorType] = {}
     for info in {info.name: info for info in (*graph.value_info, *graph.output)}.values():
-        tensor_type, dims = info.type.tensor_type, _stated_dims(info)
-        shape = [lengths.get(dim, 0) if isinstance(dim, str) else dim for dim in dims]
+        tensor_type, dims = info.type.tensor_type, dims_of(info)
+        shape = [lengths.get(dim, 0) if isinstance(dim, str) else dim or 0 for dim in dims]
         if dims and sizes.fixed_batch and sizes.batch and dims[0] == sizes.fixed_batch:
             shape[0] = sizes.batch
         is_stated = tensor_type.elem_type and tensor_type.HasField("shape")
@@ -237,18 +237,10 @@ def declared_outputs(
     return outputs
 
 
-def _stated_dims(info: ValueInfoProto) -> list[int | str]:
-    """Return the dimensions that a file states, names where they are free."""
-    return [
-        (name_of(dim.dim_param) or 0) if dim.HasField("dim_param") else dim.dim_value
-        for dim in info.type.tensor_type.shape.dim
-    ]
-
-
 def batched_outputs(graph: GraphProto, inputs: Sequence[ValueInfoProto]) -> set[str]:
     """Name the outputs whose first dimension has the name of an input's first dimension."""
-    firsts = {dim for info in inputs for dim in _stated_dims(info)[:1] if isinstance(dim, str)}
-    return {info.name for info in graph.output if firsts.intersection(_stated_dims(info)[:1])}
+    firsts = {dim for info in inputs for dim in dims_of(info)[:1] if isinstance(dim, str)}
+    return {info.name for info in graph.output if firsts.intersection(dims_of(info)[:1])}
 
 
 def complete_only(parts: Mapping[str, PartialType]) -> dict[str, TensorType]:
