@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from resperf.errors import LayerError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
@@ -115,6 +115,25 @@ def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:
         return layer.replace(**changes) if changes else layer
     except LayerError:
         return layer
+
+
+def largest(layers: Iterable[Callable[[], Layer]]) -> Layer:
+    """Return the layer that moves most bytes: it stands for all operators of one kernel.
+
+    Raises
+    ------
+    LayerError, UnsupportedError
+        If none of them is a layer: why the first is not.
+    """
+    there, reasons = list[Layer](), list[Exception]()
+    for layer in layers:
+        try:
+            there.append(layer())
+        except (LayerError, UnsupportedError) as error:
+            reasons.append(error)
+    if not there:
+        raise reasons[0]
+    return max(there, key=lambda layer: layer.moved_bytes)
 
 
 def in_type(layer: Layer, dtype: str) -> Layer:

@@ -284,6 +284,10 @@ class _Eager:
     def _operands(self, node: Node) -> tuple[Operand | None, ...]:
         return tuple(self.operand(name) if name else None for name in node.inputs)
 
+    def _is_last(self, node: Node) -> bool:
+        """Whether the last kernel is a node's own, so that it can become part of the next one."""
+        return bool(self.kernels) and self.kernels[-1].source == node.name
+
     def _plain(self, node: Node, op: str = "") -> None:
         """Run an operator on its inputs as they are; the result is contiguous."""
         self.emit(node, op or node.op.lower(), self._operands(node))
@@ -326,8 +330,7 @@ class _Eager:
     def _add(self, node: Node) -> None:
         """Add two tensors; ``addcmul`` adds a weight to a weight times a tensor, in this order."""
         product = self.maker.get(node.inputs[1])
-        last = self.kernels[-1] if self.kernels else None
-        if product and last and last.source == product.name and product.op == "Mul":
+        if product and product.op == "Mul" and self._is_last(product):
             names = (node.inputs[0], *product.inputs)
             weights = [self.tensor(name) for name in names[:2]]
             if all(weight.is_weight and weight.shape for weight in weights):
@@ -339,10 +342,9 @@ class _Eager:
 
     def _reciprocal(self, node: Node) -> None:
         """Compute reciprocals; ``rsqrt`` is one kernel, which exporters write as two."""
-        name, last = node.inputs[0], self.kernels[-1] if self.kernels else None
+        name = node.inputs[0]
         root = self.maker.get(name)
-        is_root = root is not None and root.op == "Sqrt" and self.read[name] == 1
-        if root and is_root and last and last.source == root.name:
+        if root and root.op == "Sqrt" and self.read[name] == 1 and self._is_last(root):
             self.kernels.pop()
             self.emit(node, "rsqrt", [self.operand(root.inputs[0])])
             self.views[node.outputs[0]] = self.view(name)
@@ -462,11 +464,9 @@ class _Eager:
     def _roll(self, node: Node, name: str) -> None:
         """Roll along one more axis; PyTorch rolls along all of them at once."""
         before = self.maker.get(name)
-        if before and self.kernels and self.kernels[-1].op == "roll":
-            last = self.kernels[-1]
-            if last.source == before.name:
-                self.kernels.pop()
-                name = self._rolled(before)
+        if before and self._is_last(before) and self.kernels[-1].op == "roll":
+            self.kernels.pop()
+            name = self._rolled(before)
         self.emit(node, "roll", [self.operand(name)], onnx_op="Identity", attributes={})
 
 

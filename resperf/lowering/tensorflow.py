@@ -50,7 +50,7 @@ from resperf.lowering._read import (
     layer_of,
     tensor_of,
 )
-from resperf.network import MALFORMED, Network, Node
+from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.network.rewriting import Rewriting
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
@@ -145,13 +145,9 @@ class Storage:
         """Choose for every tensor, so that operators of images need the fewest transpositions."""
         if layout != "nhwc":
             return cls(layout, frozenset())
-        tensors = network.tensors
 
         def computed(names: Sequence[str]) -> list[str]:
-            sized = (tensors[name] for name in names if name in tensors)
-            return [
-                tensor.name for tensor in sized if len(tensor.shape) == 4 and not tensor.is_weight
-            ]
+            return [tensor.name for tensor in _computed_images(network, names)]
 
         wanted: set[str] = set()
         for node in reversed(network.nodes):
@@ -184,16 +180,17 @@ class Storage:
         if node.op in VIEW_OPS or node.op == "Transpose":
             return []
         as_images = self.reads_images(network, node)
-        computed = (network.tensors.get(name) for name in node.inputs)
         return [
             tensor.name
-            for tensor in computed
-            if tensor is not None
-            and len(tensor.shape) == 4
-            and not tensor.is_weight
-            and (tensor.name in self.images) != as_images
-            and moves(tensor.shape)
+            for tensor in _computed_images(network, node.inputs)
+            if (tensor.name in self.images) != as_images and moves(tensor.shape)
         ]
+
+
+def _computed_images(network: Network, names: Sequence[str]) -> list[Tensor]:
+    """Return the tensors of four axes that are not constant."""
+    sized = (network.tensors[name] for name in names if name in network.tensors)
+    return [tensor for tensor in sized if len(tensor.shape) == 4 and not tensor.is_weight]
 
 
 def moves(shape: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
@@ -27,6 +28,7 @@ from resperf.lowering._base import (
     answer,
     in_precision,
     in_type,
+    largest,
     named_by_sources,
 )
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
@@ -115,18 +117,8 @@ def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
 
 
 def _layer(graph: Fusing, node: Node) -> Layer:
-    """Return the layer of a node; of several operators, what moves most bytes stands for all."""
     network = replace(graph.network, tensors=graph.tensors)
-    layers: list[Layer] = []
-    reasons: list[Exception] = []
-    for part in graph.parts.get(node.name, (node,)):
-        try:
-            layers.append(_layer_of_part(network, part))
-        except (LayerError, UnsupportedError) as error:
-            reasons.append(error)
-    if not layers:
-        raise reasons[0]
-    return max(layers, key=lambda layer: layer.moved_bytes)
+    return largest(partial(_layer_of_part, network, part) for part in graph.parts_of(node))
 
 
 def _layer_of_part(network: Network, node: Node) -> Layer:

@@ -237,10 +237,10 @@ def how_to_give(
     sources = {of_input[size].name: of_input[size] for size in sizes if size in of_input}
     unknown = f"the shape of {printable(name)!r} ({node.op_type})"
     if sources:
-        numbers = {
-            name: ",".join("N" * math.prod(tensor.shape)) for name, tensor in sources.items()
-        }
-        options = " ".join(f"--value {name}={given}" for name, given in numbers.items())
+        options = " ".join(
+            f"--value {name}={','.join('N' * math.prod(tensor.shape))}"
+            for name, tensor in sources.items()
+        )
         return f"{unknown} depends on input {listed(list(sources))}; give its values: {options}"
     lengths = ["N" if dim is None else str(dim) for dim in part[1] or (None, "...")]
     example = "N" if part[1] and lengths.count("N") == 1 else ",".join(lengths)

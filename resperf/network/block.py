@@ -88,12 +88,10 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         and name not in given
     )
     outputs = tuple(
-        dict.fromkeys(
-            name
-            for node in inside
-            for name in node.outputs
-            if name and (name in outside or name in network.outputs or name not in read)
-        )
+        name
+        for node in inside
+        for name in node.outputs
+        if name and (name in outside or name in network.outputs or name not in read)
     )
     return replace(
         network,

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from resperf import disk_cache
-from resperf.network._base import Network, Node, Tensor
+from resperf.network._base import MALFORMED, Network, Node, Tensor
 from resperf.network.assumed import Sizes, stated
 from resperf.network.model import parse, stripped_file
 from resperf.network.reader import resolve
@@ -22,7 +22,6 @@ _MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
 """Networks with more nodes, or more bytes of small constants, are not cached: files stay small."""
 _TAG = "\0"
 """No tensor or attribute has this name."""
-_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 def read_network_once(path: Path, **sizes: Unpack[Sizes]) -> Network:
@@ -40,7 +39,7 @@ def read_network_once(path: Path, **sizes: Unpack[Sizes]) -> Network:
     content = hashlib.sha256(stripped.model).hexdigest()
     given = stated(**sizes)
     name = disk_cache.name_of(disk_cache.code_state("network"), str(path), content, *given)
-    with suppress(*_DAMAGE):
+    with suppress(*MALFORMED):
         return Network(**disk_cache.load(_FOLDER, name, _value))
     network = resolve(path, parse(path, stripped), given)
     if _is_small(network):
@@ -75,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value(plain: dict[str, Any]) -> Any:
-    """Read what `_plain` wrote; what is damaged raises one of `_DAMAGE`."""
+    """Read what `_plain` wrote; what is damaged raises one of `MALFORMED`."""
     values = {key: _tuples(item) for key, item in plain.items()}
     if values.keys() != {_TAG}:
         return values

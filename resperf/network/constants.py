@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.network._base import SMALL_ELEMENTS
+from resperf.network._base import MALFORMED, SMALL_ELEMENTS
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -57,7 +57,7 @@ def evaluate(
             return None
         with np.errstate(all="ignore"):
             result = np.asarray(rule(given, attributes))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except MALFORMED:
         # Too large or invalid: shape inference reports the error.
         return None
     return [result] if result.size <= SMALL_ELEMENTS else None
@@ -108,10 +108,6 @@ def _axes(values: Sequence[Array], attributes: Attributes) -> tuple[int, ...] | 
 
 def _unsqueeze(values: Sequence[Array], attributes: Attributes) -> Array:
     return np.expand_dims(values[0], _axes(values, attributes) or ())
-
-
-def _squeeze(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.squeeze(values[0], _axes(values, attributes))
 
 
 def _reduce(function: Callable[..., Any], values: Sequence[Array], attributes: Attributes) -> Array:
@@ -288,10 +284,6 @@ def _reshape(values: Sequence[Array], attributes: Attributes) -> Array:
     return values[0].reshape(target)
 
 
-def _transpose(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.transpose(values[0], attributes.get("perm"))
-
-
 def _expand(values: Sequence[Array], _: Attributes) -> Array:
     shape = np.broadcast_shapes(values[0].shape, tuple(values[1].tolist()))
     return np.broadcast_to(values[0], small(shape)).copy()
@@ -376,11 +368,11 @@ _RULES: Mapping[str, Rule] = {
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": partial(_elementwise, np.sqrt),
-    "Squeeze": _squeeze,
+    "Squeeze": lambda values, attributes: np.squeeze(values[0], _axes(values, attributes)),
     "Sub": partial(_elementwise, np.subtract),
     "Sum": partial(_variadic, np.add),
     "Tile": _tile,
-    "Transpose": _transpose,
+    "Transpose": lambda values, attributes: np.transpose(values[0], attributes.get("perm")),
     "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,
     "Where": partial(_elementwise, np.where),

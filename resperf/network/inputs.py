@@ -87,7 +87,8 @@ def complete_inputs(
             notes.append(
                 f"input {name!r} stays {dims_words(own or ())}: its first dimension is not a batch"
             )
-        for old_dim, new_dim in zip(own or (), new or (), strict=False):
+        pairs = [*zip(own or (), new or (), strict=False)]
+        for old_dim, new_dim in pairs:
             if not (isinstance(old_dim, str) and isinstance(new_dim, int)):
                 continue
             if (length := bound.setdefault(old_dim, new_dim)) != new_dim:
@@ -95,17 +96,9 @@ def complete_inputs(
                     f"{path}: dimension {old_dim!r} has two lengths, {length} and {new_dim} in "
                     f"input {name!r} = {dims_words(own or ())}; give it one by --batch and --shape"
                 )
-        if (
-            own
-            and new
-            and any(
-                isinstance(old_dim, int) and old_dim != new_dim
-                for old_dim, new_dim in zip(own[1:], new[1:], strict=True)
-            )
-        ):
-            notes.append(
-                f"input {name!r}: {dims_words(own)} in the file, {dims_words(new)} as requested"
-            )
+        if any(isinstance(old_dim, int) and old_dim != new_dim for old_dim, new_dim in pairs[1:]):
+            before, after = dims_words(own or ()), dims_words(new or ())
+            notes.append(f"input {name!r}: {before} in the file, {after} as requested")
     tensors = []
     for info in declared:
         shape = _resolved(path, info.name, wanted, bound)

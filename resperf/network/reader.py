@@ -269,14 +269,10 @@ class _Reading:
     def _visit(self, node: NodeProto) -> None:
         if not any(node.output):
             return
-        chosen = self._chosen_branch(node)
-        if chosen is not None:
-            for inner in chosen:
-                self._visit(inner)
-            return
-        if split := self.sequences.as_tensors(node, self.seen.tensors):
-            nodes, constants = split
-            self.seen.tensors.update({constant.name: constant for constant in constants})
+        tensors = self.seen.tensors
+        if instead := self._chosen_branch(node) or self.sequences.as_tensors(node, tensors):
+            nodes, constants = instead
+            tensors.update({constant.name: constant for constant in constants})
             for inner in nodes:
                 self._visit(inner)
             return
@@ -370,8 +366,8 @@ class _Reading:
             op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(first.dtype)}
         return Node(name, op, node.domain, inputs, outputs, attributes)
 
-    def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
-        """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
+    def _chosen_branch(self, node: NodeProto) -> tuple[list[NodeProto], list[Tensor]] | None:
+        """Return nodes and weights of the branch that an ``If`` with a known condition runs.
 
         PyTorch exports one for every squeeze of an axis of unknown length.
         """
@@ -387,10 +383,8 @@ class _Reading:
         if branch.sparse_initializer:
             return None
         own, nodes = branch_nodes(branch, tuple(node.output))
-        for proto in branch.initializer:
-            tensor = replace(weight(self.path, proto), name=own[proto.name])
-            self.seen.tensors[tensor.name] = tensor
-        return nodes
+        weights = (weight(self.path, proto) for proto in branch.initializer)
+        return nodes, [replace(tensor, name=own[tensor.name]) for tensor in weights]
 
     def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, TensorType]:
         names = [name for name in node.output if name]
@@ -401,7 +395,7 @@ class _Reading:
         }
         outputs = complete_only(parts)
         if len(outputs) < len(names):
-            parts |= node_outputs(self.path, self.model, node, self.seen.tensors, attributes)
+            parts |= node_outputs(self.path, node, self.opsets, self.seen.tensors, attributes)
             outputs = {**complete_only(parts), **outputs}
         if len(outputs) < len(names):
             outputs = {**self.assumptions.outputs(node, self.seen.tensors, parts), **outputs}

@@ -43,8 +43,8 @@ def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
 
 def node_outputs(
     path: Path,
-    model: ModelProto,
     node: NodeProto,
+    opsets: Mapping[str, int],
     inputs: Mapping[str, Tensor],
     attributes: Mapping[str, Any],
 ) -> dict[str, PartialType]:
@@ -58,9 +58,8 @@ def node_outputs(
     operands = {name: tensor for name in node.input if (tensor := inputs.get(name))}
     if len(operands) < len({name for name in node.input if name}):
         return {}
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
     try:
-        outputs = partial_outputs(node, operands, opsets, ir_version=model.ir_version)
+        outputs = partial_outputs(node, operands, opsets)
     except ShapeError as error:
         shapes = " and ".join(
             ",".join(map(str, tensor.shape)) or "scalar" for tensor in operands.values()
@@ -78,11 +77,7 @@ def node_outputs(
 
 
 def partial_outputs(
-    node: NodeProto,
-    inputs: Mapping[str, Tensor],
-    opsets: Mapping[str, int],
-    *,
-    ir_version: int = 10,
+    node: NodeProto, inputs: Mapping[str, Tensor], opsets: Mapping[str, int]
 ) -> dict[str, PartialType]:
     """Infer a node's outputs by ONNX's or ONNX Runtime's rules; omits those that they cannot infer.
 
@@ -93,7 +88,6 @@ def partial_outputs(
         All its inputs.
     opsets : mapping of str to int
         Version of each domain.
-    ir_version : int
 
     Raises
     ------
@@ -103,10 +97,10 @@ def partial_outputs(
     version = opsets.get(node.domain, int(node.domain == CONTRIB))
     if not version:
         return {}
-    key = _cache_key(node, inputs, version, ir_version)
+    key = _cache_key(node, inputs, version)
     outputs = None if key is None else _cache.get(key)
     if outputs is None:
-        outputs = _inferred(node, inputs, version, ir_version)
+        outputs = _inferred(node, inputs, version)
         if key is not None:
             if len(_cache) >= _CACHED_NODES:
                 _cache.clear()
@@ -114,9 +108,7 @@ def partial_outputs(
     return {name: part for name, part in zip(node.output, outputs, strict=True) if part and name}
 
 
-def _cache_key(
-    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
-) -> Hashable | None:
+def _cache_key(node: NodeProto, tensors: Mapping[str, Tensor], version: int) -> Hashable | None:
     """Return everything that determines a node's output shapes; tensor names do not.
 
     Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
@@ -131,7 +123,7 @@ def _cache_key(
         for name in node.input
     )
     outputs = tuple(map(bool, node.output))
-    return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
+    return node.domain, node.op_type, version, attributes, inputs, outputs
 
 
 def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
@@ -141,7 +133,7 @@ def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
 
 
 def _inferred(
-    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
+    node: NodeProto, tensors: Mapping[str, Tensor], version: int
 ) -> tuple[PartialType | None, ...]:
     """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
     from onnx import helper, numpy_helper, shape_inference
@@ -162,9 +154,7 @@ def _inferred(
         for name, tensor in tensors.items()
     }
     try:
-        outputs = shape_inference.infer_node_outputs(
-            schema, node, types, data, ir_version=ir_version
-        )
+        outputs = shape_inference.infer_node_outputs(schema, node, types, data)
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
@@ -191,8 +181,7 @@ def model_outputs(model: ModelProto) -> dict[str, PartialType]:
         return {}
     return {
         info.name: part
-        for infos in (graph.value_info, graph.output)
-        for info in infos
+        for info in (*graph.value_info, *graph.output)
         if (part := partial_type(info.type))
     }
 
