@@ -16,7 +16,7 @@ from resperf.layers._operator import CONTRIB
 from resperf.network._base import PartialType, Tensor, TensorType
 from resperf.network.contrib import inferred_by_onnxruntime, with_caches
 from resperf.network.graph import subgraphs
-from resperf.network.inputs import Inputs, dims_of
+from resperf.network.inputs import Inputs, dims_of, dims_words
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def node_outputs(
     try:
         outputs = partial_outputs(node, operands, opsets)
     except ShapeError as error:
-        shapes = " and ".join(
-            ",".join(map(str, tensor.shape)) or "scalar" for tensor in operands.values()
-        )
+        shapes = " and ".join(dims_words(part.shape) or "scalar" for part in operands.values())
         why = str(error).replace("[ShapeInferenceError]", "").strip().split("\n")[0]
         raise ShapeError(
             f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
