@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from resperf.errors import LayerError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
@@ -74,11 +74,15 @@ class LoweredNetwork:
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
-    """Sort the sources of each node in the network's order, and name it after the first."""
+    """Sort the sources of each node in the network's order, and name it after the first.
+
+    Sources that are not in the network are left out.
+    """
     order = {node.name: index for index, node in enumerate(network.nodes)}
     named = []
     for node in nodes:
-        sources = tuple(sorted(node.sources, key=order.__getitem__))
+        own = (name for name in node.sources if name in order)
+        sources = tuple(sorted(own, key=order.__getitem__))
         named.append(replace(node, sources=sources, name=sources[0] if sources else node.name))
     return named
 
@@ -111,6 +115,31 @@ def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:
         return layer.replace(**changes) if changes else layer
     except LayerError:
         return layer
+
+
+def largest(layers: Iterable[Callable[[], Layer]]) -> Layer:
+    """Return the layer that moves most bytes: it stands for all operators of one kernel.
+
+    Raises
+    ------
+    LayerError, UnsupportedError
+        If none of them is a layer: why the first is not.
+    """
+    there, reasons = list[Layer](), list[Exception]()
+    for layer in layers:
+        try:
+            there.append(layer())
+        except (LayerError, UnsupportedError) as error:
+            reasons.append(error)
+    if not there:
+        raise reasons[0]
+    return max(there, key=lambda layer: layer.moved_bytes)
+
+
+def in_type(layer: Layer, dtype: str) -> Layer:
+    """Give a float32 layer another type, if its kind has it; an empty one changes nothing."""
+    is_single = layer.fields().get("dtype") == SINGLE
+    return with_fields(layer, {"dtype": dtype} if dtype and is_single else {})
 
 
 def is_computed_once(network: Network, node: Node) -> bool:

@@ -10,7 +10,7 @@ from resperf import disk_cache
 from resperf.errors import LayerError, Message
 from resperf.layers import Layer, layer_from_key
 from resperf.lowering._base import LoweredNode
-from resperf.network import Network, structure_digest
+from resperf.network import MALFORMED, Network, structure_digest
 
 _FOLDER = "lowering"
 
@@ -29,7 +29,7 @@ def once(
     """
     code = disk_cache.code_state("layers", "lowering", "network")
     name = disk_cache.name_of(code, structure_digest(network), *identity)
-    with suppress(ValueError, KeyError, IndexError, TypeError, LayerError):
+    with suppress(LayerError, *MALFORMED):
         layers: dict[str | None, Layer | None] = {None: None}
         return [_node(network, row, layers) for row in disk_cache.load(_FOLDER, name)]
     nodes = make()

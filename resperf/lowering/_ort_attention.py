@@ -111,10 +111,7 @@ def _attention(node: Node, inputs: _Inputs) -> _Parts:
     added = None if mask is None else mask.shape
     if added is None and attributes.get("is_causal"):
         added = (queries[2], 1)
-    limit = float(attributes.get("softcap", 0.0))
-    _products(
-        parts, queries, new, _cached(parts, inputs[4:6], new, (4, 5)), added, limited=limit > 0
-    )
+    _products(parts, queries, new, _cached(parts, inputs[4:6], new, (4, 5)), added)
     return parts
 
 
@@ -131,8 +128,7 @@ def _grouped(node: Node, inputs: _Inputs) -> _Parts:
             operands = parts.tensor(f"{label}_turned", shape), parts.tensor("angles", shape[-2:])
             parts.add("Mul", operands, parts.tensor(f"{label}_rotated", shape))
     rows = _cached(parts, inputs[3:5], [new, new], (3, 4))
-    limit = float(attributes.get("softcap", 0.0))
-    _products(parts, queries, [new, new], rows, None, limited=limit > 0)
+    _products(parts, queries, [new, new], rows, None)
     return parts
 
 
@@ -179,7 +175,7 @@ def _cached(parts: _Parts, past: _Inputs, new: Sequence[Heads], positions: tuple
 
 def _products(
     parts: _Parts, queries: Heads, new: Sequence[Heads], rows: int,
-    added: tuple[int, ...] | None, *, limited: bool = False,
+    added: tuple[int, ...] | None,
 ) -> None:  # fmt: skip
     """Add scores, mask, softmax and weighted values; groups of heads share keys and values."""
     batch, heads, tokens, size = queries
@@ -190,7 +186,7 @@ def _products(
     last = parts.add(
         "FusedMatMul", (query, keys), parts.tensor("scores", lengths), CONTRIB, transB=1
     )
-    if limited:
+    if float(parts.node.attributes.get("softcap", 0.0)) > 0:
         limit = parts.tensor("softcap", ())
         for label, op in (("scaled", "Mul"), ("bent", "Tanh"), ("capped", "Mul")):
             operands = (last, limit) if op == "Mul" else (last,)

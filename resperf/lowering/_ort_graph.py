@@ -25,7 +25,7 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import layer_from_node
 from resperf.network import Network, Node, Tensor
 from resperf.network._base import TensorType
-from resperf.network.contrib import Inputs, with_caches
+from resperf.network.contrib import with_caches
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of, weight
@@ -269,7 +269,8 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
         own = proto.output[first]
         original = tensor_name = _original_tensor(network, makers, proto.name, own)
         attributes = attributes_of(Path(network.name), proto)
-        inputs = [tensors.get(origin.get(name, name)) for name in proto.input]
+        given = ((name, tensors.get(origin.get(name, name))) for name in proto.input)
+        inputs = {name: tensor for name, tensor in given if tensor is not None}
         before = tensors.get(original)
         outputs = []
         if own not in inner or any(
@@ -314,15 +315,10 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
 def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
     """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
     names = {name for node in graph.node for name in (*node.input, *node.output)}
-    originals = {
-        name: network.tensors.get(name.removeprefix(PRECISE))
-        for name in names
-        if name.startswith(PRECISE)
-    }
     return {
-        name: replace(tensor, name=name, dtype="float32", value=None)
-        for name, tensor in originals.items()
-        if tensor is not None
+        name: replace(network.tensors[own], name=name, dtype="float32", value=None)
+        for name in names
+        if name.startswith(PRECISE) and (own := name.removeprefix(PRECISE)) in network.tensors
     }
 
 
@@ -362,7 +358,7 @@ def _value(
 
 def _inferred(
     proto: onnx.NodeProto,
-    inputs: Inputs,
+    tensors: Mapping[str, Tensor],
     attributes: Mapping[str, Any],
     opsets: Mapping[str, int],
 ) -> list[TensorType | None]:
@@ -371,9 +367,6 @@ def _inferred(
     As many as can be derived from its inputs; None stands for an absent output before others that
     are present.
     """
-    tensors = {
-        name: tensor for name, tensor in zip(proto.input, inputs, strict=True) if tensor and name
-    }
     if not tensors or len(tensors) < len({name for name in proto.input if name}):
         return []
     outputs: dict[str, TensorType] = {}

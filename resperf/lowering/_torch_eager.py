@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
@@ -134,11 +135,7 @@ class _Eager:
             node = qualified_by_domain(node, OWN_DOMAINS)
             start = len(self.kernels)
             try:
-                rule = _RULES.get(node.op)
-                if rule is None:
-                    self._plain(node, "")
-                else:
-                    rule(self, node)
+                _RULES.get(node.op, _Eager._plain)(self, node)
                 self._note_views(node)
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
@@ -287,7 +284,11 @@ class _Eager:
     def _operands(self, node: Node) -> tuple[Operand | None, ...]:
         return tuple(self.operand(name) if name else None for name in node.inputs)
 
-    def _plain(self, node: Node, op: str) -> None:
+    def _is_last(self, node: Node) -> bool:
+        """Whether the last kernel is a node's own, so that it can become part of the next one."""
+        return bool(self.kernels) and self.kernels[-1].source == node.name
+
+    def _plain(self, node: Node, op: str = "") -> None:
         """Run an operator on its inputs as they are; the result is contiguous."""
         self.emit(node, op or node.op.lower(), self._operands(node))
 
@@ -329,8 +330,7 @@ class _Eager:
     def _add(self, node: Node) -> None:
         """Add two tensors; ``addcmul`` adds a weight to a weight times a tensor, in this order."""
         product = self.maker.get(node.inputs[1])
-        last = self.kernels[-1] if self.kernels else None
-        if product and last and last.source == product.name and product.op == "Mul":
+        if product and product.op == "Mul" and self._is_last(product):
             names = (node.inputs[0], *product.inputs)
             weights = [self.tensor(name) for name in names[:2]]
             if all(weight.is_weight and weight.shape for weight in weights):
@@ -342,10 +342,9 @@ class _Eager:
 
     def _reciprocal(self, node: Node) -> None:
         """Compute reciprocals; ``rsqrt`` is one kernel, which exporters write as two."""
-        name, last = node.inputs[0], self.kernels[-1] if self.kernels else None
+        name = node.inputs[0]
         root = self.maker.get(name)
-        is_root = root is not None and root.op == "Sqrt" and self.read[name] == 1
-        if root and is_root and last and last.source == root.name:
+        if root and root.op == "Sqrt" and self.read[name] == 1 and self._is_last(root):
             self.kernels.pop()
             self.emit(node, "rsqrt", [self.operand(root.inputs[0])])
             self.views[node.outputs[0]] = self.view(name)
@@ -465,11 +464,9 @@ class _Eager:
     def _roll(self, node: Node, name: str) -> None:
         """Roll along one more axis; PyTorch rolls along all of them at once."""
         before = self.maker.get(name)
-        if before and self.kernels and self.kernels[-1].op == "roll":
-            last = self.kernels[-1]
-            if last.source == before.name:
-                self.kernels.pop()
-                name = self._rolled(before)
+        if before and self._is_last(before) and self.kernels[-1].op == "roll":
+            self.kernels.pop()
+            name = self._rolled(before)
         self.emit(node, "roll", [self.operand(name)], onnx_op="Identity", attributes={})
 
 
@@ -559,21 +556,6 @@ _LAYERS: Mapping[str, Callable[[Operator], Layer]] = {
 }
 """Kernels that are not read as the ONNX operator that they are."""
 
-_Rule = Callable[[_Eager, Node], None]
-
-
-def _pointwise(op: str) -> _Rule:
-    return lambda eager, node: eager._pointwise(node, op)
-
-
-def _plain(op: str) -> _Rule:
-    return lambda eager, node: eager._plain(node, op)
-
-
-def _image(op: str) -> _Rule:
-    return lambda eager, node: eager._image(node, op)
-
-
 _POINTWISE: Mapping[str, str] = {
     **{op: op.lower() for op in (
         "Abs", "Ceil", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "Log", "Mul",
@@ -615,10 +597,10 @@ _PLAIN: Mapping[str, str] = {
     "ReduceMean": "mean", "ReduceMin": "amin", "ReduceProd": "prod", "ReduceSum": "sum",
     "ScatterND": "copy", "Softmax": "_softmax", "Tile": "repeat", "TopK": "topk",
 }  # fmt: skip
-_RULES: Mapping[str, _Rule] = {
-    **{op: _pointwise(name) for op, name in _POINTWISE.items()},
-    **{op: _image(name) for op, name in _IMAGE.items()},
-    **{op: _plain(name) for op, name in _PLAIN.items()},
+_RULES: Mapping[str, Callable[[_Eager, Node], None]] = {
+    **{op: partial(_Eager._pointwise, op=name) for op, name in _POINTWISE.items()},
+    **{op: partial(_Eager._image, op=name) for op, name in _IMAGE.items()},
+    **{op: partial(_Eager._plain, op=name) for op, name in _PLAIN.items()},
     **dict.fromkeys(PASSING, _Eager._identity),
     **dict.fromkeys(_SHAPE_OPS, _Eager._reshape),
     "Add": _Eager._add,

@@ -76,6 +76,10 @@ class Fusing(Rewriting):
         plain = f"PWN({own})" if node.op in POINTWISE_OPS and not node.domain else own
         return self.labels.get(node.name, plain)
 
+    def parts_of(self, *nodes: Node) -> tuple[Node, ...]:
+        """Return the operators of layers, in their order."""
+        return tuple(part for node in nodes for part in self.parts.get(node.name, (node,)))
+
     def reader_of(self, node: Node) -> Node | None:
         """Return the only reader of a node's only output; None for an output of the network."""
         return self.only_reader(node.outputs[0]) if sum(map(bool, node.outputs)) == 1 else None
@@ -385,7 +389,7 @@ def _any_activation(graph: Fusing, node: Node) -> None:
     if not fuses:
         return
     if reader.op == POINTWISE or reader.op in POINTWISE_OPS:
-        parts = graph.parts.get(reader.name, (reader,))
+        parts = graph.parts_of(reader)
         if _computed(graph, reader.inputs) == [node.outputs[0]]:
             named = [part.op for part in parts if part.op in Activation.OPERATORS]
             last = "FastGelu" if named and _by_tanh(parts) else (named or [""])[-1]
@@ -498,9 +502,7 @@ def _chain(graph: Fusing, node: Node) -> None:
         if maker is None or maker.domain or maker.op not in POINTWISE_OPS | {POINTWISE}:
             continue
         if graph.is_read_once(maker):
-            parts = (
-                *graph.parts.get(maker.name, (maker,)), *graph.parts.get(node.name, (node,))
-            )  # fmt: skip
+            parts = graph.parts_of(maker, node)
             outside = [
                 operand for operand in (*maker.inputs, *node.inputs) if operand not in maker.outputs
             ]
@@ -529,7 +531,7 @@ def _shuffle(graph: Fusing, node: Node) -> None:
     while (reader := graph.reader_of(node)) is not None:
         if reader.op not in _SHUFFLES or reader.domain or reader.inputs[0] != node.outputs[0]:
             return
-        parts = (*graph.parts.get(node.name, (node,)), *graph.parts.get(reader.name, (reader,)))
+        parts = graph.parts_of(node, reader)
         moves = "".join("T" if part.op == "Transpose" else "R" for part in parts)
         if "T" in moves.strip("T"):
             return
@@ -541,8 +543,8 @@ def _shuffle(graph: Fusing, node: Node) -> None:
 
 def is_view(graph: Fusing, node: Node) -> bool:
     """Whether a change of shape moves no values."""
-    parts = graph.parts.get(node.name, (node,))
-    return all(part.op != "Transpose" or _keeps_order(graph, part) for part in parts)
+    moves = (part for part in graph.parts_of(node) if part.op == "Transpose")
+    return all(_keeps_order(graph, part) for part in moves)
 
 
 @unchanged_if_malformed

@@ -31,11 +31,11 @@ from resperf.layers import (
 from resperf.layers.reduce import Reduce
 from resperf.layers.resize import Resize
 from resperf.lowering._base import (
-    SINGLE,
     LoweredNetwork,
     LoweredNode,
     answer,
     in_precision,
+    in_type,
     is_computed_once,
     qualified_by_domain,
     with_fields,
@@ -50,7 +50,7 @@ from resperf.lowering._read import (
     layer_of,
     tensor_of,
 )
-from resperf.network import MALFORMED, Network, Node
+from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.network.rewriting import Rewriting
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
@@ -89,8 +89,8 @@ EITHER_OPS = frozenset({
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Lower layers one by one: the same for every machine and version."""
-    layout = setting.layout or LAYOUT
-    return [lower_layer(_in_type(layer, setting.precision), layout) for layer in layers]
+    layout, dtype = setting.layout or LAYOUT, HALF_TYPES.get(setting.precision, "")
+    return [lower_layer(in_type(layer, dtype), layout) for layer in layers]
 
 
 def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
@@ -102,13 +102,6 @@ def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
         plain = layer.replace(layout=layout, ceil_mode=False)
         return plain if plain.output_shape == layer.output_shape else layer.replace(layout=layout)
     return with_fields(layer, {"layout": layout}) if isinstance(layer, Conv | Resize) else layer
-
-
-def _in_type(layer: Layer, precision: str) -> Layer:
-    """Give a float32 layer the type that it has in a precision, if it exists in that type."""
-    dtype = HALF_TYPES.get(precision)
-    changes = {"dtype": dtype} if dtype and layer.fields().get("dtype") == SINGLE else {}
-    return with_fields(layer, changes)
 
 
 def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
@@ -152,13 +145,9 @@ class Storage:
         """Choose for every tensor, so that operators of images need the fewest transpositions."""
         if layout != "nhwc":
             return cls(layout, frozenset())
-        tensors = network.tensors
 
         def computed(names: Sequence[str]) -> list[str]:
-            sized = (tensors[name] for name in names if name in tensors)
-            return [
-                tensor.name for tensor in sized if len(tensor.shape) == 4 and not tensor.is_weight
-            ]
+            return [tensor.name for tensor in _computed_images(network, names)]
 
         wanted: set[str] = set()
         for node in reversed(network.nodes):
@@ -191,16 +180,17 @@ class Storage:
         if node.op in VIEW_OPS or node.op == "Transpose":
             return []
         as_images = self.reads_images(network, node)
-        computed = (network.tensors.get(name) for name in node.inputs)
         return [
             tensor.name
-            for tensor in computed
-            if tensor is not None
-            and len(tensor.shape) == 4
-            and not tensor.is_weight
-            and (tensor.name in self.images) != as_images
-            and moves(tensor.shape)
+            for tensor in _computed_images(network, node.inputs)
+            if (tensor.name in self.images) != as_images and moves(tensor.shape)
         ]
+
+
+def _computed_images(network: Network, names: Sequence[str]) -> list[Tensor]:
+    """Return the tensors of four axes that are not constant."""
+    sized = (network.tensors[name] for name in names if name in network.tensors)
+    return [tensor for tensor in sized if len(tensor.shape) == 4 and not tensor.is_weight]
 
 
 def moves(shape: Sequence[int]) -> bool:
@@ -253,9 +243,6 @@ class _Fusion:
             return False
         self.nodes.append(follower)
         return True
-
-    def fuse_norm(self) -> bool:
-        return self.fuse(foldable_norm(self.graph, self.nodes[-1]))
 
     def fuse_bias(self, channel_axis: int) -> bool:
         """Fuse an addition of one constant per channel."""
@@ -425,7 +412,7 @@ def _conv(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Conv, rules.network, node)
     fusion = _Fusion(rules.graph, [node])
     bias = plain.bias
-    bias |= fusion.fuse_norm()
+    bias |= fusion.fuse(foldable_norm(rules.graph, node))
     bias |= not bias and fusion.fuse_bias(channel_axis=1)
     residual = fusion.fuse_residual()
     activation = fusion.fuse_activation()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
@@ -26,6 +27,8 @@ from resperf.lowering._base import (
     Role,
     answer,
     in_precision,
+    in_type,
+    largest,
     named_by_sources,
 )
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
@@ -44,15 +47,8 @@ _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
-    dtype = HALF_TYPES.get(setting.precision, SINGLE)
-    return [layer if dtype == SINGLE else _of_type(layer, dtype) for layer in layers]
-
-
-def _of_type(layer: Layer, dtype: str) -> Layer:
-    """Replace float32 by another type, but for conversions, and kinds that do not have it."""
-    choices = layer.specs["dtype"].choices or ()
-    is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
-    return layer.replace(dtype=dtype) if is_single and dtype in choices else layer
+    dtype = HALF_TYPES.get(setting.precision, "")
+    return [layer if isinstance(layer, Cast) else in_type(layer, dtype) for layer in layers]
 
 
 def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
@@ -71,11 +67,7 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)
     lowered = [part for node in graph.walk() for part in _lowered(graph, node)]
-    original = {node.name for node in network.nodes}
-    nodes = named_by_sources(network, (
-        replace(node, sources=tuple(name for name in node.sources if name in original))
-        for node in lowered
-    ))  # fmt: skip
+    nodes = named_by_sources(network, lowered)
     dtype = HALF_TYPES.get(setting.precision, "")
     nodes = [
         *_converted(network, network.inputs, dtype, "preprocess"), *nodes,
@@ -125,18 +117,8 @@ def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
 
 
 def _layer(graph: Fusing, node: Node) -> Layer:
-    """Return the layer of a node; of several operators, what moves most bytes stands for all."""
     network = replace(graph.network, tensors=graph.tensors)
-    layers: list[Layer] = []
-    reasons: list[Exception] = []
-    for part in graph.parts.get(node.name, (node,)):
-        try:
-            layers.append(_layer_of_part(network, part))
-        except (LayerError, UnsupportedError) as error:
-            reasons.append(error)
-    if not layers:
-        raise reasons[0]
-    return max(layers, key=lambda layer: layer.moved_bytes)
+    return largest(partial(_layer_of_part, network, part) for part in graph.parts_of(node))
 
 
 def _layer_of_part(network: Network, node: Node) -> Layer:

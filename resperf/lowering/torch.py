@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Activation, Layer
@@ -21,6 +22,7 @@ from resperf.lowering._base import (
     LoweredNode,
     answer,
     in_precision,
+    largest,
     with_fields,
 )
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
@@ -97,11 +99,10 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     nodes: list[LoweredNode] = []
     groups = fused_kernels(kernels) if setting.compiled in COMPILED else [[k] for k in kernels]
     for group in groups:
-        names = [kernel.source for kernel in group if kernel.source]
         sources = tuple(
             source
-            for name in names
-            for source in joined.sources.get(name, (name,))
+            for kernel in group
+            for source in joined.sources.get(kernel.source, (kernel.source,))
             if source in original
         )
         nodes.append(_lowered(group, sources, setting))
@@ -188,22 +189,18 @@ def _version(version: str) -> tuple[int, ...]:
 def _lowered(
     group: Sequence[TorchKernel], sources: tuple[str, ...], setting: Setting
 ) -> LoweredNode:
-    """Return the node of a kernel; of a fused one, what moves most bytes stands for all."""
+    """Return the node of a kernel, which may be a fused one."""
     name, op = group[0].name, group[0].op if len(group) == 1 else "fused"
-    layers, reasons = [], []
-    for kernel in group:
-        try:
-            layers.append(_laid_out(kernel.layer(), setting))
-        except (LayerError, UnsupportedError) as error:
-            reasons.append(Message.of(error))
-    if not layers:
-        return LoweredNode(name, op or "unknown", None, "unknown", reasons[0], sources)
-    layer = max(layers, key=lambda candidate: candidate.moved_bytes)
+    try:
+        layer = largest(partial(_layer, kernel, setting) for kernel in group)
+    except (LayerError, UnsupportedError) as error:
+        return LoweredNode(name, op or "unknown", None, "unknown", Message.of(error), sources)
     return LoweredNode(name, op, layer, "execution", sources=sources)
 
 
-def _laid_out(layer: Layer, setting: Setting) -> Layer:
-    """Give a layer of images the setting's layout."""
+def _layer(kernel: TorchKernel, setting: Setting) -> Layer:
+    """Return the layer of a kernel; images have the setting's layout."""
+    layer = kernel.layer()
     return layer.replace(layout=setting.layout) if _is_laid_out(layer, setting) else layer
 
 

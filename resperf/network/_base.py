@@ -202,9 +202,8 @@ class Network:
         nodes = tuple(node for _, node in sorted(placed, key=itemgetter(0)))
         computed = {name for node in self.unfolded_nodes for name in node.outputs}
         tensors = dict(self.tensors)
-        for name in (
-            name for node in self.unfolded_nodes for name in (*node.inputs, *node.outputs)
-        ):
+        ends = (name for node in self.unfolded_nodes for name in (*node.inputs, *node.outputs))
+        for name in ends:
             if (tensor := tensors.get(name, self.weight_tensors.get(name))) is not None:
                 tensors[name] = replace(tensor, is_weight=tensor.is_weight and name not in computed)
         return replace(self, nodes=nodes, tensors=tensors, unfolded_nodes=())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,33 @@ Assumed = Mapping[str, int]
 """What is counted (a word of `COUNTED`) -> how many a run finds."""
 Values = Mapping[str, float | Sequence[float] | npt.NDArray[Any]]
 """Name of an input -> its values, which decide shapes; one number stands for all of them."""
-Stated = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, tuple[float, ...]], ...]]
-"""Both, as a key of a cache."""
 
 
-def stated(assume: Assumed | None, values: Values | None) -> Stated:
-    """Return what a user states, checked and sorted by names.
+class Sizes(TypedDict, total=False):
+    """What a user states of a network's sizes, as `resperf.network.read_network` takes it."""
+
+    batch: int | None
+    shapes: Mapping[str, Sequence[int]] | None
+    assume: Assumed | None
+    values: Values | None
+
+
+class Stated(NamedTuple):
+    """The same as a key of caches: pairs of names and what is stated of them."""
+
+    batch: int | None
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    assume: tuple[tuple[str, int], ...]
+    values: tuple[tuple[str, tuple[float, ...]], ...]
+
+    def sizes(self) -> Sizes:
+        """Return the same as options of the readers."""
+        shapes, assume, values = map(dict[str, Any], self[1:])
+        return Sizes(batch=self.batch, shapes=shapes, assume=assume, values=values)
+
+
+def stated(**sizes: Unpack[Sizes]) -> Stated:
+    """Return what a user states, checked.
 
     Raises
     ------
@@ -43,7 +64,7 @@ def stated(assume: Assumed | None, values: Values | None) -> Stated:
         If a word is unknown, a count is no positive whole number, or a value is no number.
     """
     counts: dict[str, int] = {}
-    for word, count in (assume or {}).items():
+    for word, count in (sizes.get("assume") or {}).items():
         if word not in COUNTED.values():
             words = ", ".join(dict.fromkeys(COUNTED.values()))
             raise ShapeError(f"no assumption {word!r}; known are: {words}")
@@ -51,18 +72,14 @@ def stated(assume: Assumed | None, values: Values | None) -> Stated:
             raise ShapeError(f"{word}={count!r} must be a whole number of at least 1")
         counts[word] = int(count)
     flat: dict[str, tuple[float, ...]] = {}
-    for name, given in (values or {}).items():
+    for name, given in (sizes.get("values") or {}).items():
         numbers = np.asarray(given)
         if not numbers.size or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
             raise ShapeError(f"values of {name!r} must be numbers, such as 1080,1920")
         flat[name] = tuple(numbers.ravel().tolist())
-    return tuple(sorted(counts.items())), tuple(sorted(flat.items()))
-
-
-def options_of(about_data: Stated) -> dict[str, Any]:
-    """Return the same as keywords of `resperf.network.read_network`."""
-    assume, values = about_data
-    return {"assume": dict(assume), "values": dict(values)}
+    shapes = tuple((name, tuple(shape)) for name, shape in (sizes.get("shapes") or {}).items())
+    assume, values = tuple(sorted(counts.items())), tuple(sorted(flat.items()))
+    return Stated(sizes.get("batch"), shapes, assume, values)
 
 
 class Assumptions:
@@ -73,14 +90,14 @@ class Assumptions:
     path : Path
         For messages.
     data : Stated
-        What is counted -> how many a run finds; values of inputs.
+        Its numbers of what is found, and its values of inputs, count.
     shapes : mapping of str to sequence of int
         Those of tensors, or their only unknown length.
     """
 
     def __init__(self, path: Path, data: Stated, shapes: Mapping[str, Sequence[int]]) -> None:
         self._path, self._shapes = path, shapes
-        self._given, self._values = map(dict[str, Any], data)
+        self._given, self._values = dict(data.assume), dict[str, Any](data.values)
         self._used: Counter[tuple[str, str, int]] = Counter()
         self._lacking: dict[str, list[str]] = {}
         self._shaped: dict[str, tuple[int, ...]] = {}
@@ -220,10 +237,10 @@ def how_to_give(
     sources = {of_input[size].name: of_input[size] for size in sizes if size in of_input}
     unknown = f"the shape of {printable(name)!r} ({node.op_type})"
     if sources:
-        numbers = {
-            name: ",".join("N" * math.prod(tensor.shape)) for name, tensor in sources.items()
-        }
-        options = " ".join(f"--value {name}={given}" for name, given in numbers.items())
+        options = " ".join(
+            f"--value {name}={','.join('N' * math.prod(tensor.shape))}"
+            for name, tensor in sources.items()
+        )
         return f"{unknown} depends on input {listed(list(sources))}; give its values: {options}"
     lengths = ["N" if dim is None else str(dim) for dim in part[1] or (None, "...")]
     example = "N" if part[1] and lengths.count("N") == 1 else ",".join(lengths)

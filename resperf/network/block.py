@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from resperf.errors import NetworkError, did_you_mean
 from resperf.network._base import Network, Node, Tensor
+from resperf.network.graph import live_nodes
 
 
 def block_of(network: Network, ends: str) -> Network:
@@ -31,10 +32,10 @@ def block_of(network: Network, ends: str) -> Network:
         If there is no such place, or no path from one to the other.
     """
     start, end = _places(network, ends)
-    named = {node.name for node in network.nodes}
-    below = _below(network.nodes, start if start in named else None, start)
-    above = _above(network.nodes, end if end in named else None, end)
-    inside = [node for node in network.nodes if node.name in below and node.name in above]
+    written = {node.name: node.outputs for node in network.nodes}
+    below = _below(network.nodes, start if start in written else None, start)
+    above = live_nodes(network.nodes, filter(None, written.get(end, (end,))), {})
+    inside = [node for node in above if node.name in below]
     if not inside:
         raise NetworkError(f"{network.name}: no path leads from {start!r} to {end!r}")
     return _alone(network, inside, ends)
@@ -69,24 +70,13 @@ def _below(nodes: Iterable[Node], start: str | None, tensor: str) -> set[str]:
     return names
 
 
-def _above(nodes: tuple[Node, ...], end: str | None, *tensors: str) -> set[str]:
-    """Return the names of a node and those that it needs, or of those that tensors need."""
-    wanted, names = set() if end else set(tensors), set()
-    for node in reversed(nodes):
-        if node.name == end or not wanted.isdisjoint(node.outputs):
-            names.add(node.name)
-            wanted.update(filter(None, node.inputs))
-    return names
-
-
 def _alone(network: Network, inside: list[Node], ends: str) -> Network:
     """Return nodes as a network, with what they read and write."""
     written = {name for node in inside for name in node.outputs if name}
     read = dict.fromkeys(name for node in inside for name in node.inputs if name)
     names = {node.name for node in inside}
     outside = {name for node in network.nodes if node.name not in names for name in node.inputs}
-    needed = _above(network.weight_nodes, None, *read)
-    weights = [node for node in network.weight_nodes if node.name in needed]
+    weights = live_nodes(network.weight_nodes, read, {})
     given = dict.fromkeys(
         name for node in weights for name in (*node.inputs, *node.outputs) if name
     )
@@ -98,12 +88,10 @@ def _alone(network: Network, inside: list[Node], ends: str) -> Network:
         and name not in given
     )
     outputs = tuple(
-        dict.fromkeys(
-            name
-            for node in inside
-            for name in node.outputs
-            if name and (name in outside or name in network.outputs or name not in read)
-        )
+        name
+        for node in inside
+        for name in node.outputs
+        if name and (name in outside or name in network.outputs or name not in read)
     )
     return replace(
         network,

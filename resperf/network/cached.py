@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from resperf import disk_cache
-from resperf.network._base import Network, Node, Tensor
-from resperf.network.assumed import Assumed, Values, stated
+from resperf.network._base import MALFORMED, Network, Node, Tensor
+from resperf.network.assumed import Sizes, stated
 from resperf.network.model import parse, stripped_file
 from resperf.network.reader import resolve
 
@@ -22,17 +22,9 @@ _MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
 """Networks with more nodes, or more bytes of small constants, are not cached: files stay small."""
 _TAG = "\0"
 """No tensor or attribute has this name."""
-_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-def read_network_once(
-    path: Path,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    assume: Assumed | None = None,
-    values: Values | None = None,
-) -> Network:
+def read_network_once(path: Path, **sizes: Unpack[Sizes]) -> Network:
     """Read a network as `read_network` does, or return the cached one of a file of equal content.
 
     The file is always scanned, without its weights; ONNX is imported only if it is not cached.
@@ -45,19 +37,11 @@ def read_network_once(
     path = Path(path)
     stripped = stripped_file(path)
     content = hashlib.sha256(stripped.model).hexdigest()
-    given = sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
-    name = disk_cache.name_of(
-        disk_cache.code_state("network"),
-        str(path),
-        content,
-        batch,
-        tuple(given),
-        stated(assume, values),
-    )
-    with suppress(*_DAMAGE):
+    given = stated(**sizes)
+    name = disk_cache.name_of(disk_cache.code_state("network"), str(path), content, *given)
+    with suppress(*MALFORMED):
         return Network(**disk_cache.load(_FOLDER, name, _value))
-    model = parse(path, stripped)
-    network = resolve(path, model, batch=batch, shapes=shapes, assume=assume, values=values)
+    network = resolve(path, parse(path, stripped), given)
     if _is_small(network):
         with suppress(TypeError):
             disk_cache.store(_FOLDER, name, vars(network), _plain)
@@ -90,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value(plain: dict[str, Any]) -> Any:
-    """Read what `_plain` wrote; what is damaged raises one of `_DAMAGE`."""
+    """Read what `_plain` wrote; what is damaged raises one of `MALFORMED`."""
     values = {key: _tuples(item) for key, item in plain.items()}
     if values.keys() != {_TAG}:
         return values

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.network._base import SMALL_ELEMENTS
+from resperf.network._base import MALFORMED, SMALL_ELEMENTS
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -18,6 +18,8 @@ Rule = Callable[[Sequence[Any], Attributes], Array]
 
 _QUANTISED_ELEMENTS = 16
 """Most values that are quantised or dequantised as shape arithmetic: more are weights."""
+_NOT_FOLDED = ("batch_dims", "exclusive", "output_dtype", "reverse", "select_last_index")
+"""Attributes that these rules do not follow, unless they are 0."""
 
 
 class TooLargeError(ValueError):
@@ -51,11 +53,11 @@ def evaluate(
         if op == "Split":
             return _split(given, attributes, output_count)
         rule = _RULES.get(op)
-        if rule is None or output_count != 1:
+        if rule is None or output_count != 1 or any(map(attributes.get, _NOT_FOLDED)):
             return None
         with np.errstate(all="ignore"):
             result = np.asarray(rule(given, attributes))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except MALFORMED:
         # Too large or invalid: shape inference reports the error.
         return None
     return [result] if result.size <= SMALL_ELEMENTS else None
@@ -108,10 +110,6 @@ def _unsqueeze(values: Sequence[Array], attributes: Attributes) -> Array:
     return np.expand_dims(values[0], _axes(values, attributes) or ())
 
 
-def _squeeze(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.squeeze(values[0], _axes(values, attributes))
-
-
 def _reduce(function: Callable[..., Any], values: Sequence[Array], attributes: Attributes) -> Array:
     axes = _axes(values, attributes)
     keep = bool(attributes.get("keepdims", 1))
@@ -159,25 +157,23 @@ def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
     return values[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
 
-def _quantize(values: Sequence[Any], attributes: Attributes) -> Array:
-    data, scale, zero = _quantised(values, attributes)
+def _quantize(values: Sequence[Any], _: Attributes) -> Array:
+    data, scale, zero = _quantised(values)
     zero = np.zeros(1, np.uint8) if zero is None else zero
     limits = np.iinfo(zero.dtype)
     steps = np.rint(data.astype(np.float32) / np.float32(scale.item())) + float(zero.item())
     return np.asarray(np.clip(steps, limits.min, limits.max), zero.dtype)
 
 
-def _dequantize(values: Sequence[Any], attributes: Attributes) -> Array:
-    data, scale, zero = _quantised(values, attributes)
+def _dequantize(values: Sequence[Any], _: Attributes) -> Array:
+    data, scale, zero = _quantised(values)
     steps = data.astype(np.float64) - (0 if zero is None else zero.item())
     return np.asarray(steps * scale.item(), scale.dtype)
 
 
-def _quantised(values: Sequence[Any], attributes: Attributes) -> tuple[Array, Array, Array | None]:
+def _quantised(values: Sequence[Any]) -> tuple[Array, Array, Array | None]:
     """Return data, scale and zero point of one pair for all values; weights are no arithmetic."""
     data, scale, *zero = values
-    if attributes.get("output_dtype"):
-        raise ValueError("not shape arithmetic")
     if data.ndim > 1 or data.size > _QUANTISED_ELEMENTS:
         raise TooLargeError(str(data.shape))
     return data, scale, zero[0] if zero else None
@@ -190,9 +186,7 @@ def _clip(values: Sequence[Any], attributes: Attributes) -> Array:
     return np.asarray(np.clip(values[0], *bounds), dtype=values[0].dtype)
 
 
-def _cumsum(values: Sequence[Array], attributes: Attributes) -> Array:
-    if attributes.get("exclusive") or attributes.get("reverse"):
-        raise ValueError("not shape arithmetic")
+def _cumsum(values: Sequence[Array], _: Attributes) -> Array:
     return np.cumsum(values[0], int(values[1].item()), dtype=values[0].dtype)
 
 
@@ -225,9 +219,7 @@ def _fitting_axis(data: Array, index: Array, attributes: Attributes) -> int:
     return axis
 
 
-def _gather_nd(values: Sequence[Array], attributes: Attributes) -> Array:
-    if attributes.get("batch_dims"):
-        raise ValueError("not shape arithmetic")
+def _gather_nd(values: Sequence[Array], _: Attributes) -> Array:
     data, index = values[0], values[1]
     small(index.shape[:-1] + data.shape[index.shape[-1] :])
     return np.asarray(data[tuple(np.moveaxis(index, -1, 0))])
@@ -269,8 +261,6 @@ def _one_hot(values: Sequence[Array], attributes: Attributes) -> Array:
 def _index_of(
     function: Callable[..., Any], values: Sequence[Array], attributes: Attributes
 ) -> Array:
-    if attributes.get("select_last_index"):
-        raise ValueError("not shape arithmetic")
     keep = bool(attributes.get("keepdims", 1))
     indices = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
     return np.asarray(indices, np.int64)
@@ -292,10 +282,6 @@ def _reshape(values: Sequence[Array], attributes: Attributes) -> Array:
     if not attributes.get("allowzero"):
         target = [values[0].shape[i] if dim == 0 else dim for i, dim in enumerate(target)]
     return values[0].reshape(target)
-
-
-def _transpose(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.transpose(values[0], attributes.get("perm"))
 
 
 def _expand(values: Sequence[Array], _: Attributes) -> Array:
@@ -382,11 +368,11 @@ _RULES: Mapping[str, Rule] = {
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": partial(_elementwise, np.sqrt),
-    "Squeeze": _squeeze,
+    "Squeeze": lambda values, attributes: np.squeeze(values[0], _axes(values, attributes)),
     "Sub": partial(_elementwise, np.subtract),
     "Sum": partial(_variadic, np.add),
     "Tile": _tile,
-    "Transpose": _transpose,
+    "Transpose": lambda values, attributes: np.transpose(values[0], attributes.get("perm")),
     "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,
     "Where": partial(_elementwise, np.where),

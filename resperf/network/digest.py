@@ -62,16 +62,10 @@ def _captured(node: Node) -> list[str]:
 def _described(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
-    value = tensor.value
-    decisive = value is not None and (
-        value.size == 1 or value.dtype in (np.dtype(np.int32), np.dtype(np.int64))
-    )
-    return (
-        tensor.shape,
-        tensor.dtype,
-        tensor.is_weight,
-        value.tolist() if decisive and value is not None else None,
-    )
+    value, numbers = tensor.value, None
+    if value is not None and (value.size == 1 or value.dtype in (np.int32, np.int64)):
+        numbers = value.tolist()
+    return tensor.shape, tensor.dtype, tensor.is_weight, numbers
 
 
 def _plain(value: Any) -> Any:

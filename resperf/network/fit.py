@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.errors import NetworkError, ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
+from resperf.network.inputs import dims_words
 from resperf.network.rebatch import SHAPE_INPUT
 from resperf.network.shapes import schema_of
 
@@ -50,26 +51,23 @@ def check_inputs(
         If their shapes do not fit the node's weights.
     """
     schema = schema_of(node.op_type, opsets.get(node.domain) or 1, node.domain)
-    if schema is not None and len(node.input) < schema.min_input:
+    label = f"node {node.name or node.output[0]!r} ({node.op_type})"
+    given = len(node.input)
+    if schema is not None and given < schema.min_input:
         raise NetworkError(
-            f"{path} is damaged: node {node.name or node.output[0]!r} ({node.op_type}) "
-            f"has {len(node.input)} inputs and needs {schema.min_input}"
+            f"{path} is damaged: {label} has {given} inputs and needs {schema.min_input}"
         )
     if schema is not None and (unequal := _unequal_types(schema, node, tensors)):
         raise NetworkError(
-            f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) is given "
-            f"{unequal}, which must be of one type; no framework runs this file: export or "
-            "convert it again"
+            f"{path}: {label} is given {unequal}, which must be of one type; no framework runs "
+            "this file: export or convert it again"
         )
     inputs = [tensors.get(name) for name in node.input]
     unknown = any(name and name not in tensors for name in node.input)
     if unknown or node.domain not in ("", CONTRIB):
         return
     if why := _misfit(node.op_type, inputs, attributes):
-        raise ShapeError(
-            f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) {why}; "
-            "check --batch and --shape"
-        )
+        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
 
 
 def _unequal_types(schema: OpSchema, node: NodeProto, tensors: Mapping[str, Tensor]) -> str:
@@ -108,11 +106,7 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
             return "" if target is None else _misses(op, target, shapes[0], attributes)
         return _too_wide(shapes, attributes) if op in _WINDOWS else ""
     except (IndexError, TypeError, ValueError):
-        return f"cannot take the shapes {' and '.join(map(_words, filter(None, shapes)))}"
-
-
-def _words(shape: Sequence[int]) -> str:
-    return ",".join(map(str, shape))
+        return f"cannot take the shapes {' and '.join(map(dims_words, filter(None, shapes)))}"
 
 
 def _misses(
@@ -126,7 +120,7 @@ def _misses(
         fits = len(dims) < 3 or bool(attributes.get("axes")) or dims[0] == shape[0]
     if fits:
         return ""
-    return f"cannot make {_words(dims)} of its input {_words(shape)}"
+    return f"cannot make {dims_words(dims)} of its input {dims_words(shape)}"
 
 
 def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:
@@ -143,8 +137,8 @@ def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:
     if same or 0 in shapes[0] or all(map(le, spans, room)):
         return ""
     return (
-        f"has a window of {_words(spans)}, larger than its input of {_words(size)}"
-        + f" with pads {_words(pads)}" * any(pads)
+        f"has a window of {dims_words(spans)}, larger than its input of {dims_words(size)}"
+        + f" with pads {dims_words(pads)}" * any(pads)
     )
 
 
@@ -169,11 +163,9 @@ def _recurrent(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
 
 
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
-    "BatchNormalization": _transposed,
+    **dict.fromkeys(("BatchNormalization", "ConvTranspose", "InstanceNormalization"), _transposed),
     **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _conv),
-    "ConvTranspose": _transposed,
     "Gemm": _gemm,
-    "InstanceNormalization": _transposed,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }
 _WINDOWS = {"AveragePool", "LpPool", "MaxPool", *(op for op in _RULES if _RULES[op] is _conv)}

@@ -67,22 +67,17 @@ def folded(
     if node.op_type in ("Shape", "Size") and node.input and node.input[0] in tensors:
         shape = np.array(tensors[node.input[0]].shape, np.int64)
         return evaluate(node.op_type, [shape], attributes, len(node.output))
-    if node.op_type == "CastLike" and len(node.input) == 2 and node.input[1] in tensors:
-        attributes = {"to": data_type_of(tensors[node.input[1]].dtype)}
-        op = "Cast"
-    else:
-        op = node.op_type
+    op = node.op_type
+    if op == "CastLike" and len(node.input) == 2 and node.input[1] in tensors:
+        op, attributes = "Cast", {"to": data_type_of(tensors[node.input[1]].dtype)}
     names = _values_read(node)
     while names and not names[-1]:
         names.pop()
     if not names and node.op_type != "Constant":
         return None
-    values: list[np.ndarray[Any, Any] | None] = []
-    for name in names:
-        value = tensors[name].value if name in tensors else None
-        if name and value is None:
-            return None
-        values.append(value)
+    values = [tensors[name].value if name in tensors else None for name in names]
+    if any(name and value is None for name, value in zip(names, values, strict=True)):
+        return None
     return evaluate(op, values, attributes, len(node.output))
 
 

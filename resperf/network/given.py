@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from resperf.errors import NetworkError, printable
 from resperf.network._base import NETWORKS_CACHED, Network
-from resperf.network.assumed import Assumed, Stated, Values, options_of, stated
+from resperf.network.assumed import Sizes, Stated, stated
 from resperf.network.model import parse, strip_file
 from resperf.network.reader import resolve
 from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped
@@ -23,14 +22,7 @@ _GIVEN = Path("the given network")
 _UNNAMED = "network"
 
 
-def read_given_network(
-    model: bytes | ModelProto,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    assume: Assumed | None = None,
-    values: Values | None = None,
-) -> Network:
+def read_given_network(model: bytes | ModelProto, **sizes: Unpack[Sizes]) -> Network:
     """Read a network's structure and shapes as `read_network` does; its name is the graph's.
 
     The last networks are cached, by their content without weights.
@@ -42,22 +34,14 @@ def read_given_network(
     ShapeError
         If a dimension is unknown or does not fit.
     """
-    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     content = model if isinstance(model, bytes) else _structure(model)
-    about_data = stated(assume, values)
-    return _read(strip_file(_GIVEN, content).model, batch, given, about_data)
+    return _read(strip_file(_GIVEN, content).model, stated(**sizes))
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)
-def _read(
-    stripped: bytes,
-    batch: int | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    about_data: Stated,
-) -> Network:
+def _read(stripped: bytes, given: Stated) -> Network:
     model = parse(_GIVEN, Stripped(stripped))
-    network = resolve(_GIVEN, model, batch=batch, shapes=dict(shapes), **options_of(about_data))
-    return replace(network, name=printable(model.graph.name) or _UNNAMED)
+    return replace(resolve(_GIVEN, model, given), name=printable(model.graph.name) or _UNNAMED)
 
 
 def _structure(model: ModelProto) -> bytes:

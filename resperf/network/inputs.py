@@ -87,7 +87,8 @@ def complete_inputs(
             notes.append(
                 f"input {name!r} stays {dims_words(own or ())}: its first dimension is not a batch"
             )
-        for old_dim, new_dim in zip(own or (), new or (), strict=False):
+        pairs = [*zip(own or (), new or (), strict=False)]
+        for old_dim, new_dim in pairs:
             if not (isinstance(old_dim, str) and isinstance(new_dim, int)):
                 continue
             if (length := bound.setdefault(old_dim, new_dim)) != new_dim:
@@ -95,17 +96,9 @@ def complete_inputs(
                     f"{path}: dimension {old_dim!r} has two lengths, {length} and {new_dim} in "
                     f"input {name!r} = {dims_words(own or ())}; give it one by --batch and --shape"
                 )
-        if (
-            own
-            and new
-            and any(
-                isinstance(old_dim, int) and old_dim != new_dim
-                for old_dim, new_dim in zip(own[1:], new[1:], strict=True)
-            )
-        ):
-            notes.append(
-                f"input {name!r}: {dims_words(own)} in the file, {dims_words(new)} as requested"
-            )
+        if any(isinstance(old_dim, int) and old_dim != new_dim for old_dim, new_dim in pairs[1:]):
+            before, after = dims_words(own or ()), dims_words(new or ())
+            notes.append(f"input {name!r}: {before} in the file, {after} as requested")
     tensors = []
     for info in declared:
         shape = _resolved(path, info.name, wanted, bound)
@@ -216,17 +209,18 @@ def declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
         raise NetworkError(
             f"{path}: input {info.name!r} is not a tensor ({kind}); only tensors can be predicted"
         )
-    tensor_type = info.type.tensor_type
-    if not tensor_type.HasField("shape"):
-        return None
+    return dims_of(info) if info.type.tensor_type.HasField("shape") else None
+
+
+def dims_of(info: ValueInfoProto) -> list[Dim]:
+    """Dimensions in the file; exporters write 0 or -1 for a free one too."""
     return [
-        # Exporters write 0 or -1 for a free dimension too.
-        dim.dim_value if dim.dim_value > 0 else name_of(dim.dim_param)
-        for dim in tensor_type.shape.dim
+        dim.dim_value if dim.dim_value > 0 else _name_of(dim.dim_param)
+        for dim in info.type.tensor_type.shape.dim
     ]
 
 
-def name_of(param: str) -> str | None:
+def _name_of(param: str) -> str | None:
     """Return a free dimension's name; None for the words that exporters write where it has none.
 
     Two dimensions without a name may differ in length.

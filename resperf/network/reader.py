@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
-from resperf.network.assumed import COUNTED, Assumed, Assumptions, Values, how_to_give, stated
+from resperf.network.assumed import COUNTED, Assumptions, Sizes, Stated, how_to_give, stated
 from resperf.network.external import check_shapes
 from resperf.network.fit import check_inputs
 from resperf.network.folding import Unfolded, folded, is_constant
@@ -52,14 +52,7 @@ _IR_WITH_DEFAULTS = 4
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
-def read_network(
-    path: Path,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    assume: Assumed | None = None,
-    values: Values | None = None,
-) -> Network:
+def read_network(path: Path, **sizes: Unpack[Sizes]) -> Network:
     """Read an ONNX file's structure and shapes, never its weights.
 
     Parameters
@@ -91,8 +84,7 @@ def read_network(
         If a dimension is unknown or does not fit, or an assumption is about nothing in the network.
     """
     path = Path(path)
-    model = stripped_model(path)
-    return resolve(path, model, batch=batch, shapes=shapes, assume=assume, values=values)
+    return resolve(path, stripped_model(path), stated(**sizes))
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
@@ -120,15 +112,7 @@ def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
             yield read_network(path, batch=batch)
 
 
-def resolve(
-    path: Path,
-    model: ModelProto,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    assume: Assumed | None = None,
-    values: Values | None = None,
-) -> Network:
+def resolve(path: Path, model: ModelProto, given: Stated) -> Network:
     """Turn a parsed model into a `Network`; sets the same shapes and batch in the model.
 
     Raises
@@ -136,15 +120,14 @@ def resolve(
     NetworkError, ShapeError
         As `read_network`.
     """
-    arguments = (path, model, batch, shapes or {}, assume, values)
-    written = model.SerializeToString() if batch is not None or shapes else b""
+    written = model.SerializeToString() if given.batch is not None or given.shapes else b""
     try:
-        return _Reading(*arguments).network()
+        return _Reading(path, model, given).network()
     except ShapeError:
         if written:
             model.ParseFromString(written)  # Reading changed it.
             with suppress(ShapeError):
-                return _Reading(*arguments, traced=_TRACED_BATCH).network()
+                return _Reading(path, model, given, traced=_TRACED_BATCH).network()
         raise
 
 
@@ -173,23 +156,15 @@ class _Reading:
     """One reading of a model."""
 
     def __init__(
-        self,
-        path: Path,
-        model: ModelProto,
-        batch: int | None,
-        shapes: Mapping[str, Sequence[int]],
-        assume: Assumed | None,
-        values: Values | None,
-        *,
-        traced: int | None = None,
+        self, path: Path, model: ModelProto, sizes: Stated, *, traced: int | None = None
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
-        own, lengths, others = split_shapes(self.graph, declared, shapes)
-        self.assumptions = Assumptions(path, stated(assume, values), others)
-        self.inputs: Inputs = complete_inputs(path, declared, batch, own, lengths)
+        own, lengths, others = split_shapes(self.graph, declared, dict(sizes.shapes))
+        self.assumptions = Assumptions(path, sizes, others)
+        self.inputs: Inputs = complete_inputs(path, declared, sizes.batch, own, lengths)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
         self.traced, self.batched = traced, batched_outputs(self.graph, declared)
         self.declared = declared_outputs(self.graph, declared, self.inputs, lengths)
@@ -294,14 +269,10 @@ class _Reading:
     def _visit(self, node: NodeProto) -> None:
         if not any(node.output):
             return
-        chosen = self._chosen_branch(node)
-        if chosen is not None:
-            for inner in chosen:
-                self._visit(inner)
-            return
-        if split := self.sequences.as_tensors(node, self.seen.tensors):
-            nodes, constants = split
-            self.seen.tensors.update({constant.name: constant for constant in constants})
+        tensors = self.seen.tensors
+        if instead := self._chosen_branch(node) or self.sequences.as_tensors(node, tensors):
+            nodes, constants = instead
+            tensors.update({constant.name: constant for constant in constants})
             for inner in nodes:
                 self._visit(inner)
             return
@@ -395,8 +366,8 @@ class _Reading:
             op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(first.dtype)}
         return Node(name, op, node.domain, inputs, outputs, attributes)
 
-    def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
-        """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
+    def _chosen_branch(self, node: NodeProto) -> tuple[list[NodeProto], list[Tensor]] | None:
+        """Return nodes and weights of the branch that an ``If`` with a known condition runs.
 
         PyTorch exports one for every squeeze of an axis of unknown length.
         """
@@ -412,10 +383,8 @@ class _Reading:
         if branch.sparse_initializer:
             return None
         own, nodes = branch_nodes(branch, tuple(node.output))
-        for proto in branch.initializer:
-            tensor = replace(weight(self.path, proto), name=own[proto.name])
-            self.seen.tensors[tensor.name] = tensor
-        return nodes
+        weights = (weight(self.path, proto) for proto in branch.initializer)
+        return nodes, [replace(tensor, name=own[tensor.name]) for tensor in weights]
 
     def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, TensorType]:
         names = [name for name in node.output if name]
@@ -426,7 +395,7 @@ class _Reading:
         }
         outputs = complete_only(parts)
         if len(outputs) < len(names):
-            parts |= node_outputs(self.path, self.model, node, self.seen.tensors, attributes)
+            parts |= node_outputs(self.path, node, self.opsets, self.seen.tensors, attributes)
             outputs = {**complete_only(parts), **outputs}
         if len(outputs) < len(names):
             outputs = {**self.assumptions.outputs(node, self.seen.tensors, parts), **outputs}
@@ -496,16 +465,17 @@ class _Reading:
             listed = _listed([*dict.fromkeys(self.seen.declared)])
             notes.append(f"output shapes of {listed} are those that the file states")
         read = {name for node in nodes for name in node.inputs} | set(outputs)
-        unknown = [
-            f"{node.name} ({node.op})"
+        unknown = {
+            name: f"{node.name} ({node.op})"
             for node in nodes
-            if any(name in read and name not in tensors for name in node.outputs)
-        ]
+            for name in node.outputs
+            if name in read and name not in tensors
+        }
         if unknown:
-            notes.append(f"output shapes are unknown from {_listed(unknown)}")
-            first = next(name for node in nodes for name in node.outputs
-                         if name in read and name not in tensors)  # fmt: skip
-            notes += [self.seen.unsized[first]] if first in self.seen.unsized else []
+            unsized = _listed([*dict.fromkeys(unknown.values())])
+            notes.append(f"output shapes are unknown from {unsized}")
+            first = self.seen.unsized.get(next(iter(unknown)))
+            notes += [first] if first else []
         lengths = {node.name: tensors.get("".join(node.inputs[4:5]))
                    for node in nodes if node.op in _RECURRENT}  # fmt: skip
         varying = [name for name, given in lengths.items() if given and given.value is None]

@@ -16,7 +16,7 @@ from resperf.layers._operator import CONTRIB
 from resperf.network._base import PartialType, Tensor, TensorType
 from resperf.network.contrib import inferred_by_onnxruntime, with_caches
 from resperf.network.graph import subgraphs
-from resperf.network.inputs import Inputs, name_of
+from resperf.network.inputs import Inputs, dims_of, dims_words
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
 
 def node_outputs(
     path: Path,
-    model: ModelProto,
     node: NodeProto,
+    opsets: Mapping[str, int],
     inputs: Mapping[str, Tensor],
     attributes: Mapping[str, Any],
 ) -> dict[str, PartialType]:
@@ -58,13 +58,10 @@ def node_outputs(
     operands = {name: tensor for name in node.input if (tensor := inputs.get(name))}
     if len(operands) < len({name for name in node.input if name}):
         return {}
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
     try:
-        outputs = partial_outputs(node, operands, opsets, ir_version=model.ir_version)
+        outputs = partial_outputs(node, operands, opsets)
     except ShapeError as error:
-        shapes = " and ".join(
-            ",".join(map(str, tensor.shape)) or "scalar" for tensor in operands.values()
-        )
+        shapes = " and ".join(dims_words(part.shape) or "scalar" for part in operands.values())
         why = str(error).replace("[ShapeInferenceError]", "").strip().split("\n")[0]
         raise ShapeError(
             f"{path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
@@ -78,11 +75,7 @@ def node_outputs(
 
 
 def partial_outputs(
-    node: NodeProto,
-    inputs: Mapping[str, Tensor],
-    opsets: Mapping[str, int],
-    *,
-    ir_version: int = 10,
+    node: NodeProto, inputs: Mapping[str, Tensor], opsets: Mapping[str, int]
 ) -> dict[str, PartialType]:
     """Infer a node's outputs by ONNX's or ONNX Runtime's rules; omits those that they cannot infer.
 
@@ -93,7 +86,6 @@ def partial_outputs(
         All its inputs.
     opsets : mapping of str to int
         Version of each domain.
-    ir_version : int
 
     Raises
     ------
@@ -103,10 +95,10 @@ def partial_outputs(
     version = opsets.get(node.domain, int(node.domain == CONTRIB))
     if not version:
         return {}
-    key = _cache_key(node, inputs, version, ir_version)
+    key = _cache_key(node, inputs, version)
     outputs = None if key is None else _cache.get(key)
     if outputs is None:
-        outputs = _inferred(node, inputs, version, ir_version)
+        outputs = _inferred(node, inputs, version)
         if key is not None:
             if len(_cache) >= _CACHED_NODES:
                 _cache.clear()
@@ -114,9 +106,7 @@ def partial_outputs(
     return {name: part for name, part in zip(node.output, outputs, strict=True) if part and name}
 
 
-def _cache_key(
-    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
-) -> Hashable | None:
+def _cache_key(node: NodeProto, tensors: Mapping[str, Tensor], version: int) -> Hashable | None:
     """Return everything that determines a node's output shapes; tensor names do not.
 
     Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
@@ -131,7 +121,7 @@ def _cache_key(
         for name in node.input
     )
     outputs = tuple(map(bool, node.output))
-    return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
+    return node.domain, node.op_type, version, attributes, inputs, outputs
 
 
 def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
@@ -141,7 +131,7 @@ def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
 
 
 def _inferred(
-    node: NodeProto, tensors: Mapping[str, Tensor], version: int, ir_version: int
+    node: NodeProto, tensors: Mapping[str, Tensor], version: int
 ) -> tuple[PartialType | None, ...]:
     """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
     from onnx import helper, numpy_helper, shape_inference
@@ -162,9 +152,7 @@ def _inferred(
         for name, tensor in tensors.items()
     }
     try:
-        outputs = shape_inference.infer_node_outputs(
-            schema, node, types, data, ir_version=ir_version
-        )
+        outputs = shape_inference.infer_node_outputs(schema, node, types, data)
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
@@ -191,8 +179,7 @@ def model_outputs(model: ModelProto) -> dict[str, PartialType]:
         return {}
     return {
         info.name: part
-        for infos in (graph.value_info, graph.output)
-        for info in infos
+        for info in (*graph.value_info, *graph.output)
         if (part := partial_type(info.type))
     }
 
@@ -222,13 +209,13 @@ def declared_outputs(
     lengths = dict(given) | {
         name: length
         for info, tensor in zip(inputs, sizes.tensors, strict=True)
-        for name, length in zip(_stated_dims(info), tensor.shape, strict=False)
+        for name, length in zip(dims_of(info), tensor.shape, strict=False)
         if isinstance(name, str)
     }
     outputs: dict[str, TensorType] = {}
     for info in {info.name: info for info in (*graph.value_info, *graph.output)}.values():
-        tensor_type, dims = info.type.tensor_type, _stated_dims(info)
-        shape = [lengths.get(dim, 0) if isinstance(dim, str) else dim for dim in dims]
+        tensor_type, dims = info.type.tensor_type, dims_of(info)
+        shape = [lengths.get(dim, 0) if isinstance(dim, str) else dim or 0 for dim in dims]
         if dims and sizes.fixed_batch and sizes.batch and dims[0] == sizes.fixed_batch:
             shape[0] = sizes.batch
         is_stated = tensor_type.elem_type and tensor_type.HasField("shape")
@@ -237,18 +224,10 @@ def declared_outputs(
     return outputs
 
 
-def _stated_dims(info: ValueInfoProto) -> list[int | str]:
-    """Return the dimensions that a file states, names where they are free."""
-    return [
-        (name_of(dim.dim_param) or 0) if dim.HasField("dim_param") else dim.dim_value
-        for dim in info.type.tensor_type.shape.dim
-    ]
-
-
 def batched_outputs(graph: GraphProto, inputs: Sequence[ValueInfoProto]) -> set[str]:
     """Name the outputs whose first dimension has the name of an input's first dimension."""
-    firsts = {dim for info in inputs for dim in _stated_dims(info)[:1] if isinstance(dim, str)}
-    return {info.name for info in graph.output if firsts.intersection(_stated_dims(info)[:1])}
+    firsts = {dim for info in inputs for dim in dims_of(info)[:1] if isinstance(dim, str)}
+    return {info.name for info in graph.output if firsts.intersection(dims_of(info)[:1])}
 
 
 def complete_only(parts: Mapping[str, PartialType]) -> dict[str, TensorType]:

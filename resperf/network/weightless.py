@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 from resperf.network._base import Network
+from resperf.network.assumed import Sizes, stated
 from resperf.network.model import parse, stripped_file
 from resperf.network.reader import resolve
 from resperf.network.wire import strip
@@ -28,13 +29,7 @@ def graph_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_graph(
-    content: bytes,
-    name: str,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Network:
+def read_graph(content: bytes, name: str, **sizes: Unpack[Sizes]) -> Network:
     """Read what `weightless` returned as `resperf.network.read_network` reads a file.
 
     Parameters
@@ -42,7 +37,7 @@ def read_graph(
     content : bytes
     name : str
         Of the network, for messages too.
-    batch, shapes
+    sizes
         As in `read_network`.
 
     Raises
@@ -51,4 +46,4 @@ def read_graph(
         As `read_network`.
     """
     path = Path(f"{name}.onnx")
-    return resolve(path, parse(path, strip(content)), batch=batch, shapes=shapes)
+    return resolve(path, parse(path, strip(content)), stated(**sizes))

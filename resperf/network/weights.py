@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
-from resperf.network.assumed import Values
+from resperf.network.assumed import Sizes, stated
 from resperf.network.external import external_data, numpy_dtype
 from resperf.network.graph import all_tensors, any_external, names_read
 from resperf.network.model import open_buffer, parse, strip_file
@@ -36,12 +36,7 @@ _POSITIVE: Mapping[str, tuple[int, ...]] = {
 
 
 def materialise(
-    path: Path,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    values: Values | None = None,
-    seed: int = 0,
+    path: Path, *, seed: int = 0, **sizes: Unpack[Sizes]
 ) -> tuple[ModelProto, dict[str, Array]]:
     """Return a network ready to run, and its large weights separately.
 
@@ -49,10 +44,10 @@ def materialise(
     ----------
     path : Path
         The ONNX file.
-    batch, shapes, values
-        As in `resperf.network.read_network`; set in the returned model.
     seed : int
         Of random weights: the same seed gives the same values.
+    sizes
+        As in `resperf.network.read_network`; set in the returned model.
 
     Returns
     -------
@@ -74,7 +69,7 @@ def materialise(
     with open_buffer(path) as buffer:
         stripped = strip_file(path, buffer, keep_attributes=True)
         model = parse(path, stripped)
-        resolve(path, model, batch=batch, shapes=shapes, values=values)
+        resolve(path, model, stated(**sizes))
         for start, end in stripped.weights:
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
@@ -106,13 +101,11 @@ def materialise(
     return model, weights
 
 
-def weights_of(
-    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Array]:
+def weights_of(path: Path, **sizes: Unpack[Sizes]) -> dict[str, Array]:
     """Return the value of every initializer, dummy values where the file has none."""
     from onnx import numpy_helper
 
-    model, weights = materialise(path, batch=batch, shapes=shapes)
+    model, weights = materialise(path, **sizes)
     for proto in model.graph.initializer:
         if proto.name not in weights and proto.data_location != EXTERNAL:
             weights[proto.name] = numpy_helper.to_array(proto)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from resperf.bundle import find_bundles, platforms_of
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError, UnsupportedError
@@ -23,7 +23,7 @@ from resperf.prediction.choice import (
     lacked_type,
     place_of,
 )
-from resperf.prediction.network import Strict, predict_networks
+from resperf.prediction.network import Run, Strict, predict_networks
 from resperf.prediction.offers import Offer, accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
     Batch,
@@ -46,7 +46,7 @@ LARGEST_BATCH = 65536
 """`predict_within` tries no larger one."""
 
 
-class Options(TypedDict, total=False):
+class Options(Run, total=False):
     """What `predict` takes besides a network and batch sizes."""
 
     device: str | None
@@ -54,14 +54,10 @@ class Options(TypedDict, total=False):
     shapes: Shapes
     inputs: Any
     bundle: str | Path | None
-    threads: int | None
-    strict: Strict
     precision: str | None
     compiled: bool
-    host_dispatch_us: float
     assume: Assumed | None
     values: Values | None
-    custom_ms: Mapping[str, float] | None
     method: str | None
     training: bool
     block: str | None
@@ -174,7 +170,10 @@ def predict(
     threads = None if threads is None else integer(threads, "threads", ResperfError)
     query = Query(device, framework, bundle, precision, compiled, method, training, threads)
     networks = read(network, batch, shapes, assume, block, values, inputs)
-    predictions = _in_own_types(networks, query, strict, threads, host_dispatch_us, custom_ms)
+    run = Run(
+        strict=strict, threads=threads, host_dispatch_us=host_dispatch_us, custom_ms=custom_ms
+    )
+    predictions = _in_own_types(networks, query, run)
     return predictions if is_several(batch) else predictions[0]
 
 
@@ -238,7 +237,10 @@ def predict_many(
             candidates += read(network, batch, shapes, assume, values=values, inputs=inputs)
         except NetworkError as error:
             raise type(error)(f"network {index}: {error}") from error
-    return _in_own_types(candidates, query, strict, threads, host_dispatch_us, custom_ms)
+    run = Run(
+        strict=strict, threads=threads, host_dispatch_us=host_dispatch_us, custom_ms=custom_ms
+    )
+    return _in_own_types(candidates, query, run)
 
 
 def predict_scaling(
@@ -300,7 +302,7 @@ def predict_scaling(
     )
 
 
-def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[Prediction]:
+def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
     """Predict networks by what answers for their types of values, all of one type at once."""
     if not networks:
         choose(query)
@@ -309,7 +311,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, *how: Any) -> list[
     for network, dtype in zip(networks, types, strict=True):
         groups.setdefault(dtype, []).append(network)
     predictions = {
-        dtype: iter(_predictions(alike, choose_for(query, alike[0]), *how))
+        dtype: iter(_predictions(alike, choose_for(query, alike[0]), run))
         for dtype, alike in groups.items()
     }
     return [next(predictions[dtype]) for dtype in types]
@@ -360,19 +362,9 @@ def predict_within(
     return best
 
 
-def _predictions(
-    networks: Sequence[Network],
-    choice: Choice,
-    strict: Strict,
-    threads: int | None,
-    host_dispatch_us: float,
-    custom_ms: Mapping[str, float] | None = None,
-) -> list[Prediction]:
+def _predictions(networks: Sequence[Network], choice: Choice, run: Run) -> list[Prediction]:
     bundle = calibrated_here(choice.bundle)
-    return predict_networks(
-        networks, bundle, strict=strict, threads=threads, host_dispatch_us=host_dispatch_us,
-        custom_ms=custom_ms, notes=choice.notes, advice=advice(bundle),
-    )  # fmt: skip
+    return predict_networks(networks, bundle, notes=choice.notes, advice=advice(bundle), **run)
 
 
 @dataclass(frozen=True)
@@ -448,6 +440,7 @@ def predict_everywhere(
         raise DeviceError(
             f"no bundle for framework {framework!r}; known: {', '.join(sorted(frameworks))}"
         )
+    run = Run(strict=strict, threads=threads, host_dispatch_us=host_dispatch_us)
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
     plain = Query(None, framework, bundle, precision, compiled, method, training)
     query = in_own_type(plain, networks[0])
@@ -467,7 +460,7 @@ def predict_everywhere(
     for offer in fitting:
         try:
             answer = Choice(offer.bundle, inference_notes(query, offer))
-            predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
+            predictions += _predictions(networks, answer, run)
         except ResperfError as error:
             failures.append(Failure(str(offer.path), offer.device, offer.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
@@ -484,7 +477,7 @@ def predict_everywhere(
     for device, its_framework in others.items():
         try:
             answer = choose(replace(query, device=device, bundle=None), compared=True)
-            predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
+            predictions += _predictions(networks, answer, run)
         except ResperfError as error:
             why = Message.of(error).general
             failures.append(Failure("", device, its_framework, why))

@@ -89,14 +89,12 @@ def advice(bundle: Bundle) -> str:
     Empty if it was, if its layers were measured here, or if it cannot be.
     """
     here, calibration = _here(bundle), bundle.calibrated_by
-    if here is None or (calibration is None and bundle.layer_calibrations):
+    if here is None:
         return ""
-    if (
-        calibration is None
-        and not is_shipped(bundle)
-        and not here.hardware_differences(bundle.platform)
-    ):
-        return ""
+    if calibration is None:
+        differs = is_shipped(bundle) or here.hardware_differences(bundle.platform)
+        if bundle.layer_calibrations or not differs:
+            return ""
     there, costs = bundle.origin.machine, COSTS
     if calibration is not None:
         there += f"; scaled as on {bundle.platform.machine}, {bundle.platform.instruction_set}"

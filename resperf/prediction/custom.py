@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from resperf.errors import UnsupportedError, printable
+from resperf.errors import UnsupportedError, listed, printable
 from resperf.lowering import LoweredNode
 from resperf.network import Network
 from resperf.prediction.result import LayerPrediction
@@ -45,10 +45,9 @@ class CustomTimes:
                 raise UnsupportedError(f"{name}: {time_ms} ms is not a time above 0")
             if name not in there:
                 others = [op for op in there if "." in op] or list(there)
-                more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-                listed = ", ".join(map(printable, others[:_NAMED])) + more
+                named = listed(list(map(printable, others)), _NAMED)
                 raise UnsupportedError(
-                    f"{network.name} has no operator {name!r} to give a time; it has: {listed}"
+                    f"{network.name} has no operator {name!r} to give a time; it has: {named}"
                 )
 
     def layer(self, node: LoweredNode) -> LayerPrediction | None:

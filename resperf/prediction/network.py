@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from resperf.bundle import Bundle
 from resperf.devices import device_facts
@@ -42,16 +42,17 @@ Strict = bool | Literal["range"]
 """True refuses incomplete totals; "range" also layers outside the trained range."""
 
 
+class Run(TypedDict, total=False):
+    """What is asked of the run of a network, as `predict_network` takes it."""
+
+    strict: Strict
+    threads: int | None
+    host_dispatch_us: float
+    custom_ms: Mapping[str, float] | None
+
+
 def predict_network(
-    network: Network,
-    bundle: Bundle,
-    *,
-    strict: Strict = False,
-    threads: int | None = None,
-    whole: bool = True,
-    in_session: bool = False,
-    host_dispatch_us: float = math.nan,
-    custom_ms: Mapping[str, float] | None = None,
+    network: Network, bundle: Bundle, *, whole: bool = True, **run: Unpack[Run]
 ) -> Prediction:
     """Predict how long one run of a network takes.
 
@@ -63,17 +64,14 @@ def predict_network(
     network : Network
     bundle : Bundle
         Predictors of one device and framework.
+    whole : bool
+        Also use predictors trained on whole networks.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor, or too large for the
         device's memory; ``"range"`` also layers or copies outside the trained range. An unknown
         overhead between layers is listed (`Overheads.missing_costs`), not refused.
     threads : int, optional
         Number of threads to predict for; only compared with the bundle's.
-    whole : bool
-        Also use predictors trained on whole networks.
-    in_session : bool
-        Predict for the published session that the bundle's setting names, in which a row was
-        measured; otherwise for a user, whose session none is.
     host_dispatch_us : float
         Time that the host needs to start one kernel. Layers take at least that much together.
         NaN: as the bundle's layers show it (`Bundle.dispatch_ms`); if they do not, the host is
@@ -89,10 +87,7 @@ def predict_network(
         no lowering, if the bundle predicts whole calls, which do not add up, or if a time of
         `custom_ms` is of nothing that needs one.
     """
-    (prediction,) = predict_networks(
-        [network], bundle, strict=strict, threads=threads, whole=whole, in_session=in_session,
-        host_dispatch_us=host_dispatch_us, custom_ms=custom_ms,
-    )  # fmt: skip
+    (prediction,) = predict_networks([network], bundle, whole=whole, **run)
     return prediction
 
 
@@ -114,8 +109,11 @@ def predict_networks(
     Parameters
     ----------
     networks : sequence of Network
-    bundle, strict, threads, whole, in_session, host_dispatch_us, custom_ms
+    bundle, strict, threads, whole, host_dispatch_us, custom_ms
         As in `predict_network`.
+    in_session : bool
+        Predict for the published session that the bundle's setting names, in which a row was
+        measured; otherwise for a user, whose session none is.
     notes, advice
         As in `Remarks`.
 

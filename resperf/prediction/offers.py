@@ -149,9 +149,9 @@ def sheet_offers(device: str | None = None) -> Iterator[Offer]:
     """Yield the last group of `offers` alone: what is estimated for accelerators."""
     for facts in accelerators(device):
         platform = platform_of(facts)
+        rows = [row for row in targets() if row.device_class == facts.device_class and row.lowering]
         by_use = sorted(
-            sheet_targets(facts),
-            key=lambda row: (not row.default_for_class, -len(estimated_precisions(row))),
+            rows, key=lambda row: (not row.default_for_class, -len(estimated_precisions(row)))
         )
         for row in by_use:
             for precision in estimated_precisions(row):
@@ -160,21 +160,13 @@ def sheet_offers(device: str | None = None) -> Iterator[Offer]:
                     yield Offer(facts.device, setting, platform)
 
 
-def sheet_targets(facts: DeviceFacts) -> list[Target]:
-    """Return the targets for which networks are lowered for a device if there is no bundle."""
-    return [row for row in targets() if row.device_class == facts.device_class and row.lowering]
-
-
 def estimated_precisions(row: Target) -> tuple[str, ...]:
     """Return the precisions of a target in which the types of layers tell what a data sheet asks.
 
     They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
     """
-    return tuple(
-        precision
-        for precision in row.precisions
-        if precision in (PLAIN_PRECISIONS[1], *PEAK_NEEDED)
-    )
+    told = (PLAIN_PRECISIONS[1], *PEAK_NEEDED)
+    return tuple(precision for precision in row.precisions if precision in told)
 
 
 def accelerator(device: str | None) -> DeviceFacts | None:

@@ -22,7 +22,7 @@ from resperf.network import (
     read_given_network,
     read_network_once,
 )
-from resperf.network.assumed import Assumed, Stated, Values, options_of, stated
+from resperf.network.assumed import Assumed, Stated, Values, stated
 from resperf.network.exported import Source, source
 from resperf.network.files import network_file
 
@@ -80,40 +80,33 @@ def read(
     }
     if isinstance(network, str | os.PathLike):
         network = network_file(Path(network))
+    sizes = [
+        stated(batch=size, shapes=integer_shapes, assume=assume, values=values) for size in batches
+    ]
     if (exported := source(network, inputs, integer_shapes)) is not None:
-        networks = [_read_source(exported, size, assume, values) for size in batches]
+        networks = [_read_source(exported, size) for size in sizes]
     elif inputs is not None:
         raise NetworkError("inputs= is for a PyTorch module; give shapes= for a network in ONNX")
     elif isinstance(network, Path):
-        path = network
         state: tuple[int, ...] = ()
         # Reading raises the error, if there is one.
         with suppress(OSError):
-            seen = path.stat()
+            seen = network.stat()
             state = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size)
-        at = tuple(sorted(integer_shapes.items())), stated(assume, values)
-        networks = [_read_file(path, state, size, *at) for size in batches]
+        networks = [_read_file(network, state, size) for size in sizes]
     else:
         content = bytes(network) if isinstance(network, bytearray | memoryview) else network
-        networks = [
-            read_given_network(
-                content, batch=size, shapes=integer_shapes, assume=assume, values=values
-            )
-            for size in batches
-        ]
+        networks = [read_given_network(content, **size.sizes()) for size in sizes]
     return networks if block is None else [block_of(whole, block) for whole in networks]
 
 
-def _read_source(
-    exported: Source, batch: int | None, assume: Assumed | None, values: Values | None
-) -> Network:
+def _read_source(exported: Source, given: Stated) -> Network:
     """Read a network of another framework by the first of its exports that can be read."""
     failed = NetworkError(f"{exported.name} cannot be exported")
     for export in exported.exports:
         try:
-            network = read_given_network(
-                export(batch), batch=batch, shapes=exported.shapes, assume=assume, values=values
-            )
+            sizes = given.sizes() | {"shapes": exported.shapes}
+            network = read_given_network(export(given.batch), **sizes)
         except NetworkError as error:
             failed = error
         else:
@@ -122,11 +115,5 @@ def _read_source(
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)
-def _read_file(
-    path: Path,
-    _state: tuple[int, ...],
-    batch: int | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    about_data: Stated,
-) -> Network:
-    return read_network_once(path, batch=batch, shapes=dict(shapes), **options_of(about_data))
+def _read_file(path: Path, _state: tuple[int, ...], given: Stated) -> Network:
+    return read_network_once(path, **given.sizes())

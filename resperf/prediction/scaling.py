@@ -110,21 +110,15 @@ class Scaling(Record):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {**vars(self)}
-        series = values.pop("series")
-        return {
-            **values,
-            "composed_of": list(self.composed_of),
-            "notes": list(self.notes),
-            "series": [
-                {
-                    "batch": batch,
-                    "turning_point": self.turning_point(batch),
-                    "points": [point.to_json() for point in points],
-                }
-                for batch, points in series.items()
-            ],
-        }
+        series = [
+            {
+                "batch": batch,
+                "turning_point": self.turning_point(batch),
+                "points": [point.to_json() for point in points],
+            }
+            for batch, points in self.series.items()
+        ]
+        return {**super().to_json(), "series": series}
 
 
 def scaling(
