@@ -332,7 +332,8 @@ def predict_within(
     Returns
     -------
     Prediction
-        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer.
+        Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer. A batch that
+        does not fit into the device's memory is none.
 
     Raises
     ------
@@ -349,15 +350,18 @@ def predict_within(
     if math.isnan(best.time_ms):
         raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
     low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= within_ms else 2
+    limit: tuple[str, ...] = ()
     while high - low > 1:
         # Doubled until one takes too long; then between the two.
         size = min(2 * low, (low + high) // 2)
         tried = predict(network, batch=size, **options)
-        if tried.time_ms <= within_ms:
+        if tried.time_ms <= within_ms and not tried.remarks.too_large:
             low, best = size, tried
         else:
             high = size
-    return best
+            too_large = tried.remarks.too_large if tried.time_ms <= within_ms else ""
+            limit = (f"batch {size} is too large: {too_large}",) if too_large else ()
+    return replace(best, remarks=replace(best.remarks, notes=(*best.remarks.notes, *limit)))
 
 
 def _predictions(
