@@ -246,11 +246,12 @@ def _scales_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
 def _attention_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     # (batch, tokens, heads x size); keys may be packed, or of fewer heads.
     queries, keys = shapes[:2]
-    heads = attributes.get("num_heads", 1)
+    if (heads := attributes.get("num_heads")) is None:  # ONNX's own
+        return len(queries) != 4 or queries[3] == keys[3]
     if len(keys) == 2:  # The weights of a projection.
         return queries[2] == keys[0] and not keys[1] % heads
     groups = attributes.get("kv_num_heads", heads)
-    packed = len(queries) != 3 or len(keys) != 3 or "q_num_heads" in attributes
+    packed = len(queries) != 3 or len(keys) != 3
     fits = packed or (not queries[2] % heads and queries[2] * groups == keys[2] * heads)
     return fits and not heads % groups
 

@@ -195,3 +195,6 @@ def test_sizes_that_fit_are_read(network_file: NetworkFile) -> None:
                "e": filters(8)}  # fmt: skip
     path = network_file("n.onnx", nodes, {"x": [1, 8, 8, 8]}, {"y": None}, weights)
     assert read_network(path).tensors["y"].shape == (1, 16, 16)
+    grouped = make_node("Attention", ["q", "k", "k"], ["y"], q_num_heads=8, kv_num_heads=2)
+    path = network_file("a.onnx", [grouped], {"q": [1, 64, 512], "k": [1, 9, 128]}, {"y": None})
+    assert [node.op for node in read_network(path).nodes] == ["Attention"]
