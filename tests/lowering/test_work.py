@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from resperf.lowering import slow_kernel, tensor_bytes, work_of
+from resperf.lowering import tensor_bytes, work_of
 from resperf.network import Network, Node, Tensor
 
 
@@ -157,23 +157,3 @@ def test_weights_of_few_bits_are_packed_and_tables_are_read_by_rows():
     assert tensor_bytes(Tensor("w", (3, 5), "float8e4m3fn")) == 15
     # 2 rows of 4 values, their indices, and as much written.
     assert work("Gather", [(100, 4), (2,)], [(2, 4)]).moved_bytes == 32 + 8 + 32
-
-
-@pytest.mark.parametrize(
-    ("op", "operands", "attributes", "kernel"),
-    [
-        ("Einsum", 3, {"equation": "bld, bln, bld -> bldn"}, "outer Einsum"),
-        ("Einsum", 3, {"equation": "bhid,bhjd,hd->bhij"}, "outer Einsum"),
-        ("Einsum", 3, {"equation": "bij,bjk,bkl->bil"}, ""),
-        ("Einsum", 2, {"equation": "bld,dn->bldn"}, ""),
-        ("MatMulNBits", 3, {"bits": 8}, "unpacked MatMulNBits"),
-        ("MatMulNBits", 3, {"bits": 8, "accuracy_level": 4}, ""),
-        ("MatMulNBits", 3, {"bits": 4}, ""),
-    ],
-)
-def test_kernels_that_run_value_by_value_are_named(op, operands, attributes, kernel):
-    names = tuple(f"x{index}" for index in range(operands))
-    node = Node("n", op, "", names, ("y",), attributes)
-    network = Network("net", (node,), {}, names, ("y",), {"": 17}, None)
-    assert slow_kernel(network, ["n"]) == kernel
-    assert slow_kernel(network, ["another"]) == ""
