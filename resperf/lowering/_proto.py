@@ -13,8 +13,8 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import all_tensors, any_external, names_read
-from resperf.network.protos import data_type_of
+from resperf.network.graph import all_tensors, names_read
+from resperf.network.protos import data_type_of, has_bytes
 from resperf.units import DTYPE_BYTES, format_bytes
 
 if TYPE_CHECKING:
@@ -126,25 +126,37 @@ def skeleton(network: Network) -> Skeleton:
 
 
 def _bodies(network: Network, node: Node) -> dict[str, Any]:
-    """Return the subgraphs of a node by the attribute that holds them.
+    """Return the subgraphs of a node by the attribute that holds them, with placeholder weights.
 
     Raises
     ------
     UnsupportedError
-        If they have weights in other files, or it is an If on a constant of unknown value: a
-        placeholder would choose the branch.
+        If they have too many weights, or it is an If on a constant of unknown value: a placeholder
+        would choose the branch.
     """
-    from onnx import GraphProto
+    from onnx import GraphProto, helper, numpy_helper
 
     graphs = {
         label: GraphProto.FromString(value)
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
-    if any(any_external(all_tensors(graph)) for graph in graphs.values()):
+    absent = [
+        proto
+        for graph in graphs.values()
+        for proto in all_tensors(graph)
+        if proto.data_type and not has_bytes(proto)
+    ]
+    weight_bytes = sum(4 * math.prod(proto.dims) for proto in absent)
+    if weight_bytes > MAX_WEIGHT_BYTES:
         raise UnsupportedError(
-            f"{node.op} {node.name!r}: a graph inside it has weights in another file"
+            f"{node.op} {node.name!r}: the graphs inside it have {format_bytes(weight_bytes)} of "
+            "weights, more than ONNX Runtime can be asked about"
         )
+    for proto in absent:
+        dtype = helper.tensor_dtype_to_np_dtype(proto.data_type)
+        values = np.full(tuple(proto.dims), _ANY_VALUE, dtype)
+        proto.CopyFrom(numpy_helper.from_array(values, proto.name))
     condition = network.tensors.get(node.inputs[0]) if node.op == "If" and node.inputs else None
     if condition is not None and condition.is_weight and condition.value is None:
         raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")

@@ -49,7 +49,8 @@ _TRACED_BATCH = 1
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+"""Operators whose fifth input says how long the sequences are."""
 
 
 def read_network(path: Path, **sizes: Unpack[Sizes]) -> Network:
@@ -477,7 +478,7 @@ class _Reading:
             first = self.seen.unsized.get(next(iter(unknown)))
             notes += [first] if first else []
         lengths = {node.name: tensors.get("".join(node.inputs[4:5]))
-                   for node in nodes if node.op in _RECURRENT}  # fmt: skip
+                   for node in nodes if node.op in RECURRENT}  # fmt: skip
         varying = [name for name, given in lengths.items() if given and given.value is None]
         if varying:
             notes.append(f"sequences of {_listed(varying)} are taken to have full length")

@@ -334,7 +334,7 @@ def predict_within(
     -------
     Prediction
         Of that batch, `LARGEST_BATCH` at most; of batch 1 if even that takes longer or is too
-        large.
+        large. A note names a batch that does not fit into the device's memory.
 
     Raises
     ------
@@ -351,6 +351,7 @@ def predict_within(
     if math.isnan(best.time_ms):
         raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
     low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= within_ms else 2
+    limit: tuple[str, ...] = ()
     while high - low > 1:
         # Doubled until one takes too long; then between the two.
         size = min(2 * low, (low + high) // 2)
@@ -359,7 +360,9 @@ def predict_within(
             low, best = size, tried
         else:
             high = size
-    return best
+            too_large = tried.remarks.too_large if tried.time_ms <= within_ms else ""
+            limit = (f"batch {size} is too large: {too_large}",) if too_large else ()
+    return replace(best, remarks=replace(best.remarks, notes=(*best.remarks.notes, *limit)))
 
 
 def _predictions(networks: Sequence[Network], choice: Choice, run: Run) -> list[Prediction]:

@@ -16,8 +16,10 @@ from itertools import pairwise
 from typing import Any
 
 from resperf.bundle import NETWORK, Bundle
+from resperf.devices import device_facts
 from resperf.devices.collectives import Topology, topology_of
 from resperf.errors import UnsupportedError
+from resperf.lowering import too_large
 from resperf.network import Network
 from resperf.prediction.result import QuantityPrediction
 from resperf.prediction.whole_network import time_quantity
@@ -206,8 +208,11 @@ def scaling(
     notes = []
     if connected is None and counts[-1] > most:
         notes.append(f"runs on at most {most} devices were measured: more are extrapolated")
-    if any(point.extrapolated for points in series.values() for point in points):
-        notes.append("whether what is extrapolated fits into the memory of a device is not checked")
+    facts, largest = device_facts(bundle.device), max(shared.values())
+    if facts is not None and (
+        why := too_large(read_once(largest), bundle.setting.precision, facts.memory_bytes)
+    ):
+        notes.append(f"batch {largest} is too large: {why} of {bundle.device}")
     return Scaling(
         network.name, bundle.device, bundle.framework, name, part.method_of(NETWORK, name), strong,
         LEAST_GAIN, {batch: tuple(points) for batch, points in series.items()},

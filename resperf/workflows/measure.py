@@ -22,7 +22,8 @@ from resperf.errors import MeasurementError, ShapeError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
-from resperf.network import graph_digest, read_network, weightless
+from resperf.network import Network, graph_digest, read_network, weightless
+from resperf.network.reader import RECURRENT
 from resperf.prediction.result import (
     COSTS,
     SHARED,
@@ -239,7 +240,7 @@ def measure_network(
         raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
     if why := too_large(network, backend.setting().precision, monitor.memory_bytes()):
         raise MeasurementError(f"{path}: {why} of this device; measure it at a smaller batch")
-    backend.values = values or {}
+    backend.values = {**(_full_lengths(network) if backend.takes_values else {}), **(values or {})}
     subject = NetworkRef(path.stem, graph_digest(weightless(path)))
     timed, row = time_network(
         backend, path, subject, batch=batch, shapes=shapes, seconds=seconds, monitor=monitor
@@ -279,6 +280,18 @@ def measure_network(
         progress=progress,
     )
     return _with_layers(result, lowered, measured, backend.costs())
+
+
+def _full_lengths(network: Network) -> dict[str, tuple[int, ...]]:
+    """Return values of the inputs that say how long the sequences of recurrent layers are."""
+    cast = {node.outputs[0]: node.inputs[0] for node in network.nodes if node.op == "Cast"}
+    lengths: dict[str, tuple[int, ...]] = {}
+    for node in network.nodes:
+        name = "".join(node.inputs[4:5])
+        if node.op in RECURRENT and cast.get(name, name) in network.inputs:
+            steps = 1 if node.attributes.get("layout") else 0
+            lengths[cast.get(name, name)] = (network.tensors[node.inputs[0]].shape[steps],)
+    return lengths
 
 
 def with_speed_warning(

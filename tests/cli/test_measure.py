@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx.helper import make_node
 
+from resperf.backends import _ort_runs
 from resperf.dataset import check_dataset, read_networks
 from resperf.layers import layer_from_key
 from resperf.network import read_graph
@@ -146,3 +149,21 @@ def test_several_batches_end_in_one_table(cli):
         cells = [float(cell) for cell in line.split()]
         assert cells[0] == batch
         assert cells[2] * batch == pytest.approx(cells[1], rel=0.01)
+
+
+def test_sequences_are_measured_at_full_length(network_file, cli, monkeypatch):
+    nodes = [
+        make_node("Cast", ["lengths"], ["n"], to=TensorProto.INT32),
+        make_node("LSTM", ["x", "w", "r", "", "n"], ["y"], hidden_size=4),
+    ]
+    inputs = {"x": [7, 2, 3], "lengths": (TensorProto.INT64, [2])}
+    weights = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
+    path = network_file("lstm.onnx", nodes, inputs, {"y": None}, weights)
+    fed = {}
+    filled = _ort_runs.filled_input
+    monkeypatch.setattr(
+        "resperf.backends.onnxruntime.filled_input",
+        lambda value, given: fed.setdefault(value.name, filled(value, given)),
+    )
+    cli.json("measure", path, "--no-layers", *QUICK)
+    assert fed["lengths"].tolist() == [7, 7]

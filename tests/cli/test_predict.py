@@ -157,6 +157,15 @@ def test_the_largest_batch_within_a_latency(bundle, cli):
     )
 
 
+def test_a_batch_that_does_not_fit_is_not_within(network_file):
+    node = make_node("Relu", ["x"], ["y"])
+    path = network_file("relu.onnx", [node], {"x": ["n", 1 << 26]}, {"y": None})
+    prediction = resperf.predict_within(path, 1e6, device="t4")
+    # 16 GiB hold 32 times the input and the output, of 256 MiB each.
+    assert prediction.subject.batch == 32
+    assert "batch 33 is too large: " in prediction.remarks.notes[-1]
+
+
 def test_values_and_lengths_are_given_and_stated(bundle, network_file, cli):
     nodes = [
         make_node("Expand", ["x", "size"], ["large"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 
 from resperf.bundle import Bundle
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.devices import device_facts
 from resperf.devices.collectives import topologies
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import Network, graph_digest, read_graph
@@ -121,10 +123,7 @@ def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, ne
             assert point["epoch_s"] == pytest.approx(64000 / images * exact / 1e3, rel=1e-3)
             far = "devices: 4 times as many" in point["extrapolated"]
             assert far == (point["devices"] == 16)
-    assert document["notes"] == [
-        "runs on at most 4 devices were measured: more are extrapolated",
-        "whether what is extrapolated fits into the memory of a device is not checked",
-    ]
+    assert document["notes"] == ["runs on at most 4 devices were measured: more are extrapolated"]
     # The exchange costs small batches more of what another device adds.
     for series in document["series"]:
         batch = series["batch"]
@@ -231,3 +230,11 @@ def test_a_network_is_read_once_for_all_batch_sizes_and_devices(bundle):
     for batch, points in found.series.items():
         exact = [step_ms(graph(99), batch, count) for count in DEVICES]
         np.testing.assert_allclose([each.time_ms for each in points], exact, rtol=1e-3)
+
+
+def test_a_batch_that_does_not_fit_is_named(bundle, new, cli, monkeypatch):
+    few = dataclasses.replace(device_facts("t4"), memory_bytes=float(1 << 20))
+    monkeypatch.setattr("resperf.prediction.scaling.device_facts", lambda _: few)
+    words = ("predict", new, "--bundle", bundle, "--method", "convmeter", "--train")
+    notes = cli.json(*words, "--batch", "1", "64", "--devices", "1", "2")["notes"]
+    assert re.search(r"^batch 64 is too large: .* do not fit into 1.0 MiB of cpu", notes[0])

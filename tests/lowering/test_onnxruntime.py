@@ -996,12 +996,20 @@ def test_nodes_around_a_loop_are_lowered_by_onnxruntime(target: Target, tmp_path
 
     body = helper.make_graph(
         [
-            helper.make_node("Add", ["state", "x"], ["next"]),
+            helper.make_node("Add", ["state", "x"], ["sum"]),
+            helper.make_node("MatMul", ["sum", "inner"], ["wide"]),
+            helper.make_node("Slice", ["wide", "begin", "end"], ["next"]),
             helper.make_node("Identity", ["go"], ["goes"]),
         ],
         "body",
         [info("turn", 7, []), info("go", 9, []), info("state", 1, [2, 8])],
         [info("goes", 9, []), info("next", 1, [2, 8])],
+        # The first one is too large to be read with its values.
+        [
+            onnx.numpy_helper.from_array(np.ones((8, 4096), np.float32), "inner"),
+            onnx.numpy_helper.from_array(np.int64([0, 0]), "begin"),
+            onnx.numpy_helper.from_array(np.int64([2, 8]), "end"),
+        ],
     )
     nodes = [
         helper.make_node("Gemm", ["x", "w"], ["a"], "gemm"),
