@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from resperf.errors import ShapeError
 from resperf.network._base import MALFORMED, PartialType, Tensor, TensorType
 from resperf.network.protos import data_type_of
 
@@ -25,6 +26,11 @@ def inferred_by_onnxruntime(
 
     A session that is loaded, not initialised, knows them, also where this host has no kernel. None
     for an output that it cannot infer.
+
+    Raises
+    ------
+    ShapeError
+        If the operator cannot take these shapes; says why.
     """
     from onnx import ValueInfoProto, helper
     from onnxruntime.capi import onnxruntime_pybind11_state as ort
@@ -41,7 +47,10 @@ def inferred_by_onnxruntime(
     options.log_severity_level = 4
     try:
         session = ort.InferenceSession(options, model.SerializeToString(), False, False)
-    except Exception:  # onnxruntime's errors have no common root of their own
+    except Exception as error:  # onnxruntime's errors have no common root of their own
+        _, refused, why = str(error).partition("[ShapeInferenceError]")
+        if refused:
+            raise ShapeError(why) from error
         return (None,) * len(node.output)
     inferred = {
         # It writes no dimension of a tensor whose rank it does not know.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import le
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 Shapes = Sequence[tuple[int, ...]]
 Sizes = tuple[int, int]
+
+_NUMPY_BROADCASTING = 7
+"""Version of ONNX since which operators broadcast as numpy does."""
+_MOST_INPUTS = 9
+"""Of the operators that are checked."""
 
 
 def check_inputs(
@@ -64,6 +70,8 @@ def check_inputs(
         )
     inputs = [tensors.get(name) for name in node.input]
     unknown = any(name and name not in tensors for name in node.input)
+    if node.op_type == "PRelu" and opsets.get("", 0) < _NUMPY_BROADCASTING:
+        return
     if unknown or node.domain not in ("", CONTRIB):
         return
     if why := _misfit(node.op_type, inputs, attributes):
@@ -94,19 +102,30 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     flattened image takes one size.
     """
     shapes = [() if tensor is None else tensor.shape for tensor in inputs]
-    if op == "QLinearConv":  # Its weights come behind a scale and a zero point.
-        shapes = shapes[:4:3]
+    shapes += [()] * (_MOST_INPUTS - len(shapes))
+    if op in _OPERANDS:
+        shapes = [shapes[index] for index in _OPERANDS[op]]
     try:
         given, wanted = _RULES[op](shapes, attributes) if op in _RULES else (0, 0)
         if given != wanted:
             return f"is given {given} features, but its weights take {wanted}"
+        own = inputs[SHAPE_INPUT.get(op, 1) :]
+        value = own[0].value if own and own[0] else attributes.get("shape")
         if op in ("Reshape", "Resize"):
-            own = inputs[SHAPE_INPUT[op] : SHAPE_INPUT[op] + 1]
-            target = own[0].value if own and own[0] else attributes.get("shape")
-            return "" if target is None else _misses(op, target, shapes[0], attributes)
-        return _too_wide(shapes, attributes) if op in _WINDOWS else ""
-    except (IndexError, TypeError, ValueError):
-        return f"cannot take the shapes {' and '.join(map(dims_words, filter(None, shapes)))}"
+            return "" if value is None else _misses(op, value, shapes[0], attributes)
+        if op == "Gather" and value is not None and value.size:
+            rows, most = shapes[0][attributes.get("axis", 0)], max(value.max(), -1 - value.min())
+            return f"reads row {most} of {rows}" if most >= rows else ""
+        if op in _WINDOWS and (why := _too_wide(shapes, attributes)):
+            return why
+        if op not in _FITS or _FITS[op](shapes, attributes):
+            return ""
+    except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        pass
+    sizes = {name: value for name, value in attributes.items() if isinstance(value, int | tuple)}
+    stated = [f"{k} {v if isinstance(v, int) else dims_words(v)}" for k, v in sizes.items()]
+    given_shapes = " and ".join(map(dims_words, filter(None, shapes)))
+    return f"cannot take the shapes {given_shapes}" + f" with {', '.join(stated)}" * bool(stated)
 
 
 def _misses(
@@ -155,11 +174,80 @@ def _gemm(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     return m if attributes.get("transA") else k, n if attributes.get("transB") else k_b
 
 
-def _recurrent(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
-    batch = 0 if attributes.get("layout") else 1
-    if len(shapes) > 5 and shapes[5] and shapes[5][batch] != shapes[0][batch]:
-        raise ValueError("a state of another batch")
+def _recurrent(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
     return shapes[0][2], shapes[1][2]
+
+
+def _recurrent_fits(gates: int, shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    # (directions, gates x hidden, features or hidden); the bias holds two.
+    directions, rows, hidden = shapes[2]
+    batch, state = 0 if attributes.get("layout") else 1, shapes[5]
+    fits = shapes[1][:2] == (directions, gates * hidden) and rows == gates * hidden
+    biases = ((), (directions, 2 * rows))
+    return fits and shapes[3] in biases and (not state or state[batch] == shapes[0][batch])
+
+
+def _spreads(shapes: Shapes, _: Mapping[str, Any]) -> bool:
+    """Whether all others can be broadcast to the first."""
+    return all(
+        len(shape) <= len(shapes[0])
+        and all(a in (1, b) for a, b in zip(shape[::-1], shapes[0][::-1], strict=False))
+        for shape in shapes[1:]
+    )
+
+
+def _conv_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    _, weights, bias = shapes
+    fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
+    return fits and not weights[0] % attributes.get("group", 1) and bias in ((), weights[:1])
+
+
+def _conv_transpose_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    group, weights = attributes.get("group", 1), shapes[1]
+    fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
+    return fits and not weights[0] % group and shapes[2] in ((), (weights[1] * group,))
+
+
+def _gemm_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    rows, columns = bool(attributes.get("transA")), not attributes.get("transB")
+    return _spreads([(shapes[0][rows], shapes[1][columns]), shapes[2]], {})
+
+
+def _channels_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    channels, groups = shapes[0][1], attributes.get("num_groups", shapes[0][1])
+    return not channels % groups and all(s in ((), (channels,), (groups,)) for s in shapes[1:])
+
+
+def _einsum_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    terms = str(attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
+    pairs = [pair for term, shape in zip(terms, shapes, strict=False) if "." not in term
+             for pair in zip(term, shape, strict=True)]  # fmt: skip
+    lengths = {letter: length for letter, length in pairs if length > 1}
+    return all(length in (1, lengths[letter]) for letter, length in pairs if letter in lengths)
+
+
+def _scatter_fits(shapes: Shapes, _: Mapping[str, Any]) -> bool:
+    data, indices, updates = shapes[:3]
+    return updates == indices[:-1] + data[indices[-1] :]
+
+
+def _scales_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    scales = shapes[1]
+    per_channel = len(scales) == 1 and scales != (1,)
+    return not per_channel or scales[0] == shapes[0][attributes.get("axis", 1)]
+
+
+def _attention_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    # (batch, tokens, heads x size); keys may be packed, or of fewer heads.
+    queries, keys = shapes[:2]
+    if (heads := attributes.get("num_heads")) is None:  # ONNX's own
+        return len(queries) != 4 or queries[3] == keys[3]
+    if len(keys) == 2:  # The weights of a projection.
+        return queries[2] == keys[0] and not keys[1] % heads
+    groups = attributes.get("kv_num_heads", heads)
+    packed = len(queries) != 3 or len(keys) != 3
+    fits = packed or (not queries[2] % heads and queries[2] * groups == keys[2] * heads)
+    return fits and not heads % groups
 
 
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
@@ -168,4 +256,27 @@ _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
     "Gemm": _gemm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }
+_OPERANDS = {"Conv": (0, 1, 2), "ConvInteger": (0, 1, -1), "QLinearConv": (0, 3, 8)}
+"""Image, weights and bias among the inputs."""
+_FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
+    **dict.fromkeys(_OPERANDS, _conv_fits),
+    "ConvTranspose": _conv_transpose_fits,
+    **dict.fromkeys(("FusedGemm", "Gemm"), _gemm_fits),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channels_fit),
+    **dict.fromkeys(
+        ("BiasGelu", "FastGelu", "LayerNormalization", "PRelu", "RMSNormalization",
+         "SimplifiedLayerNormalization", "SkipLayerNormalization",
+         "SkipSimplifiedLayerNormalization"),
+        _spreads,
+    ),
+    **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},
+    "Einsum": _einsum_fits,
+    "ScatterND": _scatter_fits,
+    "Transpose": lambda shapes, a: len(a.get("perm", shapes[0])) == len(shapes[0]),
+    "DepthToSpace": lambda shapes, a: not shapes[0][1] % a["blocksize"] ** 2,
+    "SpaceToDepth": lambda shapes, a: not any(n % a["blocksize"] for n in shapes[0][2:]),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _scales_fit),
+    **dict.fromkeys(("Attention", "GroupQueryAttention", "MultiHeadAttention"), _attention_fits),
+}  # fmt: skip
+"""Whether sizes that ONNX Runtime compares when it runs an operator fit each other."""
 _WINDOWS = {"AveragePool", "LpPool", "MaxPool", *(op for op in _RULES if _RULES[op] is _conv)}

@@ -12,7 +12,8 @@ from onnx import TensorProto
 from onnx.helper import make_node
 
 from resperf.errors import ShapeError
-from resperf.network import read_network
+from resperf.network import Tensor, read_network
+from resperf.network.shapes import partial_outputs
 
 NetworkFile = Callable[..., Path]
 
@@ -128,3 +129,72 @@ def test_states_of_another_batch_are_refused(network_file: NetworkFile) -> None:
     assert read_network(path, shapes={"x": (5, 1, 12)}).tensors["y"].shape == (5, 1, 1, 8)
     with pytest.raises(ShapeError, match=r"cannot take the shapes 5,4,12 .* and 1,1,8"):
         read_network(path, shapes={"x": (5, 4, 12)})
+
+
+def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile) -> None:
+    image, rows, own = [1, 64, 8, 8], [1, 128, 96], "com.microsoft"
+    cases: list[tuple[str, list[int], list[tuple[int, ...]], dict[str, Any], str]] = [
+        ("Conv", image, [(32, 64, 3, 3), (64,)], {}, "1,64,8,8 and 32,64,3,3 and 64"),
+        ("Conv", image, [(32, 64, 3, 3)], {"kernel_shape": [5, 5]}, "with kernel_shape 5,5"),
+        ("Conv", image, [(30, 16, 3, 3)], {"group": 4}, "with group 4"),
+        ("ConvTranspose", image, [(64, 8, 2, 2), (64,)], {}, "and 64"),
+        ("Gemm", [8, 96], [(10, 96), (11,)], {"transB": 1}, "8,96 and 10,96 and 11"),
+        ("LayerNormalization", rows, [(64,)], {}, "1,128,96 and 64"),
+        ("GroupNormalization", image, [(64,), (64,)], {"num_groups": 31}, "with num_groups 31"),
+        ("PRelu", image, [(64,)], {}, "1,64,8,8 and 64"),
+        ("LSTM", [5, 1, 8], [(1, 48, 8), (1, 48, 16)], {"hidden_size": 16}, "1,48,8"),
+        ("Einsum", rows, [(1, 64, 32)], {"equation": "bij,bjk->bik"}, "1,128,96 and 1,64,32"),
+        ("ScatterND", rows, [(1, 2), (3, 96)], {}, "1,2 and 3,96"),
+        ("Transpose", rows, [], {"perm": [1, 0]}, "with perm 1,0"),
+        ("DepthToSpace", image, [], {"blocksize": 3}, "with blocksize 3"),
+        ("SpaceToDepth", image, [], {"blocksize": 3}, "with blocksize 3"),
+        ("Attention", rows, [(96, 288), (288,)], {"num_heads": 7}, "with num_heads 7"),
+        ("MultiHeadAttention", rows, [tuple(rows)] * 2, {"num_heads": 7}, "with num_heads 7"),
+        ("BiasGelu", rows, [(64,)], {}, "1,128,96 and 64"),
+    ]
+    for op, given, others, attributes, words in cases:
+        names = [f"w{index}" for index in range(len(others))]
+        domain = own if op in ("Attention", "BiasGelu", "MultiHeadAttention") else ""
+        node = make_node(op, ["x", *names], ["y"], "one", domain=domain, **attributes)
+        weights = {name: filters(*shape) for name, shape in zip(names, others, strict=True)}
+        if op == "ScatterND":
+            weights["w0"] = np.zeros((1, 2), np.int64)  # type: ignore[assignment]
+        path = network_file("n.onnx", [node], {"x": given}, {"y": None}, weights)
+        with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot take .*{words}"):
+            read_network(path)
+
+
+def test_what_onnxruntime_refuses_of_its_own_operators_is_refused() -> None:
+    node = make_node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft")
+    tensors = {"x": Tensor("x", (4, 96), "float32"), "w": Tensor("w", (64, 32), "float32")}
+    with pytest.raises(ShapeError, match="Incompatible dimensions"):
+        partial_outputs(node, tensors, {"com.microsoft": 1})
+
+
+def test_rows_behind_the_end_of_a_table_are_refused(network_file: NetworkFile) -> None:
+    nodes = [make_node("Gather", ["t", "i"], ["p"], "one"), make_node("Add", ["x", "p"], ["y"])]
+    for count, fits in ((512, True), (513, False)):
+        weights = {"t": filters(512, 8), "i": np.arange(count)[None]}
+        path = network_file("n.onnx", nodes, {"x": [1, count, 8]}, {"y": None}, weights)
+        if fits:
+            assert read_network(path).tensors["y"].shape == (1, 512, 8)
+        else:
+            with pytest.raises(ShapeError, match=r"node 'one' \(Gather\) reads row 512 of 512"):
+                read_network(path)
+
+
+def test_sizes_that_fit_are_read(network_file: NetworkFile) -> None:
+    nodes = [
+        make_node("Conv", ["x", "w", "b"], ["a"], kernel_shape=[3, 3], group=2, pads=[1] * 4),
+        make_node("PRelu", ["a", "slope"], ["p"]),
+        make_node("GroupNormalization", ["p", "b", "b"], ["n"], num_groups=4),
+        make_node("DepthToSpace", ["n"], ["d"], blocksize=2),
+        make_node("Einsum", ["d", "e"], ["y"], equation="bcij, c -> bij"),
+    ]
+    weights = {"w": filters(32, 4, 3, 3), "b": filters(32), "slope": filters(32, 1, 1),
+               "e": filters(8)}  # fmt: skip
+    path = network_file("n.onnx", nodes, {"x": [1, 8, 8, 8]}, {"y": None}, weights)
+    assert read_network(path).tensors["y"].shape == (1, 16, 16)
+    grouped = make_node("Attention", ["q", "k", "k"], ["y"], q_num_heads=8, kv_num_heads=2)
+    path = network_file("a.onnx", [grouped], {"q": [1, 64, 512], "k": [1, 9, 128]}, {"y": None})
+    assert [node.op for node in read_network(path).nodes] == ["Attention"]
