@@ -149,6 +149,10 @@ class _Seen:
     """Weights and positions, and what nodes compute with them alone."""
     weight_nodes: list[Node] = field(default_factory=list)
     unfolded: Unfolded = field(default_factory=Unfolded)
+    stated: set[str] = field(default_factory=set)
+    """Inputs with stated values, and what nodes compute with them."""
+    stated_only: list[str] = field(default_factory=list)
+    """Nodes without a time, since all that they read is stated or constant."""
     run: list[Node] = field(default_factory=list)
     """What ONNX Runtime runs on a CPU: `nodes`, and the constants that it does not fold."""
 
@@ -191,6 +195,7 @@ class _Reading:
             of_weights={tensor.name for tensor in self.weights.values()
                         if tensor.dtype in FLOATS and math.prod(tensor.shape) > 1},
         )  # fmt: skip
+        self.seen.stated |= {name for name in given if self.seen.tensors[name].value is not None}
         self.of_input = {
             tensor.name: tensor
             for tensor in self.inputs.tensors
@@ -310,6 +315,10 @@ class _Reading:
             source = next((self.of_input[n] for n in node.input if n in self.of_input), None)
             if source is not None and all(math.prod(t.shape) <= DATA_ELEMENTS for t in tensors):
                 self.of_input |= dict.fromkeys(filter(None, node.output), source)
+        if not seen.stated.isdisjoint(node.input):
+            seen.stated.update(node.output)
+            if not runs and any(math.prod(tensor.shape) > DATA_ELEMENTS for tensor in tensors):
+                seen.stated_only.append(f"{node.name or node.output[0]} ({node.op_type})")
         is_unfolded = runs and bool(tensors) and tensors[0].is_weight
         if runs:
             running = self._running_node(node, attributes)
@@ -465,6 +474,11 @@ class _Reading:
         if self.seen.declared:
             listed = _listed([*dict.fromkeys(self.seen.declared)])
             notes.append(f"output shapes of {listed} are those that the file states")
+        if self.seen.stated_only:
+            notes.append(
+                f"the time of {_listed(self.seen.stated_only)} is left out: they read nothing but "
+                "stated values and constants"
+            )
         read = {name for node in nodes for name in node.inputs} | set(outputs)
         unknown = {
             name: f"{node.name} ({node.op})"

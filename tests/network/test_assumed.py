@@ -252,3 +252,20 @@ def test_a_tensor_has_the_length_that_is_given(speech: Path) -> None:
 def test_what_does_not_fit_is_refused(speech: Path, options, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         read_network(speech, **options)
+
+
+def test_operators_of_stated_values_alone_are_named(network_file) -> None:
+    nodes = [
+        make_node("Range", ["zero", "n", "one"], ["r"]),
+        make_node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        make_node("Unsqueeze", ["f", "one_axis"], ["u"]),
+        make_node("MatMul", ["u", "w"], ["y"], "head"),
+    ]
+    weights = {
+        "zero": np.int64(0), "one": np.int64(1), "one_axis": np.int64([1]),
+        "w": np.ones((1, 8), np.float32),
+    }  # fmt: skip
+    path = network_file("n.onnx", nodes, {"n": (TensorProto.INT64, [])}, {"y": None}, weights)
+    for count in (3, 1000):
+        notes = read_network(path, values={"n": count}).notes
+        assert any("head (MatMul)" in x or "1 more is left out" in x for x in notes) == (count > 3)
