@@ -42,6 +42,9 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
                     TimesLonger(40.0, 6.0, 0.15, 6.0)),
     **dict.fromkeys(("DeformConv", "Einsum", "MoE"), TimesLonger(2.5, 6.0, 0.2, 6.0)),
     "ReverseSequence": TimesLonger(6.0, 1.2, 0.15, 6.0),
+    "outer Einsum": TimesLonger(800.0, 6.0, 0.15, 6.0),
+    "Unique": TimesLonger(6.0, 500.0, 0.15, 6.0),
+    "unpacked MatMulNBits": TimesLonger(0.7, 400.0, 0.15, 6.0),
 }  # fmt: skip
 """Those of a CPU whose kernels in ONNX Runtime are products of packed weights, or run on one core,
 value by value; minima of three to eight sizes each on an EPYC."""

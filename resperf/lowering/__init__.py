@@ -12,7 +12,7 @@ from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._memory import too_large
 from resperf.lowering._proto import Skeleton, skeleton
-from resperf.lowering._work import Work, macs_of, multiplied, tensor_bytes, work_of
+from resperf.lowering._work import Work, macs_of, multiplied, slow_kernel, tensor_bytes, work_of
 from resperf.network import NETWORKS_CACHED, Network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -28,6 +28,7 @@ __all__ = [
     "macs_of",
     "multiplied",
     "skeleton",
+    "slow_kernel",
     "tensor_bytes",
     "too_large",
     "work_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -172,6 +173,23 @@ def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
         later = {*(after or before), *(letter for rest in terms[index:] for letter in rest)}
         first = {letter for letter in first if letter in later or letter.isdigit()}
     return macs
+
+
+def slow_kernel(network: Network, names: Sequence[str]) -> str:
+    """Name the kind of nodes that ONNX Runtime runs value by value; empty if there is none."""
+    wanted = set(names)
+    for node in network.nodes:
+        if node.name not in wanted:
+            continue
+        attributes = node.attributes
+        if node.op == "Einsum" and len(node.inputs) > 2:
+            first, second, *later = re.split("->|,", str(attributes["equation"]).replace(" ", ""))
+            if (set(first) & set(second)).issubset("".join(later)):
+                return "outer Einsum"
+        whole = attributes.get("bits", 4) == 4 or attributes.get("accuracy_level", 0) >= 4
+        if node.op == "MatMulNBits" and not whole:
+            return "unpacked MatMulNBits"
+    return ""
 
 
 def _recurrent(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:

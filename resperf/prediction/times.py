@@ -10,7 +10,7 @@ from resperf.devices import estimated_ms
 from resperf.devices.facts import ideal_ms
 from resperf.errors import Message
 from resperf.layers import Layer
-from resperf.lowering import LoweredNetwork, LoweredNode, multiplied, work_of
+from resperf.lowering import LoweredNetwork, LoweredNode, multiplied, slow_kernel, work_of
 from resperf.network import Network
 from resperf.prediction.calibrated import extra_weights_ms, network_factor
 from resperf.prediction.custom import CustomTimes
@@ -160,6 +160,7 @@ def _without_layer(
     dtype, taps = multiplied(network, node.sources)
     if op.casefold() == "matmulnbits":
         dtype = HALF_TYPES.get(bundle.setting.precision, dtype)
+    op = slow_kernel(network, node.sources) or op
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts, dtype, op)
     if math.isnan(sheet.ms):
         return Skipped(node.name, node.op, no_peak(facts, dtype), *work)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from resperf.lowering import multiplied, tensor_bytes, work_of
+from resperf.lowering import multiplied, slow_kernel, tensor_bytes, work_of
 from resperf.network import Network, Node, Tensor
 
 
@@ -177,3 +177,23 @@ def test_products_of_weights_that_are_inputs_have_the_type_of_what_they_multiply
         weight_nodes=(node,), overridable=("v", "w"), weight_tensors=weights,
     )  # fmt: skip
     assert multiplied(network, ["n"]) == ("float16", 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attributes", "kernel"),
+    [
+        ("Einsum", 3, {"equation": "bld, bln, bld -> bldn"}, "outer Einsum"),
+        ("Einsum", 3, {"equation": "bhid,bhjd,hd->bhij"}, "outer Einsum"),
+        ("Einsum", 3, {"equation": "bij,bjk,bkl->bil"}, ""),
+        ("Einsum", 2, {"equation": "bld,dn->bldn"}, ""),
+        ("MatMulNBits", 3, {"bits": 8}, "unpacked MatMulNBits"),
+        ("MatMulNBits", 3, {"bits": 8, "accuracy_level": 4}, ""),
+        ("MatMulNBits", 3, {"bits": 4}, ""),
+    ],
+)
+def test_kernels_that_run_value_by_value_are_named(op, operands, attributes, kernel):
+    names = tuple(f"x{index}" for index in range(operands))
+    node = Node("n", op, "", names, ("y",), attributes)
+    network = Network("net", (node,), {}, names, ("y",), {"": 17}, None)
+    assert slow_kernel(network, ["n"]) == kernel
+    assert slow_kernel(network, ["another"]) == ""
