@@ -534,6 +534,9 @@ class Prediction:
     interval: Interval
     remarks: Remarks
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
     def __str__(self) -> str:
         """One line: what was predicted, its time with the 90% interval, and the throughput."""
         asked, line = self.asked, self.subject.title
