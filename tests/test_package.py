@@ -75,6 +75,9 @@ def test_what_is_estimated_has_no_trained_range():
     text = network_text(resperf.predict("lenet5", device="t4", framework="tensorrt"))
     assert "100% estimated" in text
     assert "outside the trained range" not in text
+    assert text.startswith("lenet5, batch 1, on t4 with tensorrt, fp32: ")
+    built = resperf.predict("lenet5", device="t4", framework="tensorflow", compiled=True)
+    assert built.subject.compiled == "xla"
 
 
 def test_the_package_says_that_it_is_typed():

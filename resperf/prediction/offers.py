@@ -15,7 +15,7 @@ from resperf.quantities import EXECUTION, LATENCY
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
-_COMPILED = {"torch": ("eager", "dynamo")}
+_COMPILED = {"torch": ("eager", "dynamo"), "tensorflow": ("", "xla")}
 
 
 class RestsOn(StrEnum):
