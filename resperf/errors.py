@@ -180,7 +180,7 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{module} is not installed; install it with: pip install 'resperf[{extra}]'"
+            f"{error.name} is not installed; install it with: pip install 'resperf[{extra}]'"
         ) from error
 
 

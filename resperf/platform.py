@@ -402,7 +402,8 @@ def this_platform(device: str) -> Platform:
     if look_up := local_devices(device):
         device, accelerator = look_up(device)
         accelerators = (accelerator,)
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0  # not on Windows
+    memory_bytes = pages and pages * os.sysconf("SC_PAGE_SIZE")
     facts = cpu_facts()
     return Platform(
         device=device,

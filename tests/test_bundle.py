@@ -698,7 +698,7 @@ def test_unknown_devices_are_told_which_there_are(
         find_bundle("abacus")
     with pytest.raises(DeviceError, match="is for device box"):
         find_bundle("abacus", path=good)
-    with pytest.raises(DeviceError, match=r"no bundle '.*nowhere'"):
+    with pytest.raises(DeviceError, match=r"no device or bundle '.*nowhere'"):
         find_bundle("box", path=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(BundleError, match="holds no bundle"):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from importlib.resources import files
 
+import pytest
+
 import resperf
 from resperf import errors
 
@@ -39,6 +41,43 @@ def test_every_public_name_is_there_and_importing_the_package_loads_nothing_heav
     )
     done = fresh_python("-c", script)
     assert done.returncode == 0, done.stderr
+
+
+def test_prediction_needs_nothing_that_windows_or_macos_lacks():
+    script = (
+        "import os, signal, sys, numpy, onnx, onnxruntime\n"
+        "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios'): sys.modules[name] = None\n"
+        "for name in ('sched_getaffinity', 'sysconf', 'getloadavg', 'statvfs', 'fork', 'setsid',\n"
+        "             'getuid', 'geteuid', 'killpg', 'uname'): delattr(os, name)\n"
+        "for name in ('SIGKILL', 'SIGALRM', 'SIGHUP', 'setitimer'): delattr(signal, name)\n"
+        "import resperf\n"
+        "for device in ('h100', 'cpu'):\n"
+        "    assert resperf.predict('resnet18', device=device).total_ms > 0\n"
+    )
+    done = fresh_python("-c", script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_device_is_a_model_and_may_be_a_path_or_pytorchs_own_word(tmp_path):
+    torch = pytest.importorskip("torch")
+    here = resperf.predict("lenet5", device=torch.device("cpu"))
+    assert here.total_ms == resperf.predict("lenet5", device="cpu").total_ms
+    for word in ("cuda", "cuda:0", "gpu"):
+        with pytest.raises(errors.DeviceError, match=f"{word} is no model of a GPU"):
+            resperf.predict("lenet5", device=word)
+    with pytest.raises(errors.ResperfError, match=r"mycard\.toml cannot be read"):
+        resperf.predict("lenet5", device=tmp_path / "mycard.toml")
+
+
+def test_what_is_estimated_has_no_trained_range():
+    from resperf.report.network import network_text
+
+    text = network_text(resperf.predict("lenet5", device="t4", framework="tensorrt"))
+    assert "100% estimated" in text
+    assert "outside the trained range" not in text
+    assert text.startswith("lenet5, batch 1, on t4 with tensorrt, fp32: ")
+    built = resperf.predict("lenet5", device="t4", framework="tensorflow", compiled=True)
+    assert built.subject.compiled == "xla"
 
 
 def test_the_package_says_that_it_is_typed():

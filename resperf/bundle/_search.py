@@ -14,7 +14,7 @@ from resperf.bundle._bundle import Bundle
 from resperf.bundle._calibration import Calibration
 from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
-from resperf.errors import BundleError, DeviceError, did_you_mean, words_like
+from resperf.errors import BundleError, DeviceError, did_you_mean, listed, words_like
 from resperf.files import write_whole
 from resperf.platform import Platform, distance, instruction_set
 from resperf.settings import PLAIN_PRECISIONS, Setting
@@ -26,6 +26,7 @@ _SHIPPED = (_PACKAGE / "data" / "models" / "bundles", _PACKAGE.parent / "models"
 # Published methods that are less accurate: they answer where `--method` or their name asks.
 _METHODS = tuple(folder.with_name("methods") for folder in _SHIPPED)
 
+_ANY_GPU = ("gpu", "cuda", "rocm", "mps")
 _OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
 
 
@@ -202,18 +203,20 @@ def find_bundle(
             if folder in damaged and folder.name == best.path.name:
                 raise damaged[folder]
         return _of_device(best.checked, device)
+    if str(device).casefold().partition(":")[0] in _ANY_GPU:
+        raise DeviceError(f"{device} is no model of a GPU; name one that `resperf devices` lists")
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     if near := _spelt_alike(str(device), parts):
         raise DeviceError(
-            f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices; "
+            f"no device or bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices; "
             f"{_OTHER_CARD}{problem}"
         )
     frameworks = {part.framework for part in parts}
     hint = did_you_mean(framework, frameworks) if framework and framework not in frameworks else ""
     raise DeviceError(
-        f"no bundle {wanted}{hint}; {_listing(parts)}{problem}; {_OTHER_CARD}; or make a "
-        "bundle: resperf train FILE.h5"
+        f"no device or bundle {wanted}{hint}; {_listing(parts)}{problem}; see: resperf devices; "
+        f"{_OTHER_CARD}"
     )
 
 
@@ -307,8 +310,7 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
 def _listing(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
     labels = (f"{name} ({part.framework})" for part in parts for name in platforms_of(part))
-    devices = ", ".join(dict.fromkeys(labels))
-    names = ", ".join(_names(parts))
+    devices, names = listed([*dict.fromkeys(labels)]), listed(_names(parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
 

@@ -190,6 +190,8 @@ def show_plan(
     hours: float | None = None,
 ) -> None:
     """Print what a campaign would measure; an adaptive one plans only its `first` layers."""
+    from resperf.units import format_duration
+
     if as_json:
         values = {
             "campaign": campaign.name,
@@ -208,12 +210,15 @@ def show_plan(
         options.show_json(values)
         return
     click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
+    width = max(map(len, (*planned.counts, "networks")))
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
-        click.echo(f"  {kind:<8} {count:>8} layers")
+        click.echo(f"  {kind:<{width}} {count:>8} layers")
     if planned.networks:
-        click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
-    click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
-    click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+        click.echo(f"  {'networks':<{width}} {len(planned.networks):>8} runs")
+    click.echo(f"  {'repeats':<{width}} {planned.repeats:>8}")
+    click.echo(
+        f"about {format_duration(planned.hours * 3600)}, {format_bytes(planned.disk_bytes)} of disk"
+    )
     if planned.too_large:
         click.echo(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:

@@ -19,11 +19,13 @@ def command() -> None:
 @click.argument("bundles", type=options.PATH, nargs=-1, required=True)
 @options.output("OUT", "The merged bundle.", required=True)
 def merge(bundles: tuple[Path, ...], output: Path) -> None:
-    """Merge BUNDLES into one, which predicts with the part nearest to a setting and machine.
+    """Merge BUNDLES, folders or names, into one.
+
+    It predicts with the part nearest to a setting and machine.
 
     A bundle at OUT is replaced.
     """
-    from resperf.bundle import merge_bundles
+    from resperf.bundle import bundle_place, merge_bundles
 
-    merge_bundles(bundles, output)
+    merge_bundles([bundle_place(bundle) or bundle for bundle in bundles], output)
     click.echo(f"{output}: merged from {len(bundles)} bundles")

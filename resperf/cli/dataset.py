@@ -268,8 +268,8 @@ def import_files(
     and trtexec's log or metadata files, which name the device.
 
     With --format list, FILES are your own lists of networks and times: columns network (an ONNX
-    file), time_ms, batch, framework, threads and more. Invalid rows are left out and counted by
-    reason. docs/importing.md describes lists and mapping files.
+    file, or a shipped name), time_ms, batch, framework, threads and more. Invalid rows are left out
+    and counted by reason. docs/importing.md describes lists and mapping files.
     """
     from resperf.dataset import (
         FORMATS,

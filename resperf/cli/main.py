@@ -89,7 +89,7 @@ class LazyGroup(Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
+    epilog="Example: resperf predict resnet50 --device cpu --batch 1 8",
 )
 @click.version_option(__version__, prog_name="resperf")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")

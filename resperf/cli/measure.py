@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Command,
-    epilog="Example: resperf measure models/networks/vgg16.onnx --device cpu --batch 1 8 "
-    "--against cpu-onnxruntime",
+    epilog="Example: resperf measure vgg16 --device cpu --batch 1 8 --against cpu-onnxruntime",
 )
 @options.NETWORK
 @options.DEVICE

@@ -37,12 +37,12 @@ _APART = (
 @click.command(
     cls=Command,
     epilog="\b\nExamples:\n  resperf predict resnet50 --device h100  (a shipped network)\n"
-    "  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    "  resperf predict net.onnx --device cpu --batch 1 8\n"
     "  resperf predict net.pt2 --device h100 --batch 1 8  (or net.keras)\n"
     "  resperf predict config.json --device h100 --shape input_ids=1,128  (of transformers)\n"
     "  resperf predict resnet50 --device a100 --precision amp --within 10ms\n"
-    "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
-    "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
+    "  resperf predict vgg16 --device h100 --precision amp\n"
+    "  resperf predict net.onnx --device mycard.toml --host-dispatch-us 8\n"
     "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5\n"
     "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
     "  resperf predict resnet50.onnx --bundle runs-convmeter --train --batch 32 "

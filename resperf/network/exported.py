@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,8 +110,6 @@ def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
 
 def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
     transformers, name = require("transformers", "transformers"), type(config).__name__
-    if inputs is None and not shapes:
-        raise NetworkError(f"{name} has no input shapes; give them: --shape input_ids=1,128")
     model = getattr(transformers, str(next(iter(config.architectures or ()), "")), None)
     if not (isinstance(model, type) and issubclass(model, transformers.PreTrainedModel)):
         model = transformers.AutoModel.from_config
@@ -118,6 +117,11 @@ def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
         config.use_cache = config.use_pretrained_backbone = False  # nothing is downloaded
         config._attn_implementation = "eager"
         module = model(config)
+    if inputs is None and not shapes:
+        sizes = "1,3,224,224" if module.main_input_name == "pixel_values" else "1,128"
+        raise NetworkError(
+            f"{name} has no input shapes; give them: --shape {module.main_input_name}={sizes}"
+        )
     return _of_module(module, inputs, shapes)
 
 
@@ -147,7 +151,7 @@ def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:
     dtype = next(floats, torch.float32)
 
     def tensor(value: Any, name: str = "") -> Any:
-        if isinstance(value, Sequence) and all(isinstance(dim, int) for dim in value):
+        if _is_shape(value):
             kind = torch.int64 if name.endswith(_INTEGERS) else dtype
             return torch.zeros(tuple(value), dtype=kind)
         if isinstance(value, list | tuple):
@@ -157,9 +161,14 @@ def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:
     given: Any = shapes if inputs is None else inputs
     by_name = given.items() if isinstance(given, Mapping) else ()
     named = {name: tensor(value, name) for name, value in by_name}
-    args = () if named else tensor(given)
-    example = (args if isinstance(args, tuple) else (args,), named)
+    values = given if isinstance(given, list | tuple) and not _is_shape(given) else [given]
+    names = chain(inspect.signature(module.forward).parameters, repeat(""))
+    example = ((), named) if named else (tuple(map(tensor, values, names)), {})
     return Source(type(module).__name__, _of_torch(module, example, [*named], {}), {})
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(dim, int) for dim in value)
 
 
 def _of_torch(module: Any, example: Any, names: Sequence[str], shapes: Shapes) -> Exports:

@@ -145,6 +145,8 @@ def _directory_advice(path: Path) -> str:
             f"{path} is a TensorFlow SavedModel; convert it with: "
             f"python -m tf2onnx.convert --saved-model {path} --output {path.name or 'net'}.onnx"
         )
+    if (path / "config.json").exists():
+        return f"{path} is a folder of transformers; give {path / 'config.json'}"
     return f"{path} is a folder; give the path of an ONNX file"
 
 

@@ -74,6 +74,10 @@ class Query:
     training: bool = False
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.device is not None:  # a TOML file's Path, a torch.device
+            object.__setattr__(self, "device", str(self.device))
+
     @property
     def words(self) -> str:
         """The setting in words."""
@@ -534,7 +538,7 @@ def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
             f"no {query.words}, were measured, and a run does not tell what a step takes; leave "
             "out --train, or measure steps: resperf bench --training sgd"
         )
-        return UnsupportedError(Message(f"nothing answers for {wanted}: {why}", why))
+        return UnsupportedError(Message(f"no predictions for {wanted}: {why}", why))
     there = [
         offer
         for group in offers(parts, facts.device)
@@ -545,7 +549,7 @@ def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
     wanted += f" in {query.precision}" if query.precision else ""
     wanted += ", compiled" if query.compiled else ""
     why = f"it has {_listed(own or there)}"
-    return UnsupportedError(Message(f"nothing answers for {wanted}; {why}", why))
+    return UnsupportedError(Message(f"no predictions for {wanted}; {why}", why))
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:

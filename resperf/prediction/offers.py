@@ -15,7 +15,7 @@ from resperf.quantities import EXECUTION, LATENCY
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
-_COMPILED = ("eager", "dynamo")
+_COMPILED = {"torch": ("eager", "dynamo"), "tensorflow": ("", "xla")}
 
 
 class RestsOn(StrEnum):
@@ -155,7 +155,7 @@ def sheet_offers(device: str | None = None) -> Iterator[Offer]:
         )
         for row in by_use:
             for precision in estimated_precisions(row):
-                for compiled in _COMPILED:
+                for compiled in _COMPILED.get(row.framework, ("",)):
                     setting = Setting(row.framework, precision=precision, compiled=compiled)
                     yield Offer(facts.device, setting, platform)
 

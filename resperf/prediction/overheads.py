@@ -142,9 +142,7 @@ def _copies(
     out_of_range: list[tuple[str, str]] = []
     facts = sheet_facts(bundle)
     no_bus = facts is not None and math.isnan(facts.bus_bytes_per_s)
-    why = (
-        f", and the facts of {bundle.device} have no bus_gb_s, or bus = 'unified'" if no_bus else ""
-    )
+    why = f"; give bus_gb_s of {bundle.device}, or bus = 'unified' without copies" if no_bus else ""
     for phase, tensors, unsized in (
         ("preprocess", lowered.inputs, ()),
         ("postprocess", lowered.outputs, lowered.unsized_outputs),

@@ -317,9 +317,7 @@ class Subject:
     def title(self) -> str:
         """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
         batch = "" if self.batch is None else f", batch {self.batch}"
-        words = {"eager": "", "dynamo": "compiled"} if self.framework != "torch" else {}
-        compiled = words.get(self.compiled, self.compiled)
-        how = "".join(f", {word}" for word in (self.precision, compiled) if word)
+        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
         return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
 
 
@@ -535,6 +533,9 @@ class Prediction:
     total: Total
     interval: Interval
     remarks: Remarks
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __str__(self) -> str:
         """One line: what was predicted, its time with the 90% interval, and the throughput."""

@@ -230,9 +230,11 @@ def _basis(prediction: Prediction) -> str:
     shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
     # Rounding may leave a share of almost nothing.
     parts = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
+    # What is only estimated has no trained range.
+    is_learnt, outside_ms = "100% estimated" not in parts, prediction.coverage["out_of_range_ms"]
     if prediction.parts.extrapolated:
         parts.append(f"extrapolated: {prediction.parts.extrapolated}")
-    elif (outside_ms := prediction.coverage["out_of_range_ms"]) >= 0.005 * device_ms > 0:
+    elif is_learnt and outside_ms >= 0.005 * device_ms > 0:
         parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
     if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
         parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")

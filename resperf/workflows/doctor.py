@@ -211,14 +211,14 @@ def examine_host(root: Path = Path("/")) -> Host:
     limit_bytes = container_memory_bytes(root)
     try:
         load: float | None = os.getloadavg()[0]
-    except OSError:
+    except (AttributeError, OSError):  # Windows has no such figure
         load = None
     return Host(
         processor=here.processor,
         cores=here.cores,
         logical_cores=os.cpu_count() or here.cores,
         core_limit=container_cores(root),
-        memory_bytes=min(filter(None, (here.memory_bytes, limit_bytes))),
+        memory_bytes=min(filter(None, (here.memory_bytes, limit_bytes)), default=0),
         available_bytes=_available_bytes(root / "proc/meminfo"),
         hypervisor=here.hypervisor,
         governors=clock_governors(root),
@@ -396,7 +396,7 @@ def host_advice(host: Host) -> list[str]:
         )
     if host.load is not None and host.load > BUSY_SHARE * host.cores:
         advice.append(
-            f"programs used about {host.load:.1f} cores in the last minute; close what need not run"
+            f"load {host.load:.1f} on {host.cores} core(s) in the last minute; close other programs"
         )
     if host.available_bytes is not None and host.available_bytes < LEAST_BYTES:
         advice.append(

@@ -315,7 +315,7 @@ def test_what_cannot_be_used_is_one_line(sheet, bundle, networks, runs, toy_data
     assert "1 network is needed" in line
     assert "left out: 2 of device h100, not cpu, first net0" in line
     other = runs(networks[:2], sheet, device="h100", name="other", framework="synthetic")
-    assert "nothing answers for h100 with synthetic" in cli.error(
+    assert "no predictions for h100 with synthetic" in cli.error(
         "calibrate", "--device", "h100", "--runs", other, *output
     )
     steps = runs(networks[:2], sheet, device="h100", name="steps", quantity="step_ms")

@@ -192,7 +192,7 @@ def test_without_a_precision_float32_is_meant(bundle, network, cli):
     assert "no bundle has times of this card with precision fp32, only networks (torch" in note
     assert "(for its measurements: --precision amp): every time is estimated" in note
     line = cli.error("predict", network, "--device", "cpu", "--batch", "8", "--framework", "torch")
-    assert "no bundle 'cpu' with framework 'torch'" in line
+    assert "no device or bundle 'cpu' with framework 'torch'" in line
     named = cli.document(
         "predict", network, "--device", "rtx4090", "--bundle", bundle, "--batch", "8"
     )

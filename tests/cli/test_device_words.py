@@ -42,6 +42,7 @@ def test_every_way_to_name_a_bundle_is_taken(known, command, words, cli):
 def test_a_device_names_its_part_of_a_merged_bundle(known, cli):
     v100 = Path(LENET).parents[1] / "bundles" / "v100-tensorflow"
     cli.text("bundle", "merge", known, v100, "-o", "bundles/both")
+    cli.text("bundle", "merge", known.name, v100, "-o", "bundles/by_name")
     shutil.rmtree(known)
     words = (["--bundle", "v100"], ["--device", "v100"], ["--bundle", "both", "--device", "v100"])
     for each in words:

@@ -79,7 +79,7 @@ def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
         (["--framework", "nonsense"], "no framework 'nonsense'; known"),
         (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow or"),
         (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
-        (["--against", "mars"], "no bundle 'mars'"),
+        (["--against", "mars"], "no device or bundle 'mars'"),
     ],
 )
 def test_wrong_words_are_one_line(bundle, home, words, part, cli):

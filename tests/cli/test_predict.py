@@ -262,11 +262,17 @@ def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--device", "mars", "--batch", "1"], "no bundle 'mars'; devices: cpu"),
-        (["--device", "cpuu", "--batch", "1"], "no bundle 'cpuu'; did you mean cpu? See: "),
+        (["--device", "mars", "--batch", "1"], "no device or bundle 'mars'; devices: cpu"),
+        (
+            ["--device", "cpuu", "--batch", "1"],
+            "no device or bundle 'cpuu'; did you mean cpu? See: ",
+        ),
         (["--framework", "onnxruntme"], "'onnxruntme' (did you mean onnxruntime?); devices: cpu"),
         (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
-        (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
+        (
+            ["--bundle", "absent", "--batch", "1"],
+            "no device or bundle 'absent'; devices: cpu (onnxruntime)",
+        ),
         (["--device", "all", "--devices", "1", "2"], "--device all does not go with --devices"),
         (["--against", "engine.h5", "--devices", "2"], "--against does not go with --devices"),
         (["--strict-range", "--devices", "2"], "--strict does not go with --devices"),

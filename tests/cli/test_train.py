@@ -51,7 +51,7 @@ def test_train_as_json_and_by_default_where_predict_looks(
         (["train", "absent.h5", "-o", "OUT"], "absent.h5"),
         (["train", "DATA", "-o", "DATA"], "exists and is no bundle"),
         (["train", "DATA", "-o", "OUT", "--exclude", "absent.onnx"], "absent.onnx"),
-        (["evaluate", "DATA", "--bundle", "OUT"], "no bundle '"),
+        (["evaluate", "DATA", "--bundle", "OUT"], "no device or bundle '"),
         (["evaluate", "DATA"], "--bundle"),
     ],
 )

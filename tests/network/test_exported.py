@@ -42,6 +42,29 @@ EXPECTED = [
 ]  # fmt: skip
 
 
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(100, 8), nn.Linear(8, 4)
+
+    def forward(self, ids: Any, scale: Any) -> Any:
+        return self.out(self.table(ids) * scale)
+
+
+@pytest.mark.parametrize("inputs", [((2, 16), (2, 16, 1)), [(2, 16), [2, 16, 1]]])
+def test_shapes_by_position_have_the_types_of_the_names_of_the_arguments(inputs: Any):
+    assert ("Gather", (2, 16, 8)) in operators(Words(), inputs=inputs)
+
+
+def test_what_lacks_is_named_as_transformers_names_it(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    transformers.ViTConfig(num_hidden_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(NetworkError, match=r"--shape pixel_values=1,3,224,224"):
+        resperf.predict(tmp_path / "config.json", device="h100")
+    with pytest.raises(NetworkError, match=r"folder of transformers; give .*config\.json"):
+        resperf.predict(tmp_path, device="h100")
+
+
 @pytest.mark.parametrize(
     "options",
     [

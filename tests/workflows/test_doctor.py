@@ -187,7 +187,7 @@ def test_a_machine_s_faults_become_advice() -> None:
     )  # fmt: skip
     words = (
         "clock governor powersave, performance", "fewer than two cores", "--threads 1",
-        "about 3.0 cores", "only 1.0 MiB of memory", "virtual machine (QEMU)",
+        "load 3.0 on 1 core(s)", "only 1.0 MiB of memory", "virtual machine (QEMU)",
         "datasets: only 5.0 MiB are free in /d", "caches: /c cannot be written",
     )  # fmt: skip
     advice = host_advice(bad)

@@ -15,6 +15,7 @@ from resperf.devices import canonical_device
 from resperf.errors import DatasetError, ResperfError
 from resperf.measurement import NetworkRef, Samples
 from resperf.network import graph_digest, read_graph, weightless
+from resperf.network.files import shipped_networks
 from resperf.quantities import QUANTITIES, Estimator, Level, Quantity, quantity, quantity_name
 from resperf.settings import Mode, Setting
 
@@ -167,9 +168,10 @@ def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Gr
     if not device:
         raise ValueError("no device is named; fill in the column 'device' or give --device")
     value = _value(cells, measured)
+    shipped = shipped_networks()
     estimator = Estimator(cells.get("estimator", Estimator.UNKNOWN))
     return _Row(
-        graphs.reference(folder / cells["network"], setting),
+        graphs.reference(shipped.get(cells["network"], folder / cells["network"]), setting),
         setting,
         canonical_device(device),
         measured,

@@ -87,6 +87,13 @@ def test_quantities_of_one_run_are_one_row(folder: Path) -> None:
     assert first.samples["peak_memory_bytes"].estimator is Estimator.MAXIMUM
 
 
+def test_a_shipped_network_is_named_without_a_file(folder: Path) -> None:
+    path = listed(folder, "network,batch,time_ms\nresnet18,1,3.5\n")
+    import_list([path], folder / "runs.h5", device="cpu")
+    (row,) = read_networks(folder / "runs.h5").measurements
+    assert row.subject.name == "resnet18"
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
