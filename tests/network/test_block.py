@@ -83,4 +83,6 @@ def test_parts_of_a_network_are_predicted_as_the_whole(cli):
     assert layers(upper) + layers(lower) == pytest.approx(layers(whole), rel=2e-3)
     assert upper["network"].startswith("vgg16[")
     assert "no path" in cli.error(*words, "--block", f"{last}:{first}")
-    assert "--block does not go with --device all" in cli.error("predict", "vgg16", "--device", "all", "--block", "a:b")
+    assert "--block does not go with --device all" in cli.error(
+        "predict", "vgg16", "--device", "all", "--block", "a:b"
+    )
