@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
@@ -45,7 +45,7 @@ def read_toml(path: Path, error_class: type[ResperfError]) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise error_class(f"{path} cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise error_class(f"{path} is not a TOML file: {first_line(error)}") from error
 
 
@@ -156,7 +156,7 @@ def _check(name: str, value: Any, hint: Any, limit: Limit) -> None:
     elif hint in _TYPES:
         if not _is(value, hint):
             raise CampaignError(f"{name}={value!r} must be of type {hint.__name__}")
-        if hint is not str and not (math.isfinite(value) and limit.allows(value)):
+        if hint is not str and not (abs(value) <= sys.float_info.max and limit.allows(value)):
             raise CampaignError(f"{name}={value!r} must be {limit.words}")
 
 
@@ -172,4 +172,4 @@ def _is_item(value: Any, hint: Any) -> bool:
 
 def is_positive(value: Any, number_type: type = float) -> bool:
     """Whether a value is a finite number above 0, and no boolean."""
-    return _is(value, number_type) and 0 < value < math.inf
+    return _is(value, number_type) and 0 < value <= sys.float_info.max

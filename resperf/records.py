@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -13,9 +14,6 @@ from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from resperf.units import json_values
-
-_PLAIN = frozenset({bool, float, int, str})
-"""Types of elements that are not checked one by one: journals hold millions of samples."""
 
 
 class Record:
@@ -31,10 +29,24 @@ class Record:
 
         Raises
         ------
-        TypeError, ValueError, AttributeError
+        TypeError, ValueError, AttributeError, OverflowError
             If a field is missing or damaged.
         """
         return cls(**read_fields(cls, values))
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return the value of a JSON text; `options` are those of `json.loads`.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def read_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +54,7 @@ def read_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises
     ------
-    TypeError, ValueError, AttributeError
+    TypeError, ValueError, AttributeError, OverflowError
         If one is damaged.
     """
     types = _types(cls)
@@ -68,19 +80,21 @@ def _read(name: str, kind: Any, value: Any) -> Any:
     if NoneType in parts:
         return None if value is None else _read(name, parts[0], value)
     if kind is tuple and isinstance(value, list | tuple):
-        plain = parts[0] in _PLAIN
-        return tuple(value if plain else (_read(name, parts[0], item) for item in value))
+        # Journals hold millions of samples: those of the right type are not read one by one.
+        if set(map(type, value)) - {parts[0]}:
+            value = [_read(name, parts[0], item) for item in value]
+        return tuple(value)
     if kind is Mapping and isinstance(value, Mapping):
         return {key: _read(name, parts[1], item) for key, item in value.items()}
-    if kind is float and isinstance(value, int | float | None):
-        return math.nan if value is None else float(value)
     if kind is Any:
         return value
+    if kind is float and isinstance(value, int | float | None) and not isinstance(value, bool):
+        return math.nan if value is None else float(value)
     if issubclass(kind, Record):
         return kind.from_json(value)
     if issubclass(kind, Enum):
         return kind(value)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
         raise TypeError(f"{name}={value!r}")
     return value
 

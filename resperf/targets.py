@@ -60,6 +60,8 @@ class Target:
         names one.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
+    compiled : tuple of str
+        Values of `Setting.compiled`: not compiled, and compiled if it can be.
     build_s : float
         Seconds to build one layer to measure, beside copying its weights: what plans assume. Those
         of TensorRT are from build logs of version 10.
@@ -77,6 +79,7 @@ class Target:
     precisions: tuple[str, ...] = ("fp32",)
     default_for_class: bool = False
     recycle_layers: int = 2500
+    compiled: tuple[str, ...] = ("",)
     build_s: float = 0.06
 
     @property
@@ -157,6 +160,7 @@ _ROWS = (
     DEFAULT,
     Target(
         framework="tensorflow",
+        compiled=("", "xla"),
         device_class="cpu",
         lowering="resperf.lowering.tensorflow",
         backend="resperf.backends.tensorflow:TensorFlowBackend",
@@ -170,6 +174,7 @@ _ROWS = (
     # The shipped bundles of GPUs are trained on published times (tools/build.py).
     Target(
         framework="tensorflow",
+        compiled=("", "xla"),
         device_class="cuda",
         lowering="resperf.lowering.tensorflow",
         backend="resperf.backends.tensorflow:TensorFlowBackend",
@@ -185,6 +190,7 @@ _ROWS = (
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
         framework="torch",
+        compiled=("eager", "dynamo"),
         device_class="cuda",
         lowering="resperf.lowering.torch",
         backend=_TORCH,
@@ -198,6 +204,7 @@ _ROWS = (
     ),
     Target(
         framework="torch",
+        compiled=("eager", "dynamo"),
         device_class="rocm",
         # The same operators; only their kernels are others.
         lowering="resperf.lowering.torch",
@@ -207,6 +214,7 @@ _ROWS = (
     ),
     Target(
         framework="torch",
+        compiled=("eager", "dynamo"),
         device_class="cpu",
         lowering="resperf.lowering.torch",
         backend=_TORCH,

@@ -432,6 +432,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "no method 'os'",
     ),
+    "features that are no list": (
+        lambda b: edit_part(
+            b,
+            lambda p: p["predictors"]["pool"]["execution_ms"].update(
+                features=dict.fromkeys(p["predictors"]["pool"]["execution_ms"]["features"])
+            ),
+        ),
+        "lacks 'features'",
+    ),
+    "a manifest nested too deeply": (
+        lambda b: (b / "bundle.json").write_text("[" * 100_000), "it is nested too deeply",
+    ),
     "no baseline": (
         lambda b: edit_part(b, lambda p: p["predictors"]["pool"]["execution_ms"].pop("baseline")),
         "lacks 'baseline'",
@@ -465,7 +477,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
             lambda b, cost=cost: edit_part(b, lambda p: p["costs"].update(call_ms=cost)),
             "the cost call_ms",
         )
-        for cost in (-0.1, 1e308, float("nan"))
+        for cost in (-0.1, 1e308, float("nan"), True)
     },
     **{
         f"copies with {name} {value!r}"[:60]: (
@@ -476,7 +488,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         )
         for name, value in (
             ("constant_ms", 1e308), ("constant_ms", -1), ("ms_per_mb", []), ("ms_per_mb", ["1"]),
-            ("ms_per_mb", [float("inf")]),
+            ("ms_per_mb", [float("inf")]), ("ms_per_mb", [True]), ("constant_ms", True),
+            ("constant_ms", 10**400),
         )
     },
     "a predictor of another quantity": (

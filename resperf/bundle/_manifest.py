@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 from resperf.bundle._provenance import UNKNOWN
 from resperf.errors import BundleError, ResperfError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.network import MALFORMED
 from resperf.quantities import Level
+from resperf.records import parse_json
 
 MANIFEST = "bundle.json"
 NETWORK = Level.NETWORK.value
@@ -54,7 +55,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BundleError(
             f"{folder} is not a bundle (no {MANIFEST}); see: resperf devices"
@@ -90,7 +91,7 @@ def damage_named(folder: Path) -> Iterator[None]:
         yield
     except BundleError:
         raise
-    except (ResperfError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ResperfError, *MALFORMED) as error:
         raise BundleError(
             f"{folder} is not a valid bundle ({type(error).__name__}: {error}); "
             "restore it or train it again"
@@ -170,7 +171,7 @@ def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str
 def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
     """Find costs that are not numbers, predictors without ranges, files without checksum."""
     for name, cost_ms in part["costs"].items():
-        if not isinstance(cost_ms, int | float) or not 0 <= cost_ms < _LONGEST_MS:
+        if type(cost_ms) not in (int, float) or not 0 <= cost_ms < _LONGEST_MS:
             yield f"has the cost {name} damaged"
     for kind, quantities in part["predictors"].items():
         if kind != NETWORK and not _are_ranges(part["ranges"].get(kind)):

@@ -16,7 +16,9 @@ from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
 from resperf.errors import BundleError, DeviceError, did_you_mean, listed, words_like
 from resperf.files import write_whole
+from resperf.network import MALFORMED
 from resperf.platform import Platform, distance, instruction_set
+from resperf.records import parse_json
 from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
@@ -529,8 +531,8 @@ def load_calibration(bundle: Bundle, platform: Platform) -> Calibration | None:
 @lru_cache(maxsize=64)
 def _read_calibration(path: Path, _changed_ns: int, _size_bytes: int) -> Calibration:
     try:
-        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        return Calibration.from_json(parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, *MALFORMED) as error:
         raise BundleError(
             f"{path} is no valid calibration ({type(error).__name__}: {error}); measure it again: "
             "resperf calibrate, or forget it: resperf calibrate --forget"

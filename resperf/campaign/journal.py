@@ -29,7 +29,7 @@ from resperf.errors import CampaignError, OutputError, ResperfError
 from resperf.files import lock, sync_folder
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.platform import Platform
-from resperf.records import Record
+from resperf.records import Record, parse_json
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
@@ -115,7 +115,7 @@ def read_journal(path: Path) -> Records:
             if not line.endswith(b"\n"):
                 break
             try:
-                values = json.loads(line)
+                values = parse_json(line)
                 version = values["journal"] if records.header is None else VERSION
                 if version == VERSION:
                     _add_line(records, values)

@@ -19,7 +19,7 @@ from resperf.targets import local_class
 from resperf.units import MS_PER_S, US_PER_MS
 
 _V = TypeVar("_V")
-_SHAPE = re.compile(r"\d+(,\d+)*|\d+(x\d+)*")
+_SHAPE = re.compile(r"\d{1,18}(,\d{1,18})*|\d{1,18}(x\d{1,18})*")
 _DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
@@ -90,7 +90,7 @@ def _numbers(word: str) -> tuple[str, tuple[float, ...]]:
 
 def _count(word: str) -> tuple[str, int]:
     name, _, number = word.partition("=")
-    if not number.isdecimal() or int(number) < 1:
+    if not number.isdecimal() or len(number) > 18 or int(number) < 1:
         raise click.BadParameter(f"{word!r} must look like boxes=100, a whole number of at least 1")
     return name, int(number)
 

@@ -76,7 +76,7 @@ def command(
             f"are {min(run.batch for run in runs):g} and {min(run.iterations for run in runs):g}"
         )
     fit = fit_run(chosen)
-    judged = judge_runs(fit, runs)
+    judged, fitted = judge_runs(fit, runs), {*chosen}
     asked = list(itertools.product(batches, iterations))
     notes = [*filter(None, [fit.odd_run()])]
     if as_json:
@@ -87,7 +87,7 @@ def command(
         ]  # fmt: skip
         rows = [
             {**run._asdict(), "predicted_s": predicted, "error": float(error),
-             "fitted": run in chosen}
+             "fitted": run in fitted}
             for run, predicted, error in zip(
                 runs, judged.predicted_s, judged.errors(), strict=True
             )
@@ -98,7 +98,7 @@ def command(
         )  # fmt: skip
         return
     print(formula_text(fit))
-    print(f"\n{runs_text(judged, chosen)}")
+    print(f"\n{runs_text(judged, fitted)}")
     options.show_notes(notes)
     if asked:
         print(f"\n{asked_text(fit, asked)}")

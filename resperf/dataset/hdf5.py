@@ -314,6 +314,10 @@ def _check_schema(path: Path, file: h5py.File) -> None:
             f"{path} has schema version {version}, this resperf reads {SCHEMA_VERSION}; use the "
             "resperf that wrote it, or move it away and measure or import it again"
         )
+    for name, group in file.items():
+        is_group = isinstance(group, h5py.Group)
+        if not is_group or not all(getattr(column, "shape", ()) for column in group.values()):
+            raise ValueError(f"{name} is no group of columns")
     unknown = sorted({layer_kind(name) for name in file} - {*KINDS, NETWORKS, *FILES})
     if unknown:
         raise DatasetError(

@@ -17,6 +17,7 @@ from resperf.errors import DatasetError
 from resperf.measurement import DEFECTS, TOLERANCE, Measurement, Status, written_kind
 from resperf.platform import Platform, alike
 from resperf.quantities import PHASES
+from resperf.records import parse_json
 from resperf.settings import OPTIMIZER, Setting
 
 Array = npt.NDArray[Any]
@@ -264,7 +265,7 @@ class NetworkDescription:
             If it is damaged.
         """
         try:
-            values = json.loads(content)
+            values = parse_json(content)
             operators = tuple(_operator(operator) for operator in values.pop("operators"))
             return cls(**values, operators=operators)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

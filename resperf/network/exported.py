@@ -110,10 +110,10 @@ def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
 
 def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
     transformers, name = require("transformers", "transformers"), type(config).__name__
-    model = getattr(transformers, str(next(iter(config.architectures or ()), "")), None)
-    if not (isinstance(model, type) and issubclass(model, transformers.PreTrainedModel)):
-        model = transformers.AutoModel.from_config
     with _exporting(name), require("torch", "torch").device("meta"):
+        model = getattr(transformers, str(next(iter(config.architectures or ()), "")), None)
+        if not (isinstance(model, type) and issubclass(model, transformers.PreTrainedModel)):
+            model = transformers.AutoModel.from_config
         config.use_cache = config.use_pretrained_backbone = False  # nothing is downloaded
         config._attn_implementation = "eager"
         module = model(config)

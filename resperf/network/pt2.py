@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from resperf.errors import NetworkError, ResperfError, require
+from resperf.errors import NetworkError, ResperfError, require, silent_stderr
 
 _RECORDS = (
     r"models/model\.json|data/sample_inputs/model\.pt|extra/.*|archive_\w+|byteorder|\.data/\w+"
@@ -53,7 +53,7 @@ def load_program(path: Path) -> Any:
         for module in set(re.findall(rb"transformers(?:\.\w+)*\.modeling_\w+", text)):
             require(module.decode(), "transformers")
         # Loads tensors alone, even where PyTorch asks for any object.
-        with patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1"):
+        with silent_stderr(), patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1"):
             return torch.export.load(path)
     except ResperfError:
         raise

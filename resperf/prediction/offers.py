@@ -15,8 +15,6 @@ from resperf.quantities import EXECUTION, LATENCY
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
-_COMPILED = {"torch": ("eager", "dynamo"), "tensorflow": ("", "xla")}
-
 
 class RestsOn(StrEnum):
     """What the times of an offer rest on."""
@@ -155,7 +153,7 @@ def sheet_offers(device: str | None = None) -> Iterator[Offer]:
         )
         for row in by_use:
             for precision in estimated_precisions(row):
-                for compiled in _COMPILED.get(row.framework, ("",)):
+                for compiled in row.compiled:
                     setting = Setting(row.framework, precision=precision, compiled=compiled)
                     yield Offer(facts.device, setting, platform)
 

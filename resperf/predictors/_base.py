@@ -485,14 +485,14 @@ class LayerPredictor(Predictor):
         return {self.quantity_: Estimate.without_bounds(values)}
 
 
-def stored(values: Mapping[str, Any], name: str) -> Any:
-    """Return a stored value.
+def stored(values: Mapping[str, Any], name: str, kind: type = object) -> Any:
+    """Return a stored value of a type.
 
     Raises
     ------
     BundleError
         If there is no such value.
     """
-    if name not in values:
+    if name not in values or not isinstance(values[name], kind):
         raise BundleError(f"the bundle lacks {name!r} of a predictor; train it again")
     return values[name]

@@ -171,7 +171,7 @@ class PaperMethod(LayerPredictor):
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the names of the features, their transforms, and what was learnt."""
-        self.features_ = tuple(stored(values, "features"))
+        self.features_ = tuple(stored(values, "features", list))
         self.transforms_ = tuple(map(transform_from_json, stored(values, "transforms")))
         self._run = OnnxNetwork(folder / stored(values, "network"), self.rows_at_once)
 

@@ -242,7 +242,7 @@ class Boosted(LayerPredictor):
 
     def _load_correction(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the names of the inputs and the ONNX file."""
-        self.features_ = tuple(stored(values, "features"))
+        self.features_ = tuple(stored(values, "features", list))
         self._run = OnnxNetwork(folder / stored(values, "network"))
 
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resperf.errors import ResperfError, require
+from resperf.errors import ResperfError, first_line, printable, require
 from resperf.measurement import NetworkRef, Status
+from resperf.network import MALFORMED
 from resperf.prediction import PhaseTimes
-from resperf.prediction.result import Subject, times_by_kind
+from resperf.prediction.result import KindTime, Subject, times_by_kind
 from resperf.quantities import PHASES
+from resperf.records import Record, parse_json
 from resperf.report.network import joined, notes_text, warnings_text
 from resperf.report.tables import ms_cell, percent_cell, table
 
-_NEEDED = {"summary", "batch", "kinds"}
-"""Keys of a document that is shown."""
+_WRITE = (
+    "write some with resperf predict NETWORK -o FILE.json or resperf measure NETWORK --json > "
+    "FILE.json"
+)
+
+
+@dataclass(frozen=True)
+class _Shown(Record):
+    """What is shown of a document."""
+
+    summary: str
+    batch: int | None
+    kinds: tuple[KindTime, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def saved_runs(path: Path) -> list[dict[str, Any]]:
@@ -28,20 +42,18 @@ def saved_runs(path: Path) -> list[dict[str, Any]]:
     ResperfError
         If there are none.
     """
-    if path.suffix == ".h5":
-        documents = _runs_of_dataset(path)
-    else:
-        try:
-            documents = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            documents = []
-    listed = documents if isinstance(documents, list) else [documents]
-    documents = [x for x in listed if isinstance(x, dict) and x.keys() >= _NEEDED]
+    try:
+        is_dataset = path.suffix == ".h5"
+        read = _runs_of_dataset(path) if is_dataset else parse_json(path.read_text("utf-8"))
+        listed = read if isinstance(read, list) else [read]
+        documents = [x for x in listed if isinstance(x, dict) and "kinds" in x]
+        for document in documents:
+            _Shown.from_json(document)
+    except MALFORMED as error:
+        why = f"holds no networks that can be read ({first_line(error)})"
+        raise ResperfError(f"{path} {why}; {_WRITE}") from error
     if not documents:
-        raise ResperfError(
-            f"{path} holds no networks; write some with resperf predict NETWORK -o FILE.json or "
-            "resperf measure NETWORK --json > FILE.json"
-        )
+        raise ResperfError(f"{path} holds no networks; {_WRITE}")
     return documents
 
 
@@ -76,7 +88,6 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
         As `Prediction.to_json` and `MeasuredNetwork.to_json` return them.
     """
     names = [chr(ord("A") + index) for index in range(len(documents))]
-    titles = [f"{name}: {x['summary']}" for name, x in zip(names, documents, strict=True)]
     times_ms: dict[str, list[float]] = {"total": [0.0] * len(documents)}
     for index, document in enumerate(documents):
         for kind in document["kinds"]:
@@ -93,11 +104,12 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
             row += [ms_cell(round(second_ms - first_ms, 9)), percent_cell(share, signed=True)]
     off_ms = {kind: max(row_ms) - min(row_ms) for kind, row_ms in times_ms.items()}
     rows[1:] = sorted(rows[1:], key=lambda row: -off_ms[row[0]])
-    notes, warnings = [], []
+    titles, notes, warnings = [], [], []
     for name, document in zip(names, documents, strict=True):
+        titles.append(f"{name}: {printable(document['summary'])}")
         if document.get("inferred_from"):
             notes.append((name, ": predicted as a whole, its kinds are classes of operators"))
-        warnings += [(name, f": {warning}") for warning in document.get("warnings", ())]
+        warnings += [(name, f": {printable(warning)}") for warning in document.get("warnings", ())]
     parts = ["\n".join(titles), table(headings, rows, text=headings[:1]),
              notes_text(joined(notes)), warnings_text(joined(warnings))]  # fmt: skip
     return "\n\n".join(filter(None, parts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def formula_text(fit: RunFit) -> str:
     return f"time = {' '.join(terms)}, fitted to {len(fit.runs)} runs"
 
 
-def runs_text(judged: JudgedRuns, fitted: Sequence[Run]) -> str:
+def runs_text(judged: JudgedRuns, fitted: Collection[Run]) -> str:
     """Show runs beside what the fit says, and the errors of those it was fitted to and others."""
     of_fit = np.array([run in fitted for run in judged.runs])
     errors, proportional = judged.errors(), judged.errors_in_proportion()

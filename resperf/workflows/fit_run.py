@@ -26,9 +26,9 @@ IMAGES, ITERATIONS, BATCH, CONSTANT = "batch x iterations", "iterations", "batch
 _NOTABLE = 0.01
 """Share of the longest run that a falling time must take away to be more than noise."""
 _LARGEST = 1e12
-_FAR_OFF, _FITS_BETTER, _SUSPECTS = 1.5, 3.0, 50
+_FAR_OFF, _FITS_BETTER, _SUSPECTS, _JUDGED = 1.5, 3.0, 50, 50_000
 """A run is odd if it is that many times too long or short, and the others fit that many times
-better without it; so many runs are tried."""
+better without it; so many runs are tried, fewer in long logs: so many runs are judged at most."""
 
 
 class Run(NamedTuple):
@@ -105,7 +105,7 @@ class RunFit:
         """Name the run without which the others fit far better, and say what to do; else empty."""
         own_errors = np.abs(judge_runs(self, self.runs).errors())
         best_error, odd = own_errors.mean() / _FITS_BETTER, ""
-        for index in np.argsort(-own_errors)[:_SUSPECTS]:
+        for index in np.argsort(-own_errors)[: min(_SUSPECTS, _JUDGED // len(self.runs))]:
             batch, iterations, seconds = self.runs[index]
             # The others may not determine a fit, or only one at other sizes.
             with suppress(TrainingError, UnsupportedError):

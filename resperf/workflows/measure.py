@@ -236,11 +236,13 @@ def measure_network(
     network = read_network(path, batch=batch, shapes=shapes, values=values)
     if undecided := [note for note in network.notes if "--value" in note]:
         raise ShapeError(f"{path}: {undecided[0]}")
-    if values and not backend.takes_values:
+    takes_values = getattr(backend, "takes_values", False)  # backends of others need not say
+    if values and not takes_values:
         raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
     if why := too_large(network, backend.setting().precision, monitor.memory_bytes()):
         raise MeasurementError(f"{path}: {why} of this device; measure it at a smaller batch")
-    backend.values = {**(_full_lengths(network) if backend.takes_values else {}), **(values or {})}
+    if takes_values:
+        backend.values = {**_full_lengths(network), **(values or {})}
     subject = NetworkRef(path.stem, graph_digest(weightless(path)))
     timed, row = time_network(
         backend, path, subject, batch=batch, shapes=shapes, seconds=seconds, monitor=monitor

@@ -87,7 +87,38 @@ def test_saved_predictions_and_measurements_are_runs(tmp_path, cli):
 
 def test_one_line_says_what_cannot_be_compared(tmp_path, cli):
     assert "one answer alone" in cli.error("compare", LENET, "--device", "l4")
-    for content in ("{", "[]", '{"a": 1}', '[{"error": "x"}]', "3"):
+    for content in ("{", "[]", '{"a": 1}', '[{"error": "x"}]', "3", "[" * 100_000):
         (tmp_path / "x.json").write_text(content)
         assert "holds no networks" in cli.error("compare", tmp_path / "x.json", LENET)
     assert "absent.json" in cli.error("compare", tmp_path / "absent.json", LENET)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"kinds": 5}, {"kinds": None}, {"kinds": {"conv": 1}}, {"kinds": [1]},
+        {"kinds": [{"ms": 1}]}, {"kinds": [{"kind": "conv"}]},
+        {"kinds": [{"kind": "conv", "ms": "1"}]}, {"kinds": [{"kind": "conv", "ms": True}]},
+        {"kinds": [{"kind": "conv", "ms": 10**400}]}, {"kinds": [{"kind": ["conv"], "ms": 1}]},
+        {"summary": 3}, {"batch": "1"}, {"warnings": 5}, {"warnings": [1]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_run_is_one_line_that_names_the_file(tmp_path, cli, damage):
+    run = {"summary": "a", "batch": 1, "kinds": [{"kind": "conv", "ms": 1.0}], "warnings": ["b"]}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([run, run]))
+    assert "B - A" in cli.text("compare", path)
+    path.write_text(json.dumps([run, run | damage]))
+    error = cli.error("compare", path)
+    assert "x.json holds no networks that can be read (" in error
+    assert error.count("\n") == 1
+
+
+def test_names_in_saved_runs_cannot_change_the_terminal(tmp_path, cli):
+    run = {"summary": "\x1b[31ma", "batch": 1, "kinds": [], "warnings": ["\x1b[31mb"]}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([run, run]))
+    text = cli.text("compare", path)
+    assert "\x1b" not in text
+    assert text.count("x1b[31ma") == 2

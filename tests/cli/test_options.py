@@ -53,7 +53,7 @@ def test_behind_two_dashes_a_number_is_a_file():
     assert shown("--batch", "1", "--", "8") == "8 (1,) {}"
 
 
-@pytest.mark.parametrize("word", ["0", "x", "1.5", "1,0", "-3"])
+@pytest.mark.parametrize("word", ["0", "x", "1.5", "1,0", "-3", "9" * 400, "9" * 5000])
 def test_a_batch_must_be_a_positive_number(word):
     result = CliRunner().invoke(command, ["net.onnx", "--batch", word])
     assert result.exit_code == 2
@@ -65,7 +65,7 @@ def test_shapes_are_read_by_name_even_where_it_holds_an_equals_sign():
     )
 
 
-@pytest.mark.parametrize("word", ["1,3,4,4", "=1,2", "a=", "a=1,x"])
+@pytest.mark.parametrize("word", ["1,3,4,4", "=1,2", "a=", "a=1,x", f"a={'9' * 5000}"])
 def test_a_shape_must_have_a_name_and_numbers(word):
     result = CliRunner().invoke(command, ["net.onnx", "--shape", word])
     assert result.exit_code == 2

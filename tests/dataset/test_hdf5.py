@@ -334,3 +334,17 @@ def test_a_file_without_one_of_its_attributes_is_damaged(
         del file.attrs[attribute]
     with pytest.raises(DatasetError, match="damaged"):
         read_dataset(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("name", ["conv", "conv/status"])
+def test_a_group_or_column_of_another_form_is_damaged(
+    tmp_path: Path, edited: EditedFactory, name: str
+) -> None:
+    # A single value; in place of a group, a column so long that reading it would never end.
+    form = {"shape": (1 << 40,), "chunks": (1 << 16,)} if name == "conv" else {"shape": ()}
+    with edited() as file:
+        del file[name]
+        file.create_dataset(name, dtype="f8", **form)
+    for read in (read_table, read_dataset, check_dataset):
+        with pytest.raises(DatasetError, match="conv is no group of columns"):
+            read(tmp_path / "a.h5")

@@ -71,6 +71,9 @@ def test_the_shipped_table_has_the_same_form(tmp_path: Path) -> None:
         ('class = "cuda"', "", "class is missing"),
         ("[mycard]", "[other]\n[mycard]", "needs one table .* it has other, mycard"),
         ("[mycard]", "[mycard", "is not a TOML file"),
+        ("cache_mib = 32", f"cache_mib = {'9' * 400}", "cache_mib=9+ must be plausible"),
+        ("cache_mib = 32", f"cache_mib = {'9' * 5000}", "is not a TOML file"),
+        ("cache_mib = 32", f"cache_mib = {'[' * 100_000}", "is not a TOML file"),
     ],
 )  # fmt: skip
 def test_a_wrong_fact_is_one_line_that_names_it(

@@ -183,7 +183,7 @@ def test_intervals_come_back_from_json_and_damaged_ones_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="damaged"):
             Intervals.from_json({**values, name: wrong})
-    with pytest.raises(TypeError, match="must be real number, not str"):
+    with pytest.raises(TypeError, match="low='x'"):
         Intervals.from_json({**values, "low": ["x", *values["low"][1:]]})
 
 

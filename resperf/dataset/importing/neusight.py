@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from resperf.devices import DeviceFacts
 from resperf.errors import DatasetError, first_line
 from resperf.measurement import INCONSISTENT, THROTTLED
 from resperf.quantities import EXECUTION, Estimator
+from resperf.records import parse_json
 from resperf.settings import Mode, Setting
 
 NEUSIGHT = "neusight"
@@ -175,7 +175,7 @@ def _beside(path: Path) -> ForeignFile:
 
 def _totals(file: ForeignFile) -> _Totals:
     try:
-        values = json.loads(file.text)
+        values = parse_json(file.text)
         totals = _Totals(
             int(values["num_layer"]), float(values["fw_latency"]), float(values["bwall_latency"])
         )
@@ -267,7 +267,7 @@ def _operator(cells: Mapping[str, str], layers: int) -> ListedOperator:
     dtype = cells.get("dtype", "").removeprefix("torch.")
     return ListedOperator(
         op=_operator_name(cells),
-        inputs=tuple(ListedTensor(tuple(sizes)) for sizes in json.loads(cells["input_shapes"])),
+        inputs=tuple(ListedTensor(tuple(sizes)) for sizes in parse_json(cells["input_shapes"])),
         outputs=(ListedTensor(tuple(shape), dtype),),
         attributes={
             "name": cells["Name"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
@@ -21,6 +20,7 @@ from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescrip
 from resperf.errors import DatasetError, first_line
 from resperf.measurement import NetworkRef, Status
 from resperf.quantities import EXECUTION, Estimator
+from resperf.records import parse_json
 from resperf.settings import Mode, Setting
 
 TIMM = "timm"
@@ -249,7 +249,7 @@ def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescript
     for file in files:
         for number, line in enumerate(file.text.splitlines(), 1):
             try:
-                values = json.loads(line)
+                values = parse_json(line)
                 if values["ok"]:
                     described = _listed(values)
                     key = _Key(described.architecture, described.image_size or 0)

@@ -9,7 +9,6 @@ out, not in the meaning of what they have.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, defaultdict, deque
@@ -24,6 +23,7 @@ from typing import Any
 from resperf.dataset.importing.rows import ForeignFile, read_files
 from resperf.errors import DatasetError, printable
 from resperf.network import MALFORMED
+from resperf.records import parse_json
 
 DETAILED = "--profilingVerbosity=detailed"
 """Option of trtexec with which an engine keeps what its layers are."""
@@ -232,8 +232,8 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
         return _Role.FACTS, facts
     try:
         # Names of layers may hold control characters, which separate them in TensorRT 10.
-        content = json.loads(file.text.rstrip("\0"), strict=False)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(file.text.rstrip("\0"), strict=False)
+    except ValueError as error:
         raise DatasetError(
             f"{file.name} is cut short or not an export of trtexec ({error}); export it again"
         ) from error
