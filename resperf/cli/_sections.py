@@ -25,7 +25,7 @@ SECTIONS = (COMMON, WHAT, WHERE, HOW, SEVERAL, OUTPUT)
 
 NUMBERS, WORDS = "numbers", "words"
 """What may follow an option without its name being repeated."""
-INTEGERS = re.compile(r"\d+(,\d+)*")
+INTEGERS = re.compile(r"\d{1,18}(,\d{1,18})*")
 
 
 class Option(click.Option):
