@@ -31,6 +31,8 @@ larger: they become inputs. What is left are filters: VGG's first dense layer as
 
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
+_ANY_VALUES = 1 << 16
+"""How many values of a weight are this: optimisers look at scalars and short vectors alone."""
 
 
 @dataclass(frozen=True)
@@ -277,10 +279,12 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
                 f"{format_bytes(weight_bytes)}, more than ONNX Runtime can be asked about; check "
                 "the file"
             )
+    # Zeros that nobody writes take no time.
     blocks = {
-        dtype: np.full(_size(tensor), _ANY_VALUE, _numpy_type(tensor))
-        for dtype, tensor in largest.items()
+        dtype: np.zeros(_size(tensor), _numpy_type(tensor)) for dtype, tensor in largest.items()
     }
+    for block in blocks.values():
+        block[:_ANY_VALUES] = _ANY_VALUE
     return {
         name: blocks[tensor.dtype][: _size(tensor)].reshape(tensor.shape)
         for name, tensor in absent.items()
