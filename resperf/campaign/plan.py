@@ -39,7 +39,7 @@ _SETTING_FIELDS = frozenset(field.name for field in dataclasses.fields(Setting))
 
 
 class AbsentDevice:
-    """Stands in for the measuring process while a campaign is planned: it cannot measure.
+    """The device of a campaign that is planned where its framework cannot start: never measures.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
     """Estimate the execution of a layer in inference."""
     dtype = getattr(layer, "dtype", "float32")
     if not layer.macs and (dtype not in PEAKS_OF or facts.device_class == DEFAULT.device_class):
-        # Whole numbers are added as fast; on a CPU memory decides.
+        # Integers are added as fast as float32; on a CPU memory decides.
         dtype = "float32"
     kernels, more_bytes = layer.step_work
     moved_bytes = layer.moved_bytes + more_bytes

@@ -447,8 +447,11 @@ def predict_everywhere(
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged.items()]
     plain = Query(None, framework, bundle, precision, compiled, method, training)
     query = in_own_type(plain, networks[0])
-    wanted = [part for part in parts if framework in (None, part.framework)]
-    wanted = [part for part in wanted if method in (None, part.method)]
+    wanted = [
+        part
+        for part in parts
+        if framework in (None, part.framework) and method in (None, part.method)
+    ]
     # Where times are equal, the last of a bundle's devices is the first.
     fitting: list[Offer] = []
     for part in wanted:
