@@ -2,6 +2,7 @@
 """Break network files in many ways and check how `resperf predict` reacts.
 
     python tools/fuzz_networks.py --count 1000
+    python tools/fuzz_networks.py --count 1000 --seed 1000       # other files
     python tools/fuzz_networks.py --seed 417 --keep broken       # one file again, stored
 
 A broken file may be predicted or refused with one line. What may not happen: any other exception,
@@ -413,11 +414,13 @@ def fuzz(
 def main(title: str, write: Write, outcome: Outcome) -> int:
     """Break as many files as the command line says."""
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--count", type=int, help="1000, or 1 with --seed")
+    parser.add_argument("--seed", type=int, help="of the first file")
     parser.add_argument("--keep", type=Path, help="folder to store the broken files in")
     arguments = parser.parse_args()
-    seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
+    first = arguments.seed or 0
+    count = arguments.count or (1000 if arguments.seed is None else 1)
+    seeds = range(first, first + count)
     counts = fuzz(seeds, write, outcome, arguments.keep)
     for answer, count in counts.most_common():
         print(f"{count:5} x {answer}")
