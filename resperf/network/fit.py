@@ -52,17 +52,16 @@ def check_inputs(
     Raises
     ------
     NetworkError
-        If there are too few, or of types that may not differ.
+        If there are too few or too many, or of types that may not differ.
     ShapeError
         If their shapes do not fit the node's weights.
     """
     schema = schema_of(node.op_type, opsets.get(node.domain) or 1, node.domain)
     label = f"node {node.name or node.output[0]!r} ({node.op_type})"
     given = len(node.input)
-    if schema is not None and given < schema.min_input:
-        raise NetworkError(
-            f"{path} is damaged: {label} has {given} inputs and needs {schema.min_input}"
-        )
+    if schema is not None and not (least := schema.min_input) <= given <= schema.max_input:
+        limit = f"needs {least}" if given < least else f"takes {schema.max_input}"
+        raise NetworkError(f"{path} is damaged: {label} has {given} inputs and {limit}")
     if schema is not None and (unequal := _unequal_types(schema, node, tensors)):
         raise NetworkError(
             f"{path}: {label} is given {unequal}, which must be of one type; no framework runs "

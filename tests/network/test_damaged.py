@@ -314,3 +314,16 @@ def test_a_long_vector_costs_no_memory(path: Path) -> None:
     assert read_network(path).tensors["y"].shape == (1 << 25,)
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 200_000
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "limit"), [("ReduceMean", 3, "takes 1"), ("MatMul", 1, "needs 2")]
+)
+def test_a_number_of_inputs_that_no_operator_has_is_an_error(
+    path: Path, op: str, count: int, limit: str
+) -> None:
+    inputs = ["a", "b", "c"][:count]
+    path.write_bytes(
+        model_of([helper.make_node(op, inputs, ["y"])], inputs, ["y"]).SerializeToString()
+    )
+    assert f"({op}) has {count} inputs and {limit}" in error_of(path)
