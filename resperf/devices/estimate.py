@@ -53,8 +53,6 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
         ("slow ArgMax", "slow ArgMin", "slow DequantizeLinear", "slow GatherElements",
          "slow ReduceL1", "slow ScatterElements"), TimesLonger(6.0, 9.0, 0.2, 4.0)
     ),
-    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "EyeLike", "IsInf", "Trilu"),
-                    TimesLonger(6.0, 1.5, 0.3, 3.0)),
     "slow QuantizeLinear": TimesLonger(6.0, 200.0, 0.5, 2.0),
     "NonMaxSuppression": TimesLonger(110.0, 6.0, 0.03, 2.0),
     "Unique": TimesLonger(6.0, 500.0, 0.15, 6.0),

@@ -307,8 +307,7 @@ _PRODUCTS: Mapping[str, _Count] = {
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
 _SLOW: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (1, 0)),
-    **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)),
-    "LpNormalization": (-1, 1),
+    **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)), "LpNormalization": (-1, 1),
     **dict.fromkeys(("Hardmax", "LogSoftmax"), (-1, 2)),
     **dict.fromkeys(
         ("Einsum", "GatherElements", "MatMulNBits", "ReduceL1", "ReduceLogSumExp",

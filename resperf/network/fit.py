@@ -189,6 +189,7 @@ def _recurrent_fits(gates: int, shapes: Shapes, attributes: Mapping[str, Any]) -
     fits = shapes[1][:2] == (directions, gates * hidden) and rows == gates * hidden
     fits = fits and hidden == attributes.get("hidden_size", hidden)
     fits = fits and directions == 1 + (attributes.get("direction") == "bidirectional")
+    fits = fits and shapes[4] in ((), shapes[0][batch : batch + 1])
     biases = ((), (directions, 2 * rows))
     return fits and shapes[3] in biases and (not state or state[batch] == shapes[0][batch])
 
@@ -202,17 +203,12 @@ def _spreads(shapes: Shapes, _: Mapping[str, Any]) -> bool:
     )
 
 
-def _conv_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    _, weights, bias = shapes
-    fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
-    return fits and not weights[0] % attributes.get("group", 1) and bias in ((), weights[:1])
-
-
-def _conv_transpose_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    group, weights = attributes.get("group", 1), shapes[1]
+def _conv_fits(shapes: Shapes, attributes: Mapping[str, Any], turned: bool = False) -> bool:
+    weights, group = shapes[1], attributes.get("group", 1)
+    outputs = weights[1] * group if turned else weights[0]
     fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
     fits = fits and 0 not in attributes.get("output_shape", ())
-    return fits and not weights[0] % group and shapes[2] in ((), (weights[1] * group,))
+    return fits and not weights[0] % group and shapes[2] in ((), (outputs,))
 
 
 def _gemm_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
@@ -255,12 +251,6 @@ def _scatter_nd_fits(shapes: Shapes, _: Mapping[str, Any]) -> bool:
     return indices[-1] <= len(data) and updates == indices[:-1] + data[indices[-1] :]
 
 
-def _pads_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    """Whether a tensor is as long as what is reflected; not checked where axes are named."""
-    pads = attributes.get("pads", ()) if attributes.get("mode") == "reflect" else ()
-    return bool(shapes[3]) or all(map(lt, pads, shapes[0] * 2))
-
-
 def _scales_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     scales, zero_points = shapes[1:3]
     per_channel = len(scales) == 1 and scales != (1,)
@@ -295,7 +285,7 @@ _OPERANDS = {"Conv": (0, 1, 2), "ConvInteger": (0, 1, -1), "QLinearConv": (0, 3,
 """Image, weights and bias among the inputs."""
 _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     **dict.fromkeys(_OPERANDS, _conv_fits),
-    "ConvTranspose": _conv_transpose_fits,
+    "ConvTranspose": partial(_conv_fits, turned=True),
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm_fits),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channels_fit),
     **dict.fromkeys(
@@ -310,7 +300,9 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     "ScatterND": _scatter_nd_fits,
     **dict.fromkeys(("GatherElements", "Scatter", "ScatterElements"), _along_axis_fits),
     **dict.fromkeys(("CumSum", "LpNormalization"), _axis_fits),
-    "Pad": _pads_fit,
+    # What is reflected is longer than its pads; where axes are named, that is not checked.
+    "Pad": lambda s, a: (
+        s[3] != () or a.get("mode") != "reflect" or all(map(lt, a.get("pads", ()), s[0] * 2))),
     "MaxRoiPool": lambda shapes, _: shapes[1][1] == 5,
     "RoiAlign": lambda shapes, _: shapes[1] == (*shapes[2], 4),
     "MaxUnpool": lambda shapes, _: shapes[0] == shapes[1],
@@ -318,8 +310,6 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     "ReverseSequence": lambda s, a: s[1] == (s[0][a.get("batch_axis", 1)],),
     "AffineGrid": lambda s, a: s[0][0] == a.get("size", s[0])[0] and s[0][1] + 1 == s[0][2],
     "DeformConv": lambda s, a: s[2][1] == 2 * math.prod(s[1][2:]) * a.get("offset_group", 1),
-    "MatMulInteger": lambda s, _: len(s[3]) != 1 or s[3][0] in (1, s[1][-1]),
-    "SoftmaxCrossEntropyLoss": lambda s, _: s[1] == s[0][:1] + s[0][2:],
     "MatMulNBits": lambda s, a: 8 * math.prod(s[1]) == math.prod(
         (a["N"], -(-a["K"] // a["block_size"]), a["block_size"], a.get("bits", 4))),
     "Transpose": lambda shapes, a: len(a.get("perm", shapes[0])) == len(shapes[0]),

@@ -171,8 +171,6 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
         ("QuantizeLinear", image, [(64,), (63,)], {}, "and 64 and 63"),
         ("AffineGrid", [2, 2, 3], [(4,)], {}, "with size 1,3,8,8"),
         ("DeformConv", image, [(32, 64, 3, 3), (1, 17, 6, 6)], {}, "and 1,17,6,6"),
-        ("MatMulInteger", [4, 64], [(64, 8), (), (7,)], {}, "and 7"),
-        ("SoftmaxCrossEntropyLoss", image, [(1, 8, 7)], {}, "and 1,8,7"),
         ("Attention", rows, [tuple(rows), (1, 127, 96)], {"q_num_heads": 8}, "1,127,96"),
         ("Attention", rows, [tuple(rows)] * 2, {"q_num_heads": 7}, "with q_num_heads 7"),
         (
@@ -204,6 +202,16 @@ def test_what_onnxruntime_refuses_of_its_own_operators_is_refused() -> None:
     tensors = {"x": Tensor("x", (4, 96), "float32"), "w": Tensor("w", (64, 32), "float32")}
     with pytest.raises(ShapeError, match="Incompatible dimensions"):
         partial_outputs(node, tensors, {"com.microsoft": 1})
+
+
+def test_what_a_value_decides_is_checked_too(network_file: NetworkFile) -> None:
+    nodes = [make_node("OneHot", ["i", "d", "v"], ["o"]), make_node("MatMul", ["o", "w"], ["y"])]
+    inputs = {name: (TensorProto.INT64, shape) for name, shape in (("i", [5]), ("d", []))}
+    weights = {"v": filters(2), "w": filters(64, 8)}
+    path = network_file("n.onnx", nodes, inputs, {"y": None}, weights)
+    assert read_network(path, values={"d": 64}).tensors["y"].shape == (5, 8)
+    with pytest.raises(ShapeError, match=r"node 'y' \(MatMul\) cannot take 5,65 and 64,8"):
+        read_network(path, values={"d": 65})
 
 
 def test_rows_behind_the_end_of_a_table_are_refused(network_file: NetworkFile) -> None:
