@@ -229,11 +229,6 @@ def _einsum_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     return all(length in (1, lengths[letter]) for letter, length in pairs if letter in lengths)
 
 
-def _axis_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    axis, rank = attributes.get("axis", 0), len(shapes[0])
-    return -rank <= (axis if isinstance(axis, int) else axis[0]) < rank
-
-
 def _along_axis_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     data, indices, updates = shapes[:3]
     fits = [*map(le, indices, data)]
@@ -299,7 +294,8 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     "GatherND": _gather_nd_fits,
     "ScatterND": _scatter_nd_fits,
     **dict.fromkeys(("GatherElements", "Scatter", "ScatterElements"), _along_axis_fits),
-    **dict.fromkeys(("CumSum", "LpNormalization"), _axis_fits),
+    "CumSum": lambda s, a: -len(s[0]) <= a.get("axis", (0,))[0] < len(s[0]),
+    "LpNormalization": lambda s, a: -len(s[0]) <= a.get("axis", -1) < len(s[0]),
     # What is reflected is longer than its pads; where axes are named, that is not checked.
     "Pad": lambda s, a: (
         s[3] != () or a.get("mode") != "reflect" or all(map(lt, a.get("pads", ()), s[0] * 2))),

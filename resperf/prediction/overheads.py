@@ -100,7 +100,7 @@ def _inside(bundle: Bundle, lowered: LoweredNetwork) -> tuple[dict[str, Any], li
     except ResperfError:
         free = ()
     costs = {**dict.fromkeys(free, 0.0), **bundle.costs}
-    why = f"not measured with {bundle.framework} on {bundle.device}; do so there: resperf bench"
+    why = f"not measured with {bundle.framework} on {bundle.device}; measure it: resperf bench"
     layers = layers_behind_each_other(lowered.nodes)
     between = {
         "overhead_ms_per_layer": len(layers),
