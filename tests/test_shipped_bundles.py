@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -407,3 +409,19 @@ def test_grouped_int8_convolutions_are_out_of_the_range_of_depthwise_ones(groups
     assert epyc.predict([grouped]).in_range[0]
     # Groups are gathered one by one, which takes nanoseconds per group, window and tap.
     assert times.ms[0] > 2e-6 * groups * 26 * 26 * 9
+
+
+def test_slow_kernels_are_estimated_instead_of_what_layers_of_their_kind_take(
+    network_file: Callable[..., Path],
+) -> None:
+    scales = {"s": np.ones(512, np.float32), "z": np.zeros(512, np.uint8)}
+    times_ms, estimated = [], []
+    for axis in (0, 1):
+        node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], axis=axis)
+        path = network_file("n.onnx", [node], {"x": [512, 512]}, {"y": None}, scales)
+        [layer] = resperf.predict(path, device="cpu").layers
+        times_ms.append(layer.execution_ms)
+        estimated.append(layer.from_limits)
+    # Each value by itself; 100 to 200 times as long in ONNX Runtime.
+    assert estimated == [False, True]
+    assert times_ms[1] > 30 * times_ms[0]

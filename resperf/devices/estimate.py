@@ -43,6 +43,18 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
     **dict.fromkeys(("DeformConv", "Einsum", "MoE"), TimesLonger(2.5, 6.0, 0.2, 6.0)),
     "ReverseSequence": TimesLonger(6.0, 1.2, 0.15, 6.0),
     "outer Einsum": TimesLonger(800.0, 6.0, 0.15, 6.0),
+    # On a younger EPYC, times the ratio of both in Relu; regular strides meet in the cache.
+    **dict.fromkeys(
+        ("Acosh", "Cast", "Cosh", "Det", "Multinomial", "NonZero", "RandomNormalLike",
+         "RandomUniformLike", "Shrink", "Sinh", "Tan", "slow Hardmax", "slow LogSoftmax",
+         "slow LpNormalization", "slow ReduceLogSumExp"), TimesLonger(6.0, 48.0, 0.25, 3.0)
+    ),
+    **dict.fromkeys(
+        ("slow ArgMax", "slow ArgMin", "slow DequantizeLinear", "slow GatherElements",
+         "slow ReduceL1", "slow ScatterElements"), TimesLonger(6.0, 9.0, 0.2, 4.0)
+    ),
+    "slow QuantizeLinear": TimesLonger(6.0, 200.0, 0.5, 2.0),
+    "NonMaxSuppression": TimesLonger(110.0, 6.0, 0.03, 2.0),
     "Unique": TimesLonger(6.0, 500.0, 0.15, 6.0),
     "unpacked MatMulNBits": TimesLonger(0.7, 400.0, 0.15, 6.0),
 }  # fmt: skip

@@ -138,6 +138,11 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
     UnsupportedError
         If it refuses the network.
     """
+    for node in network.nodes:
+        # Refused only when it runs.
+        if node.op in ("GRU", "LSTM") and network.tensors[node.inputs[0]].dtype == "float64":
+            why = f"{node.op} operator does not support double yet ({node.name})"
+            raise UnsupportedError(f"ONNX Runtime cannot run this network: {why}")
     custom = _custom(network)
     parts = _without(network, custom) if custom else network
     lowered: list[LoweredNode] = []

@@ -13,7 +13,7 @@ import numpy as np
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
 from resperf.layers._operator import CONTRIB, product_shapes
-from resperf.lowering._base import CONTROL_FLOW
+from resperf.lowering._base import CONTROL_FLOW, LoweredNode
 from resperf.lowering._ort_attention import by_heads
 from resperf.lowering._read import operator_of
 from resperf.network import MALFORMED, Network, Node, Tensor
@@ -175,21 +175,29 @@ def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     return macs
 
 
-def slow_kernel(network: Network, names: Sequence[str]) -> str:
-    """Name the kind of nodes that ONNX Runtime runs value by value; empty if there is none."""
-    wanted = set(names)
-    for node in network.nodes:
-        if node.name not in wanted:
-            continue
-        attributes = node.attributes
-        if node.op == "Einsum" and len(node.inputs) > 2:
-            first, second, *later = re.split("->|,", str(attributes["equation"]).replace(" ", ""))
-            if (set(first) & set(second)).issubset("".join(later)):
-                return "outer Einsum"
+def slow_kernel(network: Network, node: LoweredNode) -> str:
+    """Name the kernel if ONNX Runtime runs it value by value or across the order in memory.
+
+    Layers of its kind tell little about its time. Empty if it does not.
+    """
+    op = node.op.rpartition(".")[2]
+    sources = (n for n in network.nodes if n.op == op and n.name in node.sources)
+    if op not in _SLOW or (source := next(sources, None)) is None:
+        return ""
+    attributes, (default, least) = source.attributes, _SLOW[op]
+    if op == "Einsum":
+        first, second, *later = re.split("->|,", str(attributes["equation"]).replace(" ", ""))
+        is_outer = len(source.inputs) > 2 and (set(first) & set(second)).issubset("".join(later))
+        return "outer Einsum" if is_outer else ""
+    if op == "MatMulNBits":
         whole = attributes.get("bits", 4) == 4 or attributes.get("accuracy_level", 0) >= 4
-        if node.op == "MatMulNBits" and not whole:
-            return "unpacked MatMulNBits"
-    return ""
+        return "" if whole else "unpacked MatMulNBits"
+    shape, *others = (network.tensors[name].shape for name in source.inputs if name)
+    behind = sum(length > 1 for length in shape[int(attributes.get("axis", default)) :][1:])
+    is_slow = behind >= least
+    if op in ("DequantizeLinear", "QuantizeLinear"):
+        is_slow = not behind and len(others[0]) == 1 and others[0] > (1,)
+    return f"slow {op}" if is_slow else ""
 
 
 def _recurrent(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
@@ -246,6 +254,12 @@ def _deformed_conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> floa
     return _conv(node, inputs, result) + 4 * samples
 
 
+def _boxes(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """Sorting the scores of each class, and comparing boxes with those that were chosen before."""
+    lists, boxes = math.prod(inputs[1][:2]), inputs[1][2]
+    return lists * boxes * math.log2(max(boxes, 2)) + 2 * result[0] ** 2 / max(lists, 1)
+
+
 def _sampled(node: Node, _inputs: Sequence[_Shape], result: _Shape) -> float:
     """Of volumes, each value that is read; its index takes longer than the product."""
     taps = {"nearest": 1, "cubic": 4}.get(str(node.attributes.get("mode", "linear")), 2)
@@ -284,12 +298,23 @@ _PRODUCTS: Mapping[str, _Count] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
     **dict.fromkeys(("RoiAlign", "MaxRoiPool"), _regions),
     "DeformConv": _deformed_conv,
+    "NonMaxSuppression": _boxes,
     "GridSample": _sampled,
     **dict.fromkeys(
         ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool
     ),
 }  # fmt: skip
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
+_SLOW: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (1, 0)),
+    **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)), "LpNormalization": (-1, 1),
+    **dict.fromkeys(("Hardmax", "LogSoftmax"), (-1, 2)),
+    **dict.fromkeys(
+        ("Einsum", "GatherElements", "MatMulNBits", "ReduceL1", "ReduceLogSumExp",
+         "ScatterElements"), (0, 0)
+    ),
+}  # fmt: skip
+"""Operators with slow kernels -> their usual axis, and the axes behind it that make them slow."""
 _CHOOSING = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
 """Operators that read some rows of a table, and of its scales; the second input says which."""
 _TRANSFORMS = frozenset({"DFT", "STFT"})

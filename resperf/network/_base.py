@@ -132,13 +132,19 @@ class Network:
     assumed: tuple[str, ...] = ()
 
     @property
-    def float_type(self) -> str:
-        """Type of most of the floating-point values that it reads and computes, else float32."""
+    def own_type(self) -> str:
+        """Type of most of the values that it reads and computes; of floats, if there are any."""
         counts = {"float32": 0}
         for tensor in self.tensors.values():
-            if not tensor.is_weight and "float" in tensor.dtype:
+            if not tensor.is_weight:
                 counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)
-        return max(counts, key=lambda dtype: counts[dtype])
+        floats = [dtype for dtype in counts if "float" in dtype and counts[dtype]]
+        return max(floats or counts, key=lambda dtype: counts[dtype])
+
+    @property
+    def float_type(self) -> str:
+        """Type of most of its floating-point values; float32 without any."""
+        return self.own_type if "float" in self.own_type else "float32"
 
     def with_weight_nodes(self) -> Network:
         """Return the network as a framework sees it that folds nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import le
+from operator import le, lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,9 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     """
     shapes = [() if tensor is None else tensor.shape for tensor in inputs]
     shapes += [()] * (_MOST_INPUTS - len(shapes))
+    second = inputs[1] if op in _VALUES and len(inputs) > 1 else None
+    if second is not None and second.value is not None:
+        attributes = {**attributes, _VALUES[op]: tuple(second.value.ravel().tolist())}
     if op in _OPERANDS:
         shapes = [shapes[index] for index in _OPERANDS[op]]
     try:
@@ -112,9 +115,10 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
         value = own[0].value if own and own[0] else attributes.get("shape")
         if op in ("Reshape", "Resize"):
             return "" if value is None else _misses(op, value, shapes[0], attributes)
-        if op == "Gather" and value is not None and value.size:
+        if op in ("Gather", "GatherElements") and value is not None and value.size:
             rows, most = shapes[0][attributes.get("axis", 0)], max(value.max(), -1 - value.min())
-            return f"reads row {most} of {rows}" if most >= rows else ""
+            if most >= rows:
+                return f"reads row {most} of {rows}"
         if op in _WINDOWS and (why := _too_wide(shapes, attributes)):
             return why
         if op not in _FITS or _FITS[op](shapes, attributes):
@@ -182,6 +186,9 @@ def _recurrent_fits(gates: int, shapes: Shapes, attributes: Mapping[str, Any]) -
     directions, rows, hidden = shapes[2]
     batch, state = 0 if attributes.get("layout") else 1, shapes[5]
     fits = shapes[1][:2] == (directions, gates * hidden) and rows == gates * hidden
+    fits = fits and hidden == attributes.get("hidden_size", hidden)
+    fits = fits and directions == 1 + (attributes.get("direction") == "bidirectional")
+    fits = fits and shapes[4] in ((), shapes[0][batch : batch + 1])
     biases = ((), (directions, 2 * rows))
     return fits and shapes[3] in biases and (not state or state[batch] == shapes[0][batch])
 
@@ -195,16 +202,12 @@ def _spreads(shapes: Shapes, _: Mapping[str, Any]) -> bool:
     )
 
 
-def _conv_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    _, weights, bias = shapes
+def _conv_fits(shapes: Shapes, attributes: Mapping[str, Any], turned: bool = False) -> bool:
+    weights, group = shapes[1], attributes.get("group", 1)
+    outputs = weights[1] * group if turned else weights[0]
     fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
-    return fits and not weights[0] % attributes.get("group", 1) and bias in ((), weights[:1])
-
-
-def _conv_transpose_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    group, weights = attributes.get("group", 1), shapes[1]
-    fits = attributes.get("kernel_shape", weights[2:]) == weights[2:]
-    return fits and not weights[0] % group and shapes[2] in ((), (weights[1] * group,))
+    fits = fits and 0 not in attributes.get("output_shape", ())
+    return fits and not weights[0] % group and shapes[2] in ((), (outputs,))
 
 
 def _gemm_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
@@ -225,22 +228,37 @@ def _einsum_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     return all(length in (1, lengths[letter]) for letter, length in pairs if letter in lengths)
 
 
-def _scatter_fits(shapes: Shapes, _: Mapping[str, Any]) -> bool:
+def _along_axis_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     data, indices, updates = shapes[:3]
-    return updates == indices[:-1] + data[indices[-1] :]
+    fits = [*map(le, indices, data)]
+    fits[attributes.get("axis", 0)] = True
+    return len(data) == len(indices) and all(fits) and updates in ((), indices)
+
+
+def _gather_nd_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
+    (data, indices), same = shapes[:2], attributes.get("batch_dims", 0)
+    return same + indices[-1] <= len(data) and data[:same] == indices[:same]
+
+
+def _scatter_nd_fits(shapes: Shapes, _: Mapping[str, Any]) -> bool:
+    data, indices, updates = shapes[:3]
+    return indices[-1] <= len(data) and updates == indices[:-1] + data[indices[-1] :]
 
 
 def _scales_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
-    scales = shapes[1]
+    scales, zero_points = shapes[1:3]
     per_channel = len(scales) == 1 and scales != (1,)
-    return not per_channel or scales[0] == shapes[0][attributes.get("axis", 1)]
+    fits = not per_channel or scales[0] == shapes[0][attributes.get("axis", 1)]
+    return fits and (not zero_points or math.prod(zero_points) == math.prod(scales))
 
 
 def _attention_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     # (batch, tokens, heads x size); keys may be packed, or of fewer heads.
     queries, keys = shapes[:2]
     if (heads := attributes.get("num_heads")) is None:  # ONNX's own
-        return len(queries) != 4 or queries[3] == keys[3]
+        by_head, heads = len(queries) == 4, attributes.get("q_num_heads", 1)
+        rest = keys[3] - queries[3] if by_head else queries[2] % heads
+        return len(keys) < 3 or (not rest and keys[-2] == shapes[2][-2])
     if len(keys) == 2:  # The weights of a projection.
         return queries[2] == keys[0] and not keys[1] % heads
     groups = attributes.get("kv_num_heads", heads)
@@ -255,11 +273,13 @@ _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
     "Gemm": _gemm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }
+_VALUES = {"AffineGrid": "size", "CumSum": "axis", "Pad": "pads"}
+"""What the second input holds, where its values have to fit."""
 _OPERANDS = {"Conv": (0, 1, 2), "ConvInteger": (0, 1, -1), "QLinearConv": (0, 3, 8)}
 """Image, weights and bias among the inputs."""
 _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     **dict.fromkeys(_OPERANDS, _conv_fits),
-    "ConvTranspose": _conv_transpose_fits,
+    "ConvTranspose": partial(_conv_fits, turned=True),
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm_fits),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channels_fit),
     **dict.fromkeys(
@@ -270,7 +290,23 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     ),
     **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},
     "Einsum": _einsum_fits,
-    "ScatterND": _scatter_fits,
+    "GatherND": _gather_nd_fits,
+    "ScatterND": _scatter_nd_fits,
+    **dict.fromkeys(("GatherElements", "Scatter", "ScatterElements"), _along_axis_fits),
+    "CumSum": lambda s, a: -len(s[0]) <= a.get("axis", (0,))[0] < len(s[0]),
+    "LpNormalization": lambda s, a: -len(s[0]) <= a.get("axis", -1) < len(s[0]),
+    # What is reflected is longer than its pads; where axes are named, that is not checked.
+    "Pad": lambda s, a: (
+        s[3] != () or a.get("mode") != "reflect" or all(map(lt, a.get("pads", ()), s[0] * 2))),
+    "MaxRoiPool": lambda shapes, _: shapes[1][1] == 5,
+    "RoiAlign": lambda shapes, _: shapes[1] == (*shapes[2], 4),
+    "MaxUnpool": lambda shapes, _: shapes[0] == shapes[1],
+    "NonMaxSuppression": lambda s, _: (*s[0][:2], 4) == (s[1][0], s[1][2], s[0][2]),
+    "ReverseSequence": lambda s, a: s[1] == (s[0][a.get("batch_axis", 1)],),
+    "AffineGrid": lambda s, a: s[0][0] == a.get("size", s[0])[0] and s[0][1] + 1 == s[0][2],
+    "DeformConv": lambda s, a: s[2][1] == 2 * math.prod(s[1][2:]) * a.get("offset_group", 1),
+    "MatMulNBits": lambda s, a: 8 * math.prod(s[1]) == math.prod(
+        (a["N"], -(-a["K"] // a["block_size"]), a["block_size"], a.get("bits", 4))),
     "Transpose": lambda shapes, a: len(a.get("perm", shapes[0])) == len(shapes[0]),
     "DepthToSpace": lambda shapes, a: not shapes[0][1] % a["blocksize"] ** 2,
     "SpaceToDepth": lambda shapes, a: not any(n % a["blocksize"] for n in shapes[0][2:]),

@@ -188,6 +188,7 @@ class _Reading:
             )
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.inferred = model_outputs(model)
+        self.sized = given | complete_only(self.inferred).keys()
         self.names: dict[str, int] = {}
         self.seen = _Seen(
             {**self.weights, **self.assumptions.with_values(self.inputs.tensors)},
@@ -404,7 +405,10 @@ class _Reading:
             if name not in self.seen.stale and name in self.inferred
         }
         outputs = complete_only(parts)
-        if len(outputs) < len(names):
+        read = [self.seen.tensors[name] for name in node.input if name in self.seen.tensors]
+        # What was not known before the walk may contradict what follows from the rest.
+        is_new = any(not t.is_weight and t.name not in self.sized for t in read)
+        if is_new or len(outputs) < len(names):
             parts |= node_outputs(self.path, node, self.opsets, self.seen.tensors, attributes)
             outputs = {**complete_only(parts), **outputs}
         if len(outputs) < len(names):

@@ -158,8 +158,9 @@ def _inferred(
     except Exception:  # a schema without inference, or a C++ type error
         return nothing
     protos = [outputs.get(name) for name in node.output]
+    least = 1 if node.op_type == "ConvTranspose" else 0
     for dim in (d for proto in protos if proto for d in proto.tensor_type.shape.dim):
-        if dim.dim_value < 0:
+        if dim.HasField("dim_value") and dim.dim_value < least:
             raise ShapeError(f"a dimension of its output would be {dim.dim_value}")
     return tuple(None if proto is None else partial_type(proto) for proto in protos)
 
@@ -167,7 +168,7 @@ def _inferred(
 def model_outputs(model: ModelProto) -> dict[str, PartialType]:
     """Infer a whole model, its inputs' shapes set and its nodes in order.
 
-    Omits what is no tensor.
+    Omits what is no tensor, and empty ones: inference node by node says if none should be.
     """
     from onnx import shape_inference
 
@@ -180,7 +181,7 @@ def model_outputs(model: ModelProto) -> dict[str, PartialType]:
     return {
         info.name: part
         for info in (*graph.value_info, *graph.output)
-        if (part := partial_type(info.type))
+        if (part := partial_type(info.type)) and 0 not in (part[1] or ())
     }
 
 

@@ -355,7 +355,13 @@ def predict_within(
     while high - low > 1:
         # Doubled until one takes too long; then between the two.
         size = min(2 * low, (low + high) // 2)
-        tried = predict(network, batch=size, **options)
+        try:
+            tried = predict(network, batch=size, **options)
+        except UnsupportedError as error:
+            if not options.get("strict"):
+                raise
+            high, limit = size, (f"batch {size} is refused: {error}",)
+            continue
         if tried.time_ms <= within_ms and not tried.remarks.too_large:
             low, best = size, tried
         else:

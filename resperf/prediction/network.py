@@ -210,14 +210,13 @@ def _prediction(
         calibrated_with=count,
         too_large=too_big,
     )
-    setting = bundle.setting
+    setting, own_type = bundle.setting, network.own_type
+    precision = setting.precision
+    if precision in PLAIN_PRECISIONS or "float" not in own_type:
+        precision = PRECISION_OF.get(own_type, precision if "float" in own_type else own_type)
     subject = Subject(
         network.name, bundle.device, bundle.framework, network.batch, bundle.machine,
-        str(bundle.path), bundle.method, setting.framework_version,
-        PRECISION_OF.get(network.float_type, setting.precision)
-        if setting.precision in PLAIN_PRECISIONS
-        else setting.precision,
-        setting.compiled,
+        str(bundle.path), bundle.method, setting.framework_version, precision, setting.compiled,
     )  # fmt: skip
     interval = bound(parts, costs, total, *own_widths, count)
     return Prediction(subject, parts, costs, total, interval, remarks)

@@ -100,6 +100,7 @@ def _inside(bundle: Bundle, lowered: LoweredNetwork) -> tuple[dict[str, Any], li
     except ResperfError:
         free = ()
     costs = {**dict.fromkeys(free, 0.0), **bundle.costs}
+    why = f"not measured with {bundle.framework} on {bundle.device}; measure it: resperf bench"
     layers = layers_behind_each_other(lowered.nodes)
     between = {
         "overhead_ms_per_layer": len(layers),
@@ -112,17 +113,17 @@ def _inside(bundle: Bundle, lowered: LoweredNetwork) -> tuple[dict[str, Any], li
     views = [(node.name, node.op) for node in lowered.nodes if node.role == "view"]
     charged_ms = {}
     skipped: list[Skipped] = []
-    for label, nodes in (("reshape_ms", views), ("call_ms", [("session", "call")])):
+    for label, nodes in (("reshape_ms", views), ("call_ms", [("the whole network", "call")])):
         cost_ms = costs.get(label, math.nan)
         charged_ms[label] = cost_ms * len(nodes) if nodes else 0.0
         if math.isnan(cost_ms):
-            skipped += [_no_operator(name, op, _unknown(label)) for name, op in nodes]
+            skipped += [_no_operator(name, op, why) for name, op in nodes]
     return {
         "call_ms": charged_ms["call_ms"],
         "reshapes_ms": charged_ms["reshape_ms"],
         "overhead_ms": known_sum(list(between_ms.values())),
         "missing_costs": tuple(
-            _no_operator(label, "cost between layers", _unknown(label))
+            _no_operator(label, "cost between layers", why)
             for label, time_ms in between_ms.items()
             if math.isnan(time_ms)
         ),
@@ -195,7 +196,3 @@ def _outer_layers(
 def _no_operator(name: str, op: str, reason: str) -> Skipped:
     """Return an entry for a copy or a cost, which has no work of its own."""
     return Skipped(name, op, reason, macs=0.0, moved_bytes=0.0)
-
-
-def _unknown(label: str) -> str:
-    return f"the bundle's dataset holds no {label}"

@@ -83,10 +83,13 @@ def time(
     skipped: list[Skipped] = []
     times_ms: dict[str, list[float]] = {phase: [] for phase in (EXECUTING, *OUTER_PHASES)}
     counted: set[str] = set()
+    is_asked = bundle.framework == DEFAULT.framework and bundle.platform.is_processor
     for node in lowered.nodes:
         if node.role == "view":
             continue
         own = None if node.layer is None else next(predicted)
+        if is_asked and slow_kernel(network, node):
+            own = None
         part: LayerPrediction | Skipped | None = None
         if custom is not None and (own is None or math.isnan(own[0].ms)):
             part = custom.layer(node)
@@ -160,7 +163,7 @@ def _without_layer(
     dtype, taps = multiplied(network, node.sources)
     if op.casefold() == "matmulnbits":
         dtype = HALF_TYPES.get(bundle.setting.precision, dtype)
-    op = slow_kernel(network, node.sources) or op
+    op = slow_kernel(network, node) or op
     sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts, dtype, op)
     if math.isnan(sheet.ms):
         return Skipped(node.name, node.op, no_peak(facts, dtype), *work)

@@ -197,12 +197,8 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
     if prediction.skipped:
         skipped = _left_out(prediction.skipped) + (", listed below" if listed else "")
         lines.append(f"the total does not include {skipped}")
-    if prediction.overheads.missing_costs:
-        names = " and ".join(f"no {cost.name}" for cost in prediction.overheads.missing_costs)
-        lines.append(
-            "the total does not include overhead between layers: the bundle's dataset holds "
-            f"{names}"
-        )
+    if missing := prediction.overheads.missing_costs:
+        lines.append(f"the total does not include overhead between layers: {missing[0].reason}")
     return lines
 
 

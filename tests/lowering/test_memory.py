@@ -93,6 +93,15 @@ def test_the_largest_batch_in_a_time_fits_into_memory(path: Path) -> None:
     assert "not even batch 1, which is too large" in within_text(large, 1e9)
 
 
+def test_the_largest_batch_that_strict_answers_is_returned() -> None:
+    largest = predict_within("vgg16", 1e9, device="1080ti", strict=True)
+    refused = (largest.subject.batch or 0) + 1
+    assert f"batch {refused} is refused: " in largest.remarks.notes[-1]
+    assert "of 1080ti" in largest.remarks.notes[-1]
+    with pytest.raises(UnsupportedError, match="do not fit into"):
+        predict("vgg16", device="1080ti", batch=refused, strict=True)
+
+
 def test_devices_that_it_does_not_fit_are_marked(path: Path) -> None:
     predictions, failures = predict_everywhere(path, framework="torch", batch=60_000)
     lines = everywhere_text(predictions, failures).splitlines()

@@ -60,6 +60,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Target = tuple[Setting, Platform]
+NetworkFile = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -899,6 +900,22 @@ def test_a_network_that_ort_refuses_is_an_error_with_its_reason(target: Target) 
     strange = replace(network, nodes=(replace(node, attributes={**node.attributes, "odd": 1}),))
     with pytest.raises(UnsupportedError, match=r"ONNX Runtime cannot run this network.*odd"):
         lower(strange, *target)
+
+
+@pytest.mark.parametrize("op", ["GRU", "LSTM"])
+def test_what_ort_refuses_when_it_runs_is_an_error_too(
+    network_file: NetworkFile, target: Target, op: str
+) -> None:
+    rows = {"GRU": 24, "LSTM": 32}[op]
+    weights = {"w": np.ones((1, rows, 4)), "r": np.ones((1, rows, 8))}
+    node = helper.make_node(op, ["x", "w", "r"], ["y"], "one", hidden_size=8)
+    doubles = onnx.TensorProto.DOUBLE
+    path = network_file("n.onnx", [node], {"x": [5, 1, 4]}, {"y": None}, weights, dtype=doubles)
+    with pytest.raises(UnsupportedError, match=rf"{op} operator does not support double .*\(one"):
+        lower(read_network(path), *target)
+    session = onnxruntime.InferenceSession(path)
+    with pytest.raises(Exception, match="does not support double yet"):
+        session.run(None, {"x": np.ones((5, 1, 4))})
 
 
 def test_a_filter_that_no_memory_holds_is_named(target: Target) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from resperf.lowering import multiplied, slow_kernel, tensor_bytes, work_of
+from resperf.lowering import LoweredNode, multiplied, slow_kernel, tensor_bytes, work_of
 from resperf.network import Network, Node, Tensor
 
 
@@ -153,6 +153,11 @@ def test_transforms_of_powers_of_two_and_of_other_lengths():
     assert math.isnan(transform("DFT", [(3, 8, 1), None, ()], {}, (3, 8, 2), {}))
 
 
+def test_boxes_are_sorted_by_class_and_compared_with_those_that_were_chosen():
+    shapes = [(1, 1024, 4), (1, 5, 1024)]
+    assert work("NonMaxSuppression", shapes, [(50, 3)]).macs == 5 * 1024 * 10 + 2 * 50 * 10
+
+
 def test_weights_of_few_bits_are_packed_and_tables_are_read_by_rows():
     assert tensor_bytes(Tensor("w", (3, 5), "int4")) == 8
     assert tensor_bytes(Tensor("w", (3, 5), "float8e4m3fn")) == 15
@@ -189,11 +194,27 @@ def test_products_of_weights_that_are_inputs_have_the_type_of_what_they_multiply
         ("MatMulNBits", 3, {"bits": 8}, "unpacked MatMulNBits"),
         ("MatMulNBits", 3, {"bits": 8, "accuracy_level": 4}, ""),
         ("MatMulNBits", 3, {"bits": 4}, ""),
+        ("QuantizeLinear", 2, {"axis": 3}, "slow QuantizeLinear"),
+        ("DequantizeLinear", 2, {"axis": -1}, "slow DequantizeLinear"),
+        ("QuantizeLinear", 3, {}, ""),
+        ("ArgMax", 1, {"axis": 1}, "slow ArgMax"),
+        ("ArgMin", 1, {"axis": 3}, ""),
+        ("LpNormalization", 1, {"axis": 2}, "slow LpNormalization"),
+        ("LpNormalization", 1, {}, ""),
+        ("LogSoftmax", 1, {"axis": 1}, "slow LogSoftmax"),
+        ("LogSoftmax", 1, {"axis": 2}, ""),
+        ("ReduceLogSumExp", 1, {}, "slow ReduceLogSumExp"),
+        ("Softmax", 1, {"axis": 1}, ""),
     ],
 )
 def test_kernels_that_run_value_by_value_are_named(op, operands, attributes, kernel):
-    names = tuple(f"x{index}" for index in range(operands))
+    # (batch, channels, rows, columns); a scale for each column, one for all values otherwise.
+    names = ("x", "s", "z")[:operands]
+    shapes = {"x": (1, 8, 4, 6), "s": (6,) if attributes else (1,), "z": ()}
+    tensors = {name: Tensor(name, shapes[name], "float32") for name in names}
     node = Node("n", op, "", names, ("y",), attributes)
-    network = Network("net", (node,), {}, names, ("y",), {"": 17}, None)
-    assert slow_kernel(network, ["n"]) == kernel
-    assert slow_kernel(network, ["another"]) == ""
+    network = Network("net", (node,), tensors, names, ("y",), {"": 17}, None)
+    assert slow_kernel(network, LoweredNode("l", op, None, "unknown", sources=("n",))) == kernel
+    # Fused into another kernel, or another node.
+    assert not slow_kernel(network, LoweredNode("l", "QLinearConv", None, "unknown", sources="n"))
+    assert not slow_kernel(network, LoweredNode("l", op, None, "unknown", sources=("another",)))

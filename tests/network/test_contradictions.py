@@ -30,6 +30,7 @@ def filters(*shape: int) -> np.ndarray[Any, Any]:
         ("Conv", [1, 3, 8], (4, 3, 3), {"dilations": [8]}, "window of 17, larger than .* of 8"),
         ("Conv", [1, 3, 8, 8, 2], (4, 3, 3, 3, 3), {}, "window of 3,3,3"),
         ("ConvTranspose", [1, 3, 2, 2], (3, 4, 3, 3), {"pads": [3] * 4}, "output would be -2"),
+        ("ConvTranspose", [1, 3, 2, 2], (3, 4, 3, 3), {"pads": [2] * 4}, "output would be 0"),
         ("MaxPool", [1, 3, 8, 8], None, {"kernel_shape": [9, 9]}, "window of 9,9"),
         ("AveragePool", [1, 3, 5], None, {"kernel_shape": [9], "strides": [3]}, "window of 9"),
         ("MaxPool", [1, 3, 8, 8, 2], None, {"kernel_shape": [3, 3, 3]}, "window of 3,3,3"),
@@ -151,14 +152,46 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
         ("Attention", rows, [(96, 288), (288,)], {"num_heads": 7}, "with num_heads 7"),
         ("MultiHeadAttention", rows, [tuple(rows)] * 2, {"num_heads": 7}, "with num_heads 7"),
         ("BiasGelu", rows, [(64,)], {}, "1,128,96 and 64"),
+        ("ConvTranspose", image, [(64, 8, 2, 2)], {"output_shape": [0, 8]}, "output_shape 0,8"),
+        ("ScatterND", rows, [(7, 4), (7,)], {}, "1,128,96 and 7,4"),
+        ("GatherND", rows, [(2, 5, 1)], {"batch_dims": 1}, "with batch_dims 1"),
+        ("GatherElements", rows, [(1, 129)], {"axis": 1}, "and 1,129 with axis 1"),
+        ("GatherElements", rows, [(2, 9, 96)], {"axis": 1}, "and 2,9,96"),
+        ("ScatterElements", rows, [(1, 5, 96), (1, 4, 96)], {"axis": 1}, "1,5,96 and 1,4,96"),
+        ("ScatterElements", rows, [tuple(rows)] * 2, {"axis": 3}, "with axis 3"),
+        ("LpNormalization", rows, [], {"axis": -4}, "with axis -4"),
+        ("CumSum", rows, [()], {}, "with axis 3"),
+        ("Pad", [1, 3, 8, 8], [(8,)], {"mode": "reflect"}, "with pads 0,0,8,0,0,0,0,0"),
+        ("MaxUnpool", image, [(1, 64, 8, 7)], {"kernel_shape": [2, 2]}, "and 1,64,8,7"),
+        ("RoiAlign", image, [(9, 5), (9,)], {}, "and 9,5 and 9"),
+        ("MaxRoiPool", image, [(9, 4)], {"pooled_shape": [7, 7]}, "and 9,4"),
+        ("NonMaxSuppression", [1, 50, 4], [(1, 3, 49)], {}, "1,50,4 and 1,3,49"),
+        ("ReverseSequence", [9, 2, 8], [(3,)], {}, "9,2,8 and 3"),
+        ("LSTM", [5, 1, 8], [(1, 64, 8), (1, 64, 16)], {"hidden_size": 8}, "with hidden_size 8"),
+        ("QuantizeLinear", image, [(64,), (63,)], {}, "and 64 and 63"),
+        ("AffineGrid", [2, 2, 3], [(4,)], {}, "with size 1,3,8,8"),
+        ("DeformConv", image, [(32, 64, 3, 3), (1, 17, 6, 6)], {}, "and 1,17,6,6"),
+        ("Attention", rows, [tuple(rows), (1, 127, 96)], {"q_num_heads": 8}, "1,127,96"),
+        ("Attention", rows, [tuple(rows)] * 2, {"q_num_heads": 7}, "with q_num_heads 7"),
+        (
+            "MatMulNBits",
+            [4, 128],
+            [(32, 3, 16), (128,)],
+            {"K": 128, "N": 32, "block_size": 32},
+            "and 32,3,16",
+        ),
     ]
+    values = {"CumSum": 3, "Pad": [0, 0, 8, 0, 0, 0, 0, 0], "AffineGrid": [1, 3, 8, 8]}
     for op, given, others, attributes, words in cases:
         names = [f"w{index}" for index in range(len(others))]
-        domain = own if op in ("Attention", "BiasGelu", "MultiHeadAttention") else ""
+        is_own = "num_heads" in attributes or op in ("BiasGelu", "MatMulNBits")
+        domain = own if is_own else ""
         node = make_node(op, ["x", *names], ["y"], "one", domain=domain, **attributes)
         weights = {name: filters(*shape) for name, shape in zip(names, others, strict=True)}
-        if op == "ScatterND":
-            weights["w0"] = np.zeros((1, 2), np.int64)  # type: ignore[assignment]
+        if op in ("GatherElements", "GatherND", "ScatterElements", "ScatterND"):
+            weights["w0"] = np.zeros(others[0], np.int64)  # type: ignore[assignment]
+        if op in values:
+            weights["w0"] = np.array(values[op])
         path = network_file("n.onnx", [node], {"x": given}, {"y": None}, weights)
         with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot take .*{words}"):
             read_network(path)
@@ -169,6 +202,16 @@ def test_what_onnxruntime_refuses_of_its_own_operators_is_refused() -> None:
     tensors = {"x": Tensor("x", (4, 96), "float32"), "w": Tensor("w", (64, 32), "float32")}
     with pytest.raises(ShapeError, match="Incompatible dimensions"):
         partial_outputs(node, tensors, {"com.microsoft": 1})
+
+
+def test_what_a_value_decides_is_checked_too(network_file: NetworkFile) -> None:
+    nodes = [make_node("OneHot", ["i", "d", "v"], ["o"]), make_node("MatMul", ["o", "w"], ["y"])]
+    inputs = {name: (TensorProto.INT64, shape) for name, shape in (("i", [5]), ("d", []))}
+    weights = {"v": filters(2), "w": filters(64, 8)}
+    path = network_file("n.onnx", nodes, inputs, {"y": None}, weights)
+    assert read_network(path, values={"d": 64}).tensors["y"].shape == (5, 8)
+    with pytest.raises(ShapeError, match=r"node 'y' \(MatMul\) cannot take 5,65 and 64,8"):
+        read_network(path, values={"d": 65})
 
 
 def test_rows_behind_the_end_of_a_table_are_refused(network_file: NetworkFile) -> None:

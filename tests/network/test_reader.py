@@ -853,3 +853,16 @@ def test_sequences_of_unknown_lengths_are_full_and_noted(read: Callable[..., Net
     weights = [weight("w", 1, 16, 8), weight("r", 1, 16, 4)]
     net = read(nodes, [value("x", [5, 2, 8]), lengths], ["y"], weights)
     assert net.notes == ("sequences of cell are taken to have full length",)
+
+
+def test_a_network_of_integers_has_their_type(network_file: Callable[..., Path]) -> None:
+    types = TensorProto
+    nodes = [
+        helper.make_node("Gather", ["t", "i"], ["g"]),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    floats, ints = {"t": (types.FLOAT16, [9, 4])}, {"t": (types.INT32, [9, 4])}
+    index = {"i": (types.INT64, [500])}
+    for given, own, of_floats in ((floats, "float16", "float16"), (ints, "int32", "float32")):
+        network = read_network(network_file("n.onnx", nodes, {**given, **index}, {"y": None}))
+        assert (network.own_type, network.float_type) == (own, of_floats)

@@ -300,11 +300,14 @@ def test_unknown_costs_are_listed_too(predict_nodes):
     prediction = predict_nodes(NODES, FakeBundle(costs={}))
     assert [(each.name, each.op) for each in prediction.skipped] == [
         ("flat", "Flatten"),
-        ("session", "call"),
+        ("the whole network", "call"),
     ]
+    why = prediction.skipped[0].reason
+    assert why.startswith("not measured with ")
+    assert why.endswith("resperf bench")
     assert [(each.name, each.reason) for each in prediction.overheads.missing_costs] == [
-        ("overhead_ms_per_layer", "the bundle's dataset holds no overhead_ms_per_layer"),
-        ("overhead_ms_per_mb", "the bundle's dataset holds no overhead_ms_per_mb"),
+        ("overhead_ms_per_layer", why),
+        ("overhead_ms_per_mb", why),
     ]
     document = prediction.to_json()
     assert document["complete"] is False

@@ -153,9 +153,7 @@ def test_an_unknown_phase_and_an_unknown_cost_are_no_zero():
     lines = network_text(prediction(phases=lost, missing_costs=(cost,))).splitlines()
     # Their bytes are not known.
     assert lines[1] == "INCOMPLETE: the total covers 100% of the network's multiply-adds"
-    assert lines[2].endswith(
-        "overhead between layers: the bundle's dataset holds no overhead_ms_per_layer"
-    )
+    assert lines[2].endswith("overhead between layers: not measured")
     assert ": 81.00 ms" in lines[0]
     assert lines[5].split() == ["postprocess", "unknown"]
 
