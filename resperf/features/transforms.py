@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from resperf.errors import BundleError, TrainingError, require
-from resperf.features.matrix import Array
+from resperf.features import Array
 
 
 class Transform(ABC):

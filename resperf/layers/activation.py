@@ -44,8 +44,6 @@ _BOUNDS = ("Relu", "Clip")
 class Activation(FlatLayer):
     """An element-wise function. The shape of the tensor does not change its time."""
 
-    kind: ClassVar[str] = "activation"
-
     activation: str = name(
         "function that is computed",
         tuple(function for function in ACTIVATIONS if function != "none"),

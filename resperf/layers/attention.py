@@ -22,8 +22,6 @@ class Attention(Layer):
     scores: (heads, queries, keys), the same for all sequences.
     """
 
-    kind: ClassVar[str] = "attention"
-
     batch: int = number("sequences in one run")
     queries: int = number("tokens of the queries")
     keys: int = number("tokens of the keys and values")

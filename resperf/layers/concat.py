@@ -16,8 +16,6 @@ class Concat(Layer):
     Layers are measured with pieces as equal in length as possible.
     """
 
-    kind: ClassVar[str] = "concat"
-
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     parts: int = number("tensors that are concatenated; a single one is copied")

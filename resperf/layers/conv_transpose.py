@@ -13,7 +13,6 @@ from resperf.layers.conv_transpose_nd import WORDS, ConvTransposeNd, TransposedC
 class ConvTranspose(TransposedConv):
     """A transposed convolution of an image, as in decoders and generators."""
 
-    kind: ClassVar[str] = "conv_transpose"
     AXES = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 

@@ -110,7 +110,6 @@ class ConvTransposeNd(TransposedConv):
     `resperf.layers.conv_transpose` reads it, since both share an operator.
     """
 
-    kind: ClassVar[str] = "conv_transpose_nd"
     AXES = ("depth", "height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 

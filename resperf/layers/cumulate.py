@@ -15,8 +15,6 @@ _DTYPES = ("float32", "float64", "int64", "int32")
 class Cumulate(AlongAxis):
     """A cumulative sum along an axis."""
 
-    kind: ClassVar[str] = "cumulate"
-
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN = ("vector_rest", "apart")

@@ -38,8 +38,6 @@ class Move(Layer):
     of them.
     """
 
-    kind: ClassVar[str] = "move"
-
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     length: int = number("length of the input's axis")

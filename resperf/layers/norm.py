@@ -42,8 +42,6 @@ class Norm(Layer):
     channel, ``local_response`` divides by a sum over the `window` neighbouring channels.
     """
 
-    kind: ClassVar[str] = "norm"
-
     batch: int = number("first dimension")
     channels: int = number("channels, each with its own scale")
     pixels: int = number("values per channel")

@@ -27,8 +27,6 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 class Quantize(FlatLayer):
     """Quantisation, dequantisation, or ``dynamic`` quantisation, which computes the scale."""
 
-    kind: ClassVar[str] = "quantize"
-
     function: str = name("operation", tuple(_OPS), default="quantize")
     dtype: str = name("type of one quantised value; int32 of biases", _DEQUANTIZED, default="uint8")
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, choices, log_uniform, name
 from resperf.layers._operator import INT8_TYPES, Kernel, Operator, dtype_of, split_rows
-from resperf.layers._product import ProductLayer
 from resperf.layers.columns import either
+from resperf.layers.matmul import ProductLayer
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.units import DTYPE_BYTES
 
@@ -26,8 +26,6 @@ class QuantizedMatMul(ProductLayer):
 
     ``linear`` writes quantised values, ``integer`` int32 sums.
     """
-
-    kind: ClassVar[str] = "quantized_matmul"
 
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"

@@ -19,8 +19,6 @@ _CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
 class Recurrent(Layer):
     """An LSTM, a GRU or a plain recurrent layer over (steps, batch, features)."""
 
-    kind: ClassVar[str] = "recurrent"
-
     batch: int = number("sequences in one run")
     steps: int = number("steps of a sequence")
     features: int = number("features of a step")

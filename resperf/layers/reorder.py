@@ -7,9 +7,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS
-from resperf.layers.columns import block_of, is_blocked, padded
+from resperf.layers.columns import LAYOUTS, block_of, is_blocked, padded
 
 
 class Reorder(Layer):
@@ -19,7 +19,6 @@ class Reorder(Layer):
     each framework's lowering adds its own.
     """
 
-    kind: ClassVar[str] = "reorder"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
 
     batch: int = number("images in one run")

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers.columns import is_in
+from resperf.layers.columns import LAYOUTS, is_in
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import RESIZE_DTYPES, ResizedLayer, ResizeNd
 
@@ -27,7 +27,6 @@ class Resize(ResizedLayer):
     kernel for it. ``nearest_rounded`` stands for every other rounding.
     """
 
-    kind: ClassVar[str] = "resize"
     AXES = ("height", "width")
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 3, "cubic": 15}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -84,7 +84,6 @@ class ResizeNd(ResizedLayer):
     linearly as one volume, with (batch, channels, values) as its three axes.
     """
 
-    kind: ClassVar[str] = "resize_nd"
     AXES = AXES
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 7}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import choices, log_uniform, name, number
-from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
+from resperf.layers.elementwise import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
 
 CONDITIONS = tuple(second for second in SECONDS if second not in ("none", "both"))
 
@@ -21,8 +21,6 @@ class Select(BroadcastLayer):
     `second` names the axes of the condition. `tensors` of the two values are as large as the
     result; the others are scalars. A value that is broadcast counts as a scalar.
     """
-
-    kind: ClassVar[str] = "select"
 
     second: str = name("which axes the condition has", CONDITIONS, default="same")
     tensors: int = number(

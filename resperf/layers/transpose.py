@@ -47,8 +47,6 @@ class Transpose(Layer):
     move as well, so that ONNX Runtime does not use its fast kernel.
     """
 
-    kind: ClassVar[str] = "transpose"
-
     batch: int = number("first dimension, which stays first")
     dim1: int = number("length of the first axis after the batch")
     dim2: int = number("length of the second axis", default=1)

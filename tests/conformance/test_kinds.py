@@ -24,7 +24,7 @@ from resperf.layers import (
     layer_from_key,
     layer_of_operator,
 )
-from resperf.layers._window import WindowLayer
+from resperf.layers._sliding import WindowLayer
 from resperf.predictors.terms import physical_terms
 from resperf.units import DTYPE_BYTES
 

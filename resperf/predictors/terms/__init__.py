@@ -23,8 +23,7 @@ from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.layers import kind_of
 from resperf.measurement import layer_kind, written_kind
-from resperf.predictors.terms._blocks import Term
-from resperf.predictors.terms.work import TermTable
+from resperf.predictors.terms.work import Term, TermTable
 from resperf.settings import OPTIMIZER
 from resperf.targets import UNKNOWN, Target, with_terms
 

@@ -7,26 +7,62 @@ has (caches, blocked layouts, idle multiprocessors) is in the table of that clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TypeAlias
 
 import numpy as np
 
 from resperf.features import Array
-from resperf.predictors.terms._blocks import (
-    GFLOP,
-    MB,
-    Table,
-    Term,
-    constant,
-    counts,
-    flag,
-    gflop,
-    mb,
-    millions,
-    split,
-)
 from resperf.settings import OPTIMIZERS
+
+Term: TypeAlias = "Callable[[Mapping[str, Array]], Array]"
+Table: TypeAlias = "Mapping[str, Mapping[str, Term]]"
+"""Kind -> name of a term -> its function of the kind's quantities."""
+
+MB, GFLOP = 1e6, 1e9
+
+
+def _in(unit: float, name: str, *where: str) -> Term:
+    """Return a quantity, in such units, of rows where all flags are 1."""
+    return lambda q: q[name] / unit * math.prod(q[flag] for flag in where)
+
+
+mb = millions = partial(_in, MB)
+gflop = partial(_in, GFLOP)
+flag = itemgetter
+"""Return a quantity of 0 or 1 unchanged."""
+
+
+def constant(q: Mapping[str, Array]) -> Array:
+    """Return 1 for every row."""
+    return np.ones_like(q["in_bytes"])
+
+
+def counts(*names: str, **others: str) -> dict[str, Term]:
+    """Return a term for each count, of the same name or as ``NAME=quantity``."""
+    quantities = {name: name for name in names} | others
+    return {name: millions(quantity) for name, quantity in quantities.items()}
+
+
+def split(label: str, term_of: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
+    """Return the term ``LABEL FLAG`` for each flag: the quantity in rows where it is 1.
+
+    A flag may be of the form ``field=choice``; the name then has only the choice.
+    """
+    return {f"{label} {name.rpartition('=')[2]}": term_of(quantity, name) for name in flags}
+
+
+def beyond(label: str, quantity: str, sizes_bytes: Mapping[str, float]) -> dict[str, Term]:
+    """Return the term ``LABEL beyond CACHE`` for each cache: MB of a quantity beyond its size."""
+    return {f"{label} beyond {name}": _excess(quantity, size) for name, size in sizes_bytes.items()}
+
+
+def _excess(quantity: str, size_bytes: float) -> Term:
+    return lambda q: (q[quantity] - size_bytes).clip(0.0) / MB
 
 
 def _activated(*functions: str) -> Term:
