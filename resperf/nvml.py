@@ -171,7 +171,10 @@ class Gpu:
         self.number = device_number(word)
         visible = _visible(self._nvml)
         if self.number >= len(visible):
-            raise ResperfError(f"there is no device {word}: {_there()}")
+            there = ", ".join(f"cuda:{gpu.number} ({gpu.name})" for gpu in gpus()) or "no GPU"
+            chosen = os.environ.get(_VISIBLE)
+            hidden = "" if chosen is None else f" with {_VISIBLE}={chosen}"
+            raise ResperfError(f"there is no device {word}: this machine has {there}{hidden}")
         self._card, self._instance = _handles(self._nvml, self.number, visible[self.number])
         if self._instance is None:
             self._instance = self._first_instance()
@@ -210,6 +213,9 @@ class Gpu:
         milliwatts = self._ask("nvmlDeviceGetPowerUsage", card)
         utilisation = self._ask("nvmlDeviceGetUtilizationRates", card)
         memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
+        reasons, bits = None, self._first_answer(_CLOCK_REASONS, card)
+        if bits is not None:
+            reasons = frozenset(name for name, bit in REASONS.items() if bits & bit)
         return GpuState(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
@@ -217,7 +223,7 @@ class Gpu:
             power_w=None if milliwatts is None else milliwatts / 1000,
             utilisation_percent=None if utilisation is None else utilisation.gpu,
             used_memory_bytes=None if memory is None else memory.used,
-            reasons=self._reasons(),
+            reasons=reasons,
             other_processes=self._other_processes(),
         )
 
@@ -255,12 +261,6 @@ class Gpu:
         """Ask by the name that this driver knows."""
         answers = (self._ask(function, *arguments) for function in functions)
         return next((answer for answer in answers if answer is not None), None)
-
-    def _reasons(self) -> frozenset[str] | None:
-        bits = self._first_answer(_CLOCK_REASONS, self._card)
-        if bits is None:
-            return None
-        return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
     def _other_processes(self) -> int | None:
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance)
@@ -409,13 +409,6 @@ def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
             if nvml.nvmlDeviceGetUUID(card).startswith(word):
                 return card, None
     return None
-
-
-def _there() -> str:
-    """List the devices that are there."""
-    words = [f"cuda:{gpu.number} ({gpu.name})" for gpu in gpus()]
-    hidden = "" if os.environ.get(_VISIBLE) is None else f" with {_VISIBLE}={os.environ[_VISIBLE]}"
-    return f"this machine has {', '.join(words) or 'no GPU'}{hidden}"
 
 
 def _on_or_off(state: Any) -> str | None:

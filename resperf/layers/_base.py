@@ -272,6 +272,10 @@ class Layer(Fields):
     `columns.smaller` replace branches.
     """
 
+    INPUT: ClassVar[tuple[str, ...]] = ()
+    """Fields that are the lengths of the main input, in NCHW order."""
+    OUTPUT: ClassVar[tuple[str, ...]] = ()
+    """Fields that are the lengths of the output, if they are not those of the input."""
     PLAIN: ClassVar[tuple[str, ...]] = ()
     """Quantities that are used as features unchanged."""
     LOG2: ClassVar[tuple[str, ...]] = ()
@@ -329,11 +333,6 @@ class Layer(Fields):
             vars(layers)[field_name] = np.asarray(columns[field_name], dtype=dtype)
         return layers
 
-    @classmethod
-    def function_field(cls) -> str:
-        """Return the field of `FUNCTION`, or ``""``."""
-        return (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
-
     @property
     def element_bytes(self) -> int:
         """Bytes of one value."""
@@ -347,12 +346,12 @@ class Layer(Fields):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the main input, in NCHW order."""
-        raise NotImplementedError
+        return tuple([getattr(self, length) for length in self.INPUT])
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output, in NCHW order."""
-        return self.input_shape
+        return tuple([getattr(self, length) for length in self.OUTPUT]) or self.input_shape
 
     @property
     def macs(self) -> int:
@@ -466,7 +465,8 @@ class Layer(Fields):
         """Return an ONNX node of the layer's shapes; `more` are other fields of a `Kernel`."""
         from resperf.layers._operator import Kernel
 
-        return Kernel(op, domain, attributes or {}, self.input_shape, self.output_shape, **more)
+        shapes = {"input_shape": self.input_shape, "output_shape": self.output_shape}
+        return Kernel(op, domain, attributes or {}, **{**shapes, **more})
 
     def as_onnx_node(self) -> Kernel:
         """Return the ONNX node that runs this layer, in NCHW.
@@ -485,13 +485,9 @@ class FlatLayer(Layer):
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
 
+    INPUT = ("batch", "values")
     SCALED = ("values",)
     FLOPS_PER_VALUE = 1
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
 
 
 class AlongAxis(Layer):

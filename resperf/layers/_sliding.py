@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -64,8 +64,16 @@ class SlidingLayer(Layer):
     def _count_positions(self, ceil: bool) -> tuple[int, ...]:
         words = [self._along(word) for word in ("", "kernel", "stride", "dilation")]
         before, after = zip(*self._pads(), strict=True)
-        windows = zip(*words, before, after, strict=True)
-        return tuple([window_length(window, ceil=ceil) for window in windows])
+        counts = []
+        for size, kernel, stride, dilation, start, end in zip(*words, before, after, strict=True):
+            span = size + start + end - dilation * (kernel - 1) - 1
+            count = span // stride + 1
+            if ceil is not False:
+                count = count + ceil * (span % stride > 0)
+                # ONNX drops a last window that would start in the padding after the input.
+                count = count - ceil * ((count - 1) * stride >= size + start)
+            counts.append((span >= 0) * count)
+        return tuple(counts)
 
     def _window_attributes(self) -> dict[str, list[int]]:
         """Return the window as attributes of an ONNX operator."""
@@ -76,26 +84,6 @@ class SlidingLayer(Layer):
             "dilations": list(self._along("dilation")),
             "pads": [*before, *after],
         }
-
-
-def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
-    """Count the positions of a sliding window along one axis; an array for many layers.
-
-    Parameters
-    ----------
-    window : six ints
-        Size, kernel, stride and dilation along this axis, and the padding before and after it.
-    ceil : bool
-        Count a last window that only partly overlaps the input (ONNX ``ceil_mode``).
-    """
-    size, kernel, stride, dilation, before, after = window
-    span = size + before + after - dilation * (kernel - 1) - 1
-    count = span // stride + 1
-    if ceil is not False:
-        count = count + ceil * (span % stride > 0)
-        # ONNX drops a last window that would start in the padding after the input.
-        count = count - ceil * ((count - 1) * stride >= size + before)
-    return (span >= 0) * count
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:

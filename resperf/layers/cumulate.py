@@ -38,5 +38,4 @@ class Cumulate(AlongAxis):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
-        shape = self.input_shape
-        return Kernel("CumSum", "", {}, shape, shape, constants=((1,),), dtype=self.dtype)
+        return self._node("CumSum", constants=((1,),), dtype=self.dtype)

@@ -25,17 +25,9 @@ class WeightedProduct(Layer):
     features_in: int = number("columns of the input (the paper's dimension input)")
     features_out: int = number("columns of the output (the paper's dimension output)")
 
+    INPUT = ("batch", "features_in")
+    OUTPUT = ("batch", "features_out")
     SCALED = ("features_in", "features_out")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, features_in)."""
-        return (self.batch, self.features_in)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, features_out)."""
-        return (self.batch, self.features_out)
 
     @property
     def macs(self) -> int:

@@ -213,27 +213,28 @@ class Elementwise(OperandLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a function of one or two tensors; axes beyond three are merged into the rows."""
-        dtype = dtype_of(operator, DTYPES)
-        function = _function_of(operator)
+        dtype, function = dtype_of(operator, DTYPES), _FUNCTIONS[operator.op]
+        if function == "pow" and len(operator.inputs) > 1:
+            # A power with a constant exponent of 2 or 3 is a product.
+            exponent = operator.operand(1).value
+            given = None if exponent is None or exponent.size != 1 else exponent.item()
+            function = next((power for power, e in _EXPONENTS.items() if e == given), function)
         if {"axis", "broadcast"} & set(operator.attributes):
             raise LayerError(
                 f"the broadcasting of {operator.op} before operator set 7 has no layer"
             )
-        given = sum(operand is not None for operand in operator.inputs)
-        if function in BINARY and given != 2:
-            raise LayerError(f"{operator.op} of {given} tensors has no layer")
+        count = sum(operand is not None for operand in operator.inputs)
+        if function in BINARY and count != 2:
+            raise LayerError(f"{operator.op} of {count} tensors has no layer")
         fields = cls._fields_of(operator, 1 if function in BINARY else None)
         return cls(**fields, function=function, dtype=dtype)
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator on (batch x outer, middle, inner) and the second operand."""
         exponent = _EXPONENTS.get(self.function)
-        return Kernel(
-            op=_OPS[self.function],
-            domain="",
-            attributes={"fmod": 1} if self.function == "mod" and self.dtype in FLOATS else {},
-            input_shape=self.input_shape,
-            output_shape=self.output_shape,
+        return self._node(
+            _OPS[self.function],
+            {"fmod": 1} if self.function == "mod" and self.dtype in FLOATS else {},
             extra_shapes=() if self.second == "none" else (self.second_shape,),
             constants=() if exponent is None else ((exponent,),),
             # Powers, roots and logarithms of negative numbers take another code path.
@@ -243,17 +244,6 @@ class Elementwise(OperandLayer):
             # Chained products would end in denormal numbers, which are slow.
             in_place=self.second != "both" and self.function in ("add", "sub", "abs", "neg"),
         )
-
-
-def _function_of(operator: Operator) -> str:
-    """Name the function; a power with a constant exponent of 2 or 3 is a product."""
-    function = _FUNCTIONS[operator.op]
-    if function != "pow" or len(operator.inputs) < 2:
-        return function
-    exponent = operator.operand(1).value
-    if exponent is None or exponent.size != 1:
-        return function
-    return next((power for power, e in _EXPONENTS.items() if e == exponent.item()), function)
 
 
 def broadcast_axes(

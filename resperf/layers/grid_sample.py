@@ -30,6 +30,8 @@ class GridSample(Layer):
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    INPUT = ("batch", "channels", "height", "width")
+    OUTPUT = ("batch", "channels", "height_out", "width_out")
     PLAIN = ("threaded",)
     LOG2 = ("planes", "places", "pixels", "out_bytes")
     ENCODED = ("mode",)
@@ -44,19 +46,9 @@ class GridSample(Layer):
     OPERATORS = frozenset({"GridSample"})
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height, width)."""
-        return (self.batch, self.channels, self.height, self.width)
-
-    @property
     def grid_shape(self) -> tuple[int, ...]:
         """(batch, height_out, width_out, 2)."""
         return (self.batch, self.height_out, self.width_out, 2)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height_out, width_out)."""
-        return (self.batch, self.channels, self.height_out, self.width_out)
 
     @property
     def input_bytes(self) -> int:

@@ -110,8 +110,8 @@ class QuantizedDense(WeightedProduct):
             "to_float": (matrix, own[0], own[0], *zero_points),
         }
         dtype = "float32" if self.function == "dynamic" else self.dtype
-        return Kernel(
-            _OPS[self.function], "" if self.function in ("linear", "integer") else CONTRIB, {},
-            self.input_shape, self.output_shape, **constants(dtype, *given[self.function]),
+        return self._node(
+            _OPS[self.function], domain="" if self.function in ("linear", "integer") else CONTRIB,
+            **constants(dtype, *given[self.function]),
             output_dtype={"integer": "int32", "to_float": "float32"}.get(self.function, ""),
         )  # fmt: skip

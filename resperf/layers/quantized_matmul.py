@@ -66,15 +66,14 @@ class QuantizedMatMul(ProductLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
-        shape, result = self.input_shape, self.output_shape
+        second = (self.second_shape,)
         if self.function == "integer":
-            return Kernel(
-                "MatMulInteger", "", {}, shape, result, extra_shapes=(self.second_shape,),
-                dtype=self.dtype, output_dtype="int32",
-            )  # fmt: skip
+            return self._node(
+                "MatMulInteger", extra_shapes=second, dtype=self.dtype, output_dtype="int32"
+            )
         scale = ("float32", self.dtype)
-        return Kernel(
-            "QLinearMatMul", "", {}, shape, result, weight_shapes=((),) * 6,
-            extra_shapes=(self.second_shape,), order=(0, 1, 2, 7, 3, 4, 5, 6), dtype=self.dtype,
+        return self._node(
+            "QLinearMatMul", weight_shapes=((),) * 6, extra_shapes=second,
+            order=(0, 1, 2, 7, 3, 4, 5, 6), dtype=self.dtype,
             dtypes=(self.dtype, *scale * 3, self.dtype),
         )  # fmt: skip

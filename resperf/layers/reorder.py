@@ -29,6 +29,7 @@ class Reorder(Layer):
     layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    INPUT = ("batch", "channels_in", "height", "width")
     PLAIN = ("channel_waste", "aligned", "pixel_rest", "to_blocked", "from_blocked")
     LOG2 = (
         "batch", "channels_in", "height", "width", "pixels_in", "in_bytes", "padded_bytes",
@@ -51,11 +52,6 @@ class Reorder(Layer):
     def _check(self) -> None:
         if self.layout == self.layout_out:
             raise LayerError(f"reorder: layout and layout_out are both {self.layout}")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, height, width)."""
-        return (self.batch, self.channels_in, self.height, self.width)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

@@ -35,10 +35,12 @@ class ResizedLayer(Layer):
         return tuple(getattr(self, f"{axis}{end}") for axis in self.AXES)
 
     @classmethod
-    def _between(
+    def between(
         cls, operator: Operator, shape: Sequence[int], result: Sequence[int], **others: str
     ) -> Self:
         """Return the layer that resizes between these shapes: (batch, channels, the axes)."""
+        if others["mode"] not in cls.specs["mode"].choices:
+            raise LayerError(f"a resize ({others['mode']}) from {shape} to {result} has no layer")
         sizes = dict(zip(("batch", "channels", *cls.AXES), shape, strict=True))
         sizes |= {f"{axis}_out": size for axis, size in zip(cls.AXES, result[2:], strict=True)}
         dtype = dtype_of(operator, RESIZE_DTYPES)
@@ -129,29 +131,6 @@ class ResizeNd(ResizedLayer):
             draw |= {f"{axis}_out": length for axis, length in lines.items()}
             draw["width_out"] *= 2
         return draw
-
-    @classmethod
-    def of_lines(cls, operator: Operator) -> Self:
-        """Read a linear ``Resize`` or ``Upsample`` of the last axis of three.
-
-        Raises
-        ------
-        LayerError
-            If another axis changes as well, or its type is not in `RESIZE_DTYPES`.
-        """
-        shape, result = operator.shape(), operator.result()
-        if shape[:2] != result[:2]:
-            raise LayerError(f"a resize from {shape} to {result} has no layer")
-        return cls._between(operator, (1, 1, *shape), (1, 1, *result), mode="linear")
-
-    @classmethod
-    def read(cls, operator: Operator) -> Self:
-        """Read a ``Resize`` or ``Upsample`` of the last three axes."""
-        shape, result = operator.shape(), operator.result()
-        mode = str(operator.attributes.get("mode", MODES[0]))
-        if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
-            raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
-        return cls._between(operator, shape, result, mode=mode)
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes."""

@@ -62,11 +62,6 @@ class Select(BroadcastLayer):
         return self.second_shape
 
     @property
-    def value_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the two values."""
-        return tuple(self.output_shape if index < self.tensors else () for index in range(2))
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of the condition (one per boolean) and of both values."""
         values = self.tensors * self.value_count + 2 - self.tensors
@@ -96,7 +91,8 @@ class Select(BroadcastLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Where`` with a mixed condition."""
+        values = tuple(self.output_shape if index < self.tensors else () for index in range(2))
         return self._node(
-            "Where", extra_shapes=self.value_shapes, dtype="bool",
+            "Where", extra_shapes=values, dtype="bool",
             dtypes=("bool", self.dtype, self.dtype), output_dtype=self.dtype,
         )  # fmt: skip

@@ -10,7 +10,6 @@ from resperf.prediction.api import (
     predict_within,
 )
 from resperf.prediction.known import KnownDevice, list_devices
-from resperf.prediction.layers import predict_layers
 from resperf.prediction.network import layers_alone, predict_network, predict_networks
 from resperf.prediction.result import (
     WHOLE_NETWORK,
@@ -21,6 +20,7 @@ from resperf.prediction.result import (
     Skipped,
 )
 from resperf.prediction.sum_of_layers import SumOfLayers
+from resperf.prediction.times import predict_layers
 
 __all__ = [
     "WHOLE_NETWORK", "Failure", "KnownDevice", "LayerPrediction", "PhaseTimes", "Prediction",

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from resperf.errors import TrainingError, require
 from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors._trees import Split, forest_of, onnx_bytes
+from resperf.predictors._onnx import OnnxNetwork, Split, forest_of, onnx_bytes
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 

@@ -27,9 +27,8 @@ from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
+from resperf.predictors._class_fit import RARE_SHARE, ClassFit, columns_of, group_of, relative_to
 from resperf.predictors._class_fit import alike as twins
-from resperf.predictors._class_fit import columns_of, relative_to
-from resperf.predictors._fitted_classes import RARE_SHARE, ClassFit, group_of
 from resperf.predictors.intervals import SHARE, half_width
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level

@@ -76,11 +76,6 @@ def _of_row(given: Sequence[Any], row: int) -> Any:
     return None if not given else given[row if len(given) > 1 else 0]
 
 
-def _has_dispatch(setting: Setting | None) -> bool:
-    """Say whether published times contain the host's dispatch."""
-    return setting is not None and "dispatch" in setting.options.get(CONTAINS, "")
-
-
 def _session_name(setting: Setting | None) -> str:
     """Return the published session; rows measured here are of one session."""
     options = {} if setting is None else setting.options
@@ -189,10 +184,11 @@ class Roofline(Boosted):
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
         layer_quantities = quantities(self.kind, columns)
+        setting = _of_row(examples.settings, places[0])
         return Part(
             session, columns, card_terms(self.kind, layer_quantities, session.card()),
             np.ones(len(places)), examples.values[places], seed,
-            _has_dispatch(_of_row(examples.settings, places[0])),
+            setting is not None and "dispatch" in setting.options.get(CONTAINS, ""),
             int(is_aligned(self.kind, layer_quantities).sum()),
         )  # fmt: skip
 

@@ -30,10 +30,6 @@ from resperf.targets import UNKNOWN, Target, with_terms
 _GROWING = frozenset({"constant scattered"})
 """Terms that are no constants despite their names, which stored bundles use."""
 
-_SLOWEST_MS_PER_MB = 0.3
-"""No memory is slower than 3 GB/s. Terms beyond a cache are small in most rows, so that noise would
-otherwise give them huge coefficients."""
-
 
 @cache
 def _table(target: Target) -> TermTable:
@@ -55,19 +51,15 @@ def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
     return {name: term for table in tables for name, term in table.terms_of(kind).items()}
 
 
-def largest_coefficients(names: tuple[str, ...]) -> Array:
-    """Return the upper bound of each coefficient in ms per unit; infinite without a bound."""
-    return np.array([_SLOWEST_MS_PER_MB if " beyond " in name else np.inf for name in names])
-
-
 def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
     """Return which terms are constants, as an array of bool."""
     return np.array([name.startswith("constant") and name not in _GROWING for name in names])
 
 
 def choices_of(kind: str, columns: Columns) -> Array | None:
-    """Return the value of each layer's `Layer.function_field`; None for kinds without one."""
-    field = kind_of(layer_kind(kind)).function_field()
+    """Return the value of each layer's `Layer.FUNCTION`; None for kinds without one."""
+    cls = kind_of(layer_kind(kind))
+    field = (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
     return None if not field else np.asarray(columns[field]).astype(str)
 
 
