@@ -175,9 +175,13 @@ class Gpu:
             chosen = os.environ.get(_VISIBLE)
             hidden = "" if chosen is None else f" with {_VISIBLE}={chosen}"
             raise ResperfError(f"there is no device {word}: this machine has {there}{hidden}")
-        self._card, self._instance = _handles(self._nvml, self.number, visible[self.number])
-        if self._instance is None:
-            self._instance = self._first_instance()
+        nvml, own = self._nvml, visible[self.number]
+        handles = None if own.isdecimal() else _by_uuid(nvml, own, nvml.nvmlDeviceGetCount())
+        try:
+            self._card, instance = handles or (nvml.nvmlDeviceGetHandleByIndex(int(own)), None)
+        except nvml.NVMLError as error:
+            raise _lost_error(self.number, error) from error
+        self._instance = self._first_instance() if instance is None else instance
 
     def facts(self) -> GpuFacts:
         """Ask what it is."""
@@ -336,22 +340,19 @@ def _started() -> Any:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise ResperfError(_no_driver(nvml, error)) from error
+        advice = {
+            nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the "
+            "NVIDIA driver, or start the container with its GPUs (docker run --gpus all)",
+            nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: install it, or "
+            "load it with modprobe nvidia",
+            nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated while another "
+            "version is loaded: reboot",
+            nvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA driver: check the "
+            "rights of /dev/nvidia*",
+        }
+        why = advice.get(error.value, str(error))
+        raise ResperfError(f"no NVIDIA GPU can be used: {why}") from error
     return nvml
-
-
-def _no_driver(nvml: Any, error: Any) -> str:
-    advice = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA "
-        "driver, or start the container with its GPUs (docker run --gpus all)",
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: install it, or load "
-        "it with modprobe nvidia",
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated while another "
-        "version is loaded: reboot",
-        nvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA driver: check the rights "
-        "of /dev/nvidia*",
-    }
-    return f"no NVIDIA GPU can be used: {advice.get(error.value, str(error))}"
 
 
 def _lost_error(number: int, error: Exception) -> DeviceLostError:
@@ -386,15 +387,6 @@ def _visible(nvml: Any) -> list[str]:
             map(str.strip, words.split(",")),
         )
     )
-
-
-def _handles(nvml: Any, number: int, word: str) -> tuple[Any, Any]:
-    """Return the card that such a word of `_visible` means, and the MIG instance if it is one."""
-    handles = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
-    try:
-        return handles or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
-    except nvml.NVMLError as error:
-        raise _lost_error(number, error) from error
 
 
 def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:

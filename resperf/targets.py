@@ -43,8 +43,8 @@ class Target:
         ``module:class`` that watches the device during measurements; may be empty.
     terms : str
         ``module:name`` of what may cost time on this class of devices
-        (`resperf.predictors.terms.TermTable`); if no row of a class has one, predictors try the
-        terms of all classes.
+        (`resperf.predictors.terms.work.TermTable`); if no row of a class has one, predictors try
+        the terms of all classes.
     packages : tuple of str
         Distributions of the framework, one of which is installed; used to look up its version
         without an import.

@@ -18,10 +18,7 @@ from resperf.layers.columns import Array, Columns
 from resperf.measurement import layer_and_optimizer
 from resperf.settings import OPTIMIZER, OPTIMIZERS
 
-__all__ = [
-    "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "columns_of_keys",
-    "feature_matrix", "plain_and_log2", "quantities", "take",
-]  # fmt: skip
+__all__ = ["Array", "Columns", "columns_of", "columns_of_keys", "take"]
 
 
 def columns_of(

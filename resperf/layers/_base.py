@@ -6,16 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError
 from random import Random
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    NoReturn,
-    Self,
-    TypeVar,
-    dataclass_transform,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 from resperf.errors import LayerError, did_you_mean
 from resperf.layers._operator import split_at_axis
@@ -49,12 +40,9 @@ MOVED_DTYPES = choices(["float32", "int64", "bool", "uint8"], [16, 2, 1, 1])
 """Default distribution of the element types of kinds that only copy values."""
 
 
-def shorthands(axes: Sequence[str], *words: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the aliases of fields along axes: ``size``, and each word such as ``kernel``."""
-    return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in words}}
-
-
 FieldValue = int | bool | str
+AXES = ("depth", "height", "width")
+"""Axes of images and volumes."""
 T = TypeVar("T")
 
 
@@ -121,7 +109,8 @@ class Fields:
     specs: ClassVar[Mapping[str, FieldSpec]] = {}
     """Name of each field -> its description, in canonical order."""
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Shorthands for several fields: ``{"kernel": ("kernel_height", "kernel_width")}``."""
+    """Shorthands for several fields: ``{"kernel": ("kernel_height", "kernel_width")}``. Those of
+    fields along `AXES` follow from their names; ``size`` are the axes themselves."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -133,6 +122,15 @@ class Fields:
             for name, spec in vars(base).items()
             if isinstance(spec, FieldSpec)
         }
+        # Without a width, no field is along an axis of an image.
+        axes = AXES if "width" in cls.specs else ()
+        shorthands: dict[str, tuple[str, ...]] = {}
+        for name in cls.specs:
+            for axis in set(name.split("_")).intersection(axes):
+                word = name.replace(axis, "size").replace("_size", "")
+                shorthands[word] = (*shorthands.get(word, ()), name)
+        if shorthands:
+            cls.aliases = {**cls.aliases, **shorthands}
 
     def __init__(self, **values: Any) -> None:
         own, specs = vars(self), self.specs
@@ -147,10 +145,10 @@ class Fields:
             own[name] = self._checked(name, spec, given[name])
         self._check()
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
+    def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}; use replace")
 
-    def __delattr__(self, name: str) -> NoReturn:
+    def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __getstate__(self) -> dict[str, FieldValue]:

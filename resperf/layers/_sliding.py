@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number, pixels, shorthands
+from resperf.layers._base import Layer, name, number, pixels
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers.columns import LAYOUTS, Array
 
@@ -224,7 +224,6 @@ class WindowLayer(SlidingLayer):
 
     AXES = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **shorthands(AXES, "kernel", "stride", "dilation"),
         "pad": ("pad_top", "pad_left", "pad_bottom", "pad_right"),
     }
     INDEPENDENT_FIELDS = True

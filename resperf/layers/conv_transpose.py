@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
+from resperf.layers._base import choices, flag, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers.conv_transpose_nd import WORDS, ConvTransposeNd, TransposedConv
+from resperf.layers.conv_transpose_nd import ConvTransposeNd, TransposedConv
 
 
 class ConvTranspose(TransposedConv):
     """A transposed convolution of an image, as in decoders and generators."""
 
     AXES = ("height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     height: int = pixels("rows of the input")
     width: int = pixels("columns of the input")

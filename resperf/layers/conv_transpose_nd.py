@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
+from resperf.layers._base import AXES, choices, flag, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers._sliding import GroupedLayer, with_groups
 from resperf.layers.columns import smaller
@@ -104,8 +104,7 @@ class ConvTransposeNd(TransposedConv):
     `resperf.layers.conv_transpose` reads it, since both share an operator.
     """
 
-    AXES = ("depth", "height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
+    AXES = AXES
 
     depth: int = pixels("slices of the input")
     height: int = pixels("rows of the input")

@@ -17,10 +17,6 @@ _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
 class GridSample(Layer):
     """Every channel of an image, sampled at the same computed positions."""
 
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": ("height", "width"), "size_out": ("height_out", "width_out"),
-    }  # fmt: skip
-
     batch: int = number("images in one run")
     channels: int = number("channels")
     height: int = pixels("rows of the image")

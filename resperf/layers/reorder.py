@@ -19,8 +19,6 @@ class Reorder(Layer):
     each framework's lowering adds its own.
     """
 
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
-
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")
     height: int = pixels("rows of the image")

@@ -29,10 +29,6 @@ class Resize(ResizedLayer):
 
     AXES = ("height", "width")
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 3, "cubic": 15}
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": ("height", "width"),
-        "size_out": ("height_out", "width_out"),
-    }
 
     batch: int = number("images in one run")
     channels: int = number("channels of the image")

@@ -8,9 +8,8 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import AXES, Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
-from resperf.layers._volume import AXES
 from resperf.layers.columns import is_in, smaller
 
 RESIZE_DTYPES = (*FLOATS, "uint8", "int8")
@@ -88,10 +87,6 @@ class ResizeNd(ResizedLayer):
 
     AXES = AXES
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 7}
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": AXES,
-        "size_out": tuple(f"{axis}_out" for axis in AXES),
-    }
 
     batch: int = number("samples in one run")
     channels: int = number("channels of the volume")

@@ -312,8 +312,8 @@ def _in_network(
     assert layer is not None
     isolated = priced(isolated, layer, limits, bundle)
     if math.isnan(isolated.ms):
-        reason = f"the bundle has no predictor for {layer.kind}"
-        reason = isolated.reason if isolated.estimated else reason
+        missing = f"the bundle has no predictor for {layer.kind}"
+        reason = isolated.reason if isolated.estimated else missing
         return Skipped(node.name, node.op, reason, layer.macs, layer.moved_bytes)
     factor = busy
     if node.role == EXECUTING:

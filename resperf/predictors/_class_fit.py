@@ -402,11 +402,12 @@ class ClassFit:
         shrinkage = relative.best_shrinkage(families)
         coefficients = relative.solve(shrinkage)
         draws = relative.draws(families, shrinkage, seed)
+        listed = {UPDATE.of, *(cost.of for cost in costs)}
         self = cls(
             costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
             None, None, None, float(times_ms.min()),
             len(set(families)), min(batches, default=0), max(batches, default=0),
-            _rare(networks, costs),
+            tuple(sorted({cost.of for network in networks for cost in network} - listed)),
         )  # fmt: skip
         if len(networks) < 2 * FEWEST_NETWORKS:
             return self
@@ -627,12 +628,6 @@ class ClassFit:
             int(stored(values, "largest_batch")),
             tuple(stored(values, "rare")),
         )
-
-
-def _rare(networks: Sequence[Terms], costs: Sequence[Cost]) -> tuple[str, ...]:
-    """Return the classes that are pooled in `REST`."""
-    own = {cost.of for cost in costs}
-    return tuple(sorted({cost.of for network in networks for cost in network} - own - {UPDATE.of}))
 
 
 def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:

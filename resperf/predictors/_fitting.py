@@ -42,12 +42,8 @@ _DROPOUT = 0.2
 
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-"""Name such as ``"dense_1/kernel"`` -> values in Keras' order of axes, rounded as `as_stored`."""
-
-
-def as_stored(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Round weights to half precision, in which files hold them: half as large as in float32."""
-    return values.astype(np.float16).astype(np.float32)
+"""Name such as ``"dense_1/kernel"`` -> values in Keras' order of axes, as half precision has
+them."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +268,8 @@ def fit_network(
             break
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
-    model.set_weights([as_stored(values) for values in best_weights])
+    # As files hold them: half as large as in float32.
+    model.set_weights([values.astype(np.float16).astype(np.float32) for values in best_weights])
     return Fitted(_weights(model), partial(_run, model), best_epoch, dead_epochs == _DEAD_EPOCHS)
 
 

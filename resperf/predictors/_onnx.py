@@ -89,29 +89,27 @@ class OnnxNetwork:
 
     def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
         """Run rows of shape (rows, features); returns (rows, 1)."""
-        session, step = self._session or self._start(), self._rows_at_once
+        if self._session is None:
+            import onnxruntime
+
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            options.log_severity_level = 4
+            try:
+                self._session = onnxruntime.InferenceSession(
+                    self._path, options, providers=["CPUExecutionProvider"]
+                )
+            except Exception as error:  # onnxruntime raises classes of its own
+                raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
+        step = self._rows_at_once
         try:
             parts = [
-                session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
+                self._session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
                 for at in range(0, max(len(rows), 1), step)
             ]
         except Exception as error:  # onnxruntime raises classes of its own
             raise BundleError(f"{self._path} does not fit its bundle; train it again") from error
         return np.concatenate(parts).astype(np.float64)
-
-    def _start(self) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(
-                self._path, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime raises classes of its own
-            raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
-        return self._session
 
 
 # Values of ai.onnx.ml 5 for the comparisons x <= threshold and x < threshold.

@@ -41,22 +41,16 @@ def _padded(columns: Columns) -> Array:
 
 def _number(field: str, choices: Sequence[str]) -> Callable[[Columns], Array]:
     """Return the number of a choice in Table 3: of activations, 0 is none, 1 ReLU, and so on."""
-
-    def number(columns: Columns) -> Array:
-        values = np.asarray(columns[field])
-        numbered = [index * (values == name) for index, name in enumerate(choices)]
-        return np.asarray(np.sum(numbered, axis=0), dtype=float)
-
-    return number
+    return lambda columns: np.sum(
+        [index * (columns[field] == name) for index, name in enumerate(choices)],
+        axis=0,
+        dtype=float,
+    )
 
 
 def _field(*names: str) -> Callable[[Columns], Array]:
     """Return the product of fields."""
-
-    def product(columns: Columns) -> Array:
-        return np.asarray(np.prod([columns[name] for name in names], axis=0), dtype=float)
-
-    return product
+    return lambda columns: np.prod([columns[name] for name in names], axis=0, dtype=float)
 
 
 _activation = _number("activation", ACTIVATIONS)
@@ -233,8 +227,7 @@ class PaperPredictor(PaperMethod):
         )
 
     def _times(self, answers: Array) -> Array:
-        times_ms: Array = answers[:, 0] / self.target_scale_
-        return times_ms
+        return np.asarray(answers[:, 0] / self.target_scale_)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the network; return the steps before and after."""

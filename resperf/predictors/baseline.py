@@ -13,7 +13,7 @@ from resperf.features import Array, Columns
 from resperf.measurement import written_kind
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors.linear import Robust, fit_coefficients
-from resperf.predictors.terms import choices_of, constant_terms, physical_terms, terms_of
+from resperf.predictors.terms.work import choices_of, constant_terms, physical_terms, terms_of
 from resperf.settings import OPTIMIZER
 
 ROBUST = Robust(rounds=15, least_error=0.02)

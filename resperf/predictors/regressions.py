@@ -37,8 +37,7 @@ class PaperRegression(PaperMethod):
         return self.regress(rows, np.log(times_ms) if self.log_time else times_ms, task.seed)
 
     def _times(self, answers: Array) -> Array:
-        times_ms: Array = np.exp(answers) if self.log_time else np.maximum(answers, 0.0)
-        return times_ms[:, 0]
+        return np.asarray(np.exp(answers) if self.log_time else np.maximum(answers, 0.0))[:, 0]
 
 
 class FormulaGraph(OnnxGraph):
@@ -76,8 +75,7 @@ class Polynomial(PaperRegression):
         model.fit(terms.fit_transform(rows.astype(np.float64)), targets)
 
         def run(inputs: Inputs) -> Array:
-            answers: Array = model.predict(terms.transform(inputs.astype(np.float64)))
-            return answers[:, None]
+            return np.asarray(model.predict(terms.transform(inputs.astype(np.float64))))[:, None]
 
         return run, _polynomial_onnx(rows.shape[1], factors_of(terms.powers_), model.coef_)
 
@@ -139,8 +137,7 @@ class SVR(PaperRegression):
         model.fit(rows.astype(np.float64), targets)
 
         def run(inputs: Inputs) -> Array:
-            answers: Array = model.predict(inputs.astype(np.float64))
-            return answers[:, None]
+            return np.asarray(model.predict(inputs.astype(np.float64)))[:, None]
 
         vectors, coefficients = model.support_vectors_, model.dual_coef_.T
         if not len(vectors):
@@ -195,11 +192,17 @@ class XGBoost(PaperRegression):
         booster = xgboost.train(settings, xgboost.DMatrix(rows, targets), _TREES)
 
         def run(inputs: Inputs) -> Array:
-            answers: Array = booster.predict(xgboost.DMatrix(inputs)).astype(float)
-            return answers[:, None]
+            return np.asarray(booster.predict(xgboost.DMatrix(inputs)), dtype=float)[:, None]
 
         learner = json.loads(booster.save_raw("json"))["learner"]
-        return run, onnx_bytes(forest_of(_roots(learner), _read, "<"), rows.shape[1])
+        trees = learner["gradient_booster"]["model"]["trees"]
+        # XGBoost starts its float32 sum with a constant: one number, or since version 3 a list of
+        # one per target. Adding it to the first tree's leaves gives the same rounding.
+        constant = np.float32(learner["learner_model_param"]["base_score"].strip("[]"))
+        roots = [
+            (tree, 0, np.float32(0) if index else constant) for index, tree in enumerate(trees)
+        ]
+        return run, onnx_bytes(forest_of(roots, _read, "<"), rows.shape[1])
 
 
 class XGBoostLog(XGBoost):
@@ -211,18 +214,6 @@ class XGBoostLog(XGBoost):
 
 Node = tuple[Mapping[str, Any], int, np.float32]
 """Arrays of a tree, an index into them, and the constant added to the tree's leaves."""
-
-
-def _roots(learner: Mapping[str, Any]) -> list[Node]:
-    """Return the root of each tree.
-
-    XGBoost starts its float32 sum with a constant. Adding it to the first tree's leaves gives the
-    same rounding.
-    """
-    # One number, or since version 3 a list of one per target.
-    constant = np.float32(learner["learner_model_param"]["base_score"].strip("[]"))
-    trees = learner["gradient_booster"]["model"]["trees"]
-    return [(tree, 0, np.float32(0) if index else constant) for index, tree in enumerate(trees)]
 
 
 def _read(node: Node) -> Split | float:

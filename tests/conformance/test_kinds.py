@@ -25,7 +25,7 @@ from resperf.layers import (
     layer_of_operator,
 )
 from resperf.layers._sliding import WindowLayer
-from resperf.predictors.terms import physical_terms
+from resperf.predictors.terms.work import physical_terms
 from resperf.units import DTYPE_BYTES
 
 DRAWS = 40
