@@ -27,14 +27,10 @@ from resperf.errors import (
 )
 
 if TYPE_CHECKING:
-    from resperf.prediction.api import predict as predict
-    from resperf.prediction.api import predict_many as predict_many
-    from resperf.prediction.api import predict_scaling as predict_scaling
-    from resperf.prediction.api import predict_within as predict_within
-    from resperf.prediction.known import KnownDevice as KnownDevice
-    from resperf.prediction.known import list_devices as list_devices
-    from resperf.prediction.result import Prediction as Prediction
-    from resperf.prediction.scaling import Scaling as Scaling
+    from resperf.prediction.api import predict, predict_many, predict_scaling, predict_within
+    from resperf.prediction.known import KnownDevice, list_devices
+    from resperf.prediction.result import Prediction
+    from resperf.prediction.scaling import Scaling
 
 __all__ = [
     "BundleError", "CampaignError", "DatasetError", "DeviceError", "DeviceLostError",

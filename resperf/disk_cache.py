@@ -81,17 +81,12 @@ def store(what: str, name: str, value: Any, default: Callable[[Any], Any] | None
             partial = Path(folder) / target.name
             partial.write_text(json.dumps(value, default=default), encoding="utf-8")
             os.replace(partial, target)
-        _delete_oldest(target.parent)
-
-
-def _delete_oldest(folder: Path) -> None:
-    """Delete the older half of the files if there are too many."""
-    with os.scandir(folder) as entries:
-        files = [file for file in entries if file.name.endswith(".json")]
-    if len(files) <= MAX_FILES:
-        return
-    files.sort(key=lambda file: file.stat().st_mtime_ns)
-    for file in files[: len(files) // 2]:
-        # Another process may have deleted the file.
-        with contextlib.suppress(OSError):
-            Path(file.path).unlink()
+        with os.scandir(target.parent) as entries:
+            files = [file for file in entries if file.name.endswith(".json")]
+        if len(files) <= MAX_FILES:
+            return
+        files.sort(key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: len(files) // 2]:
+            # Another process may have deleted the file.
+            with contextlib.suppress(OSError):
+                Path(file.path).unlink()

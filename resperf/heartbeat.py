@@ -4,40 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from resperf.errors import require
 
 EVERY_S = 60.0
-"""Time between two lines; a command that takes less writes none."""
-
-
-class Heartbeat:
-    """Writes the state of a command at most once in `every_s`.
-
-    Parameters
-    ----------
-    what : str
-        Begins each line, such as ``"bench"``.
-    every_s : float
-    clock : callable
-        Returns seconds.
-    """
-
-    def __init__(
-        self, what: str, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._what, self._every_s, self._clock = what, every_s, clock
-        self._last_s = clock()
-
-    def beat(self, state: str) -> None:
-        """Write the state if the last line, or the start, is long enough ago."""
-        now_s = self._clock()
-        if now_s - self._last_s >= self._every_s:
-            self._last_s = now_s
-            sys.stderr.write(f"{self._what}: {state}\n")
-            sys.stderr.flush()
+"""Time between two lines, and before the first; a command that takes less writes none."""
 
 
 class Steps:
@@ -64,7 +36,8 @@ class Steps:
         leave: bool = False,
         doing: str = "measuring",
     ) -> None:
-        self._what, self._heartbeat, self._bar = what, Heartbeat(doing), None
+        self._what, self._doing, self._bar = what, doing, None
+        self._last_s = time.monotonic()
         if sys.stderr.isatty():
             tqdm: Any = require("tqdm", "bench")
             self._bar = tqdm.tqdm(
@@ -75,7 +48,12 @@ class Steps:
     def show(self, done: int, total: int, *words: str) -> None:
         """Show how many of how many are done, and what else there is to say."""
         if self._bar is None:
-            self._heartbeat.beat(f"{done} of {total} {self._what}, {', '.join(words)}")
+            now_s = time.monotonic()
+            if now_s - self._last_s >= EVERY_S:
+                self._last_s = now_s
+                state = f"{done} of {total} {self._what}, {', '.join(words)}"
+                sys.stderr.write(f"{self._doing}: {state}\n")
+                sys.stderr.flush()
             return
         # tqdm would put a comma in front of a postfix given to set_postfix.
         self._bar.postfix, self._bar.total = ", ".join(words), total

@@ -171,10 +171,17 @@ class Gpu:
         self.number = device_number(word)
         visible = _visible(self._nvml)
         if self.number >= len(visible):
-            raise ResperfError(f"there is no device {word}: {_there()}")
-        self._card, self._instance = _handles(self._nvml, self.number, visible[self.number])
-        if self._instance is None:
-            self._instance = self._first_instance()
+            there = ", ".join(f"cuda:{gpu.number} ({gpu.name})" for gpu in gpus()) or "no GPU"
+            chosen = os.environ.get(_VISIBLE)
+            hidden = "" if chosen is None else f" with {_VISIBLE}={chosen}"
+            raise ResperfError(f"there is no device {word}: this machine has {there}{hidden}")
+        nvml, own = self._nvml, visible[self.number]
+        handles = None if own.isdecimal() else _by_uuid(nvml, own, nvml.nvmlDeviceGetCount())
+        try:
+            self._card, instance = handles or (nvml.nvmlDeviceGetHandleByIndex(int(own)), None)
+        except nvml.NVMLError as error:
+            raise _lost_error(self.number, error) from error
+        self._instance = self._first_instance() if instance is None else instance
 
     def facts(self) -> GpuFacts:
         """Ask what it is."""
@@ -210,6 +217,9 @@ class Gpu:
         milliwatts = self._ask("nvmlDeviceGetPowerUsage", card)
         utilisation = self._ask("nvmlDeviceGetUtilizationRates", card)
         memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
+        reasons, bits = None, self._first_answer(_CLOCK_REASONS, card)
+        if bits is not None:
+            reasons = frozenset(name for name, bit in REASONS.items() if bits & bit)
         return GpuState(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
@@ -217,7 +227,7 @@ class Gpu:
             power_w=None if milliwatts is None else milliwatts / 1000,
             utilisation_percent=None if utilisation is None else utilisation.gpu,
             used_memory_bytes=None if memory is None else memory.used,
-            reasons=self._reasons(),
+            reasons=reasons,
             other_processes=self._other_processes(),
         )
 
@@ -255,12 +265,6 @@ class Gpu:
         """Ask by the name that this driver knows."""
         answers = (self._ask(function, *arguments) for function in functions)
         return next((answer for answer in answers if answer is not None), None)
-
-    def _reasons(self) -> frozenset[str] | None:
-        bits = self._first_answer(_CLOCK_REASONS, self._card)
-        if bits is None:
-            return None
-        return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
     def _other_processes(self) -> int | None:
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance)
@@ -336,22 +340,19 @@ def _started() -> Any:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise ResperfError(_no_driver(nvml, error)) from error
+        advice = {
+            nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the "
+            "NVIDIA driver, or start the container with its GPUs (docker run --gpus all)",
+            nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: install it, or "
+            "load it with modprobe nvidia",
+            nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated while another "
+            "version is loaded: reboot",
+            nvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA driver: check the "
+            "rights of /dev/nvidia*",
+        }
+        why = advice.get(error.value, str(error))
+        raise ResperfError(f"no NVIDIA GPU can be used: {why}") from error
     return nvml
-
-
-def _no_driver(nvml: Any, error: Any) -> str:
-    advice = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA "
-        "driver, or start the container with its GPUs (docker run --gpus all)",
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: install it, or load "
-        "it with modprobe nvidia",
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated while another "
-        "version is loaded: reboot",
-        nvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA driver: check the rights "
-        "of /dev/nvidia*",
-    }
-    return f"no NVIDIA GPU can be used: {advice.get(error.value, str(error))}"
 
 
 def _lost_error(number: int, error: Exception) -> DeviceLostError:
@@ -388,15 +389,6 @@ def _visible(nvml: Any) -> list[str]:
     )
 
 
-def _handles(nvml: Any, number: int, word: str) -> tuple[Any, Any]:
-    """Return the card that such a word of `_visible` means, and the MIG instance if it is one."""
-    handles = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
-    try:
-        return handles or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
-    except nvml.NVMLError as error:
-        raise _lost_error(number, error) from error
-
-
 def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
     """Return card and MIG instance of a UUID, or of a card's as far as it tells it apart."""
     with contextlib.suppress(nvml.NVMLError):
@@ -409,13 +401,6 @@ def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
             if nvml.nvmlDeviceGetUUID(card).startswith(word):
                 return card, None
     return None
-
-
-def _there() -> str:
-    """List the devices that are there."""
-    words = [f"cuda:{gpu.number} ({gpu.name})" for gpu in gpus()]
-    hidden = "" if os.environ.get(_VISIBLE) is None else f" with {_VISIBLE}={os.environ[_VISIBLE]}"
-    return f"this machine has {', '.join(words) or 'no GPU'}{hidden}"
 
 
 def _on_or_off(state: Any) -> str | None:

@@ -62,14 +62,25 @@ def cpu_facts(root: Path = Path("/")) -> CpuFacts:
     pairs = (line.partition(":") for line in first.splitlines())
     info = {label.strip(): value.strip() for label, _, value in pairs}
     flags = info.get("flags") or info.get("Features", "")
+    caches = []
+    for index in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        level, size = _number(_text(index / "level")), _text(index / "size")
+        number, kind = _number(size.rstrip("KMG")), _text(index / "type").lower()
+        if level is not None and number is not None:
+            letter = "" if kind == "unified" else kind[:1]
+            caches.append((f"L{level}{letter}", number * _UNITS.get(size[-1], 1)))
+    hypervisor = _text(root / "sys/hypervisor/type")
+    if not hypervisor and "hypervisor" in flags.split():
+        # In a guest, the vendor of the board is the hypervisor's.
+        hypervisor = _text(root / "sys/class/dmi/id/sys_vendor") or UNNAMED_HYPERVISOR
     return CpuFacts(
         name=info.get("model name", ""),
         flags=frozenset(flags.split()),
         family=_number(info.get("cpu family", "")),
         model=_number(info.get("model", "")),
         stepping=_number(info.get("stepping", "")),
-        caches=_caches(root / "sys/devices/system/cpu/cpu0/cache"),
-        hypervisor=_hypervisor(root, info),
+        caches=dict(sorted(caches)),
+        hypervisor=hypervisor,
     )
 
 
@@ -101,28 +112,6 @@ def _text(path: Path) -> str:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
-
-
-def _caches(folder: Path) -> dict[str, int]:
-    caches = []
-    for index in folder.glob("index*"):
-        level, size = _number(_text(index / "level")), _text(index / "size")
-        number = _number(size.rstrip("KMG"))
-        if level is None or number is None:
-            continue
-        kind = _text(index / "type").lower()
-        letter = "" if kind == "unified" else kind[:1]
-        caches.append((f"L{level}{letter}", number * _UNITS.get(size[-1], 1)))
-    return dict(sorted(caches))
-
-
-def _hypervisor(root: Path, info: Mapping[str, str]) -> str:
-    """Return the hypervisor's name; in a guest, the vendor of the board is the hypervisor's."""
-    if named := _text(root / "sys/hypervisor/type"):
-        return named
-    if "hypervisor" not in info.get("flags", "").split():
-        return ""
-    return _text(root / "sys/class/dmi/id/sys_vendor") or UNNAMED_HYPERVISOR
 
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
@@ -276,8 +265,11 @@ class Platform(Record):
             if name in ("family", "model") and self.processor == other.processor:
                 effect = "another generation under the same processor name"
             if isinstance(mine, Mapping):
-                sizes = (mine, theirs), (theirs, mine)
-                mine, theirs = (_sizes_that_differ(*pair) for pair in sizes)
+                unlike = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+                mine, theirs = (
+                    ", ".join(f"{name} {format_bytes(own[name])}" for name in own if name in unlike)
+                    for own in (mine, theirs)
+                )
             if any(phrase.endswith(f", {effect}") for phrase in phrases):
                 effect = ""  # Said once.
             phrases.append(f"{name}: {mine} here, {theirs} there{', ' * bool(effect)}{effect}")
@@ -349,11 +341,6 @@ _WITH_ACCELERATORS: Mapping[str, str] = {
     "system": "",
 }
 """Facts that affect times on accelerators, beside those of the accelerators."""
-
-
-def _sizes_that_differ(mine: Mapping[str, int], others: Mapping[str, int]) -> str:
-    sizes = {name: size for name, size in mine.items() if size != others.get(name)}
-    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
 
 
 def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:

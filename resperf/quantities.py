@@ -50,28 +50,30 @@ class Quantity:
     ----------
     name : str
         Ends in its unit: ``"execution_ms"``.
-    unit : str
-        ``"ms"``, ``"s"`` or ``"bytes"``.
     contains : str
         Description of its contents.
+    over_layers : Composition
     levels : frozenset of Level
         Levels of subjects that have it.
-    over_layers : Composition
     parts : tuple of str
         Quantities that a derived one is the sum of.
     """
 
     name: str
-    unit: str
     contains: str
-    levels: frozenset[Level]
-    over_layers: Composition
+    over_layers: Composition = Composition.NONE
+    levels: frozenset[Level] = frozenset(Level)
     parts: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """``"ms"``, ``"s"`` or ``"bytes"``."""
+        return self.name.rpartition("_")[2]
 
     @property
     def stem(self) -> str:
         """The name without its unit: ``"execution"``."""
-        return self.name.removesuffix(f"_{self.unit}")
+        return self.name.rpartition("_")[0]
 
     @property
     def is_time(self) -> bool:
@@ -79,61 +81,48 @@ class Quantity:
         return self.unit in ("ms", "s")
 
 
-_BOTH = frozenset(Level)
 _NETWORK = frozenset({Level.NETWORK})
 
 _ROWS = (
+    Quantity("preprocess_ms", "from the host's arrays to values on the device", Composition.ENDS),
     Quantity(
-        "preprocess_ms", "ms", "from the host's arrays to values on the device", _BOTH,
-        Composition.ENDS,
-    ),
-    Quantity(
-        "execution_ms", "ms",
+        "execution_ms",
         "of a layer: how much longer a run takes with one more of it; of a network: all layers, "
         "reshapes and the call",
-        _BOTH, Composition.SUM,
+        Composition.SUM,
+    ),
+    Quantity("postprocess_ms", "from values on the device to the host's arrays", Composition.ENDS),
+    Quantity(
+        "whole_call_ms",
+        "one call as others timed it: per-run overhead and copies included, not split",
     ),
     Quantity(
-        "postprocess_ms", "ms", "from values on the device to the host's arrays", _BOTH,
-        Composition.ENDS,
+        "latency_ms", "one run of a network: its three phases", Composition.DERIVED, _NETWORK,
+        ("preprocess_ms", "execution_ms", "postprocess_ms"),
     ),
     Quantity(
-        "whole_call_ms", "ms",
-        "one call as others timed it: per-run overhead and copies included, not split", _BOTH,
-        Composition.NONE,
+        "profiled_ms",
+        "the kernels, as the framework's own profiler reports them; re-layouts apart",
     ),
     Quantity(
-        "latency_ms", "ms", "one run of a network: its three phases", _NETWORK,
-        Composition.DERIVED, ("preprocess_ms", "execution_ms", "postprocess_ms"),
+        "relayout_ms",
+        "changes of memory layout or type that the framework added, by its own profiler",
+    ),
+    Quantity("forward_ms", "forward pass of a training step", Composition.SUM),
+    Quantity("backward_ms", "backward pass of a training step", Composition.SUM),
+    Quantity("update_ms", "the optimizer's update of all weights", Composition.SUM),
+    Quantity(
+        "step_ms", "one training step", Composition.DERIVED,
+        parts=("forward_ms", "backward_ms", "update_ms"),
     ),
     Quantity(
-        "profiled_ms", "ms",
-        "the kernels, as the framework's own profiler reports them; re-layouts apart", _BOTH,
-        Composition.NONE,
-    ),
-    Quantity(
-        "relayout_ms", "ms",
-        "changes of memory layout or type that the framework added, by its own profiler", _BOTH,
-        Composition.NONE,
-    ),
-    Quantity("forward_ms", "ms", "forward pass of a training step", _BOTH, Composition.SUM),
-    Quantity("backward_ms", "ms", "backward pass of a training step", _BOTH, Composition.SUM),
-    Quantity("update_ms", "ms", "the optimizer's update of all weights", _BOTH, Composition.SUM),
-    Quantity(
-        "step_ms", "ms", "one training step", _BOTH, Composition.DERIVED,
-        ("forward_ms", "backward_ms", "update_ms"),
-    ),
-    Quantity(
-        "allreduce_ms", "ms",
+        "allreduce_ms",
         "the exchange of all gradients between devices, apart from the backward pass that hides "
         "some of it",
-        _NETWORK, Composition.NONE,
+        levels=_NETWORK,
     ),
-    Quantity("epoch_s", "s", "one pass over a data set", _NETWORK, Composition.NONE),
-    Quantity(
-        "peak_memory_bytes", "bytes", "most memory that was allocated at once", _BOTH,
-        Composition.NONE,
-    ),
+    Quantity("epoch_s", "one pass over a data set", levels=_NETWORK),
+    Quantity("peak_memory_bytes", "most memory that was allocated at once"),
 )  # fmt: skip
 
 QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
@@ -152,15 +141,9 @@ def layer_quantity(names: Collection[str]) -> str:
 
     Without these, it is the first quantity that does not only count at a network's ends.
     """
-    for name in (EXECUTION, WHOLE_CALL, STEP):
-        if name in names:
-            return name
-    own = (
-        name
-        for name, row in QUANTITIES.items()
-        if name in names and row.over_layers is not Composition.ENDS
-    )
-    return next(own, WHOLE_CALL)
+    others = (name for name, row in QUANTITIES.items() if row.over_layers is not Composition.ENDS)
+    ranked = (EXECUTION, WHOLE_CALL, STEP, *others)
+    return next((name for name in ranked if name in names), WHOLE_CALL)
 
 
 def learnt_quantities(names: Collection[str]) -> tuple[str, ...]:

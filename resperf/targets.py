@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from resperf.errors import MissingExtraError, ResperfError, did_you_mean, first_line, silent_stderr
@@ -43,8 +43,8 @@ class Target:
         ``module:class`` that watches the device during measurements; may be empty.
     terms : str
         ``module:name`` of what may cost time on this class of devices
-        (`resperf.predictors.terms.TermTable`); if no row of a class has one, predictors try the
-        terms of all classes.
+        (`resperf.predictors.terms.work.TermTable`); if no row of a class has one, predictors try
+        the terms of all classes.
     packages : tuple of str
         Distributions of the framework, one of which is installed; used to look up its version
         without an import.
@@ -153,74 +153,67 @@ _TORCH_FREE = ("call_ms", "reshape_ms", *_CONTAINED)
 
 _CUDA_MONITOR = "resperf.backends.monitors.cuda:CudaMonitor"
 _CUDA_TERMS = "resperf.predictors.terms.cuda:CUDA"
-_TORCH = "resperf.backends.torch:TorchBackend"
+_TORCH_BACKEND = "resperf.backends.torch:TorchBackend"
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
+_torch = partial(
+    Target,
+    framework="torch",
+    compiled=("eager", "dynamo"),
+    lowering="resperf.lowering.torch",
+    packages=("torch",),
+)
+_tensorflow = partial(
+    Target,
+    framework="tensorflow",
+    compiled=("", "xla"),
+    lowering="resperf.lowering.tensorflow",
+    backend="resperf.backends.tensorflow:TensorFlowBackend",
+    recycle_layers=1000,
+)
 
 _ROWS = (
     DEFAULT,
-    Target(
-        framework="tensorflow",
-        compiled=("", "xla"),
+    _tensorflow(
         device_class="cpu",
-        lowering="resperf.lowering.tensorflow",
-        backend="resperf.backends.tensorflow:TensorFlowBackend",
-        monitor="resperf.backends.monitors.cpu:CpuMonitor",
+        monitor=DEFAULT.monitor,
         terms=DEFAULT.terms,
         packages=("tensorflow-cpu", "tensorflow"),
         install="resperf[tensorflow]",
         precisions=("fp32", "fp16", "bf16"),
-        recycle_layers=1000,
     ),
     # The shipped bundles of GPUs are trained on published times (tools/build.py).
-    Target(
-        framework="tensorflow",
-        compiled=("", "xla"),
+    _tensorflow(
         device_class="cuda",
-        lowering="resperf.lowering.tensorflow",
-        backend="resperf.backends.tensorflow:TensorFlowBackend",
         monitor=_CUDA_MONITOR,
         terms=_CUDA_TERMS,
         packages=("tensorflow",),
         install="tensorflow[and-cuda]",
         no_such_costs=_CONTAINED,
         precisions=("fp32", "tf32", "fp16", "bf16"),
-        recycle_layers=1000,
         build_s=0.5,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
-    Target(
-        framework="torch",
-        compiled=("eager", "dynamo"),
+    _torch(
         device_class="cuda",
-        lowering="resperf.lowering.torch",
-        backend=_TORCH,
+        backend=_TORCH_BACKEND,
         monitor=_CUDA_MONITOR,
         terms=_CUDA_TERMS,
-        packages=("torch",),
         install="resperf[torch,cuda]",
         no_such_costs=_TORCH_FREE,
         precisions=(*_TORCH_PRECISIONS, "tf32"),
         default_for_class=True,
     ),
-    Target(
-        framework="torch",
-        compiled=("eager", "dynamo"),
+    # The same operators; only their kernels are others.
+    _torch(
         device_class="rocm",
-        # The same operators; only their kernels are others.
-        lowering="resperf.lowering.torch",
-        packages=("torch",),
         no_such_costs=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
     ),
-    Target(
-        framework="torch",
-        compiled=("eager", "dynamo"),
+    _torch(
         device_class="cpu",
-        lowering="resperf.lowering.torch",
-        backend=_TORCH,
-        monitor="resperf.backends.monitors.cpu:CpuMonitor",
+        backend=_TORCH_BACKEND,
+        monitor=DEFAULT.monitor,
         terms=DEFAULT.terms,
-        packages=("torch",),
         install="resperf[torch]",
         precisions=_TORCH_PRECISIONS,
         recycle_layers=1000,

@@ -9,7 +9,7 @@ import pytest
 
 from resperf import heartbeat
 from resperf.cli._options import bar_of_steps
-from resperf.heartbeat import Heartbeat, Steps
+from resperf.heartbeat import Steps
 from resperf.training import progress_bar
 from resperf.units import format_duration
 
@@ -24,14 +24,17 @@ class Clock:
         return self.now_s
 
 
-def test_a_state_is_written_once_a_minute_at_most(capsys) -> None:
+def test_a_state_is_written_once_a_minute_at_most(capsys, monkeypatch) -> None:
     clock = Clock()
-    beating = Heartbeat("bench", clock=clock)
+    monkeypatch.setattr("resperf.heartbeat.time.monotonic", clock)
+    steps = Steps("rows", doing="bench")
     for second in range(0, 190, 10):
         clock.now_s = 100.0 + second
-        beating.beat(f"{second} s")
+        steps.show(second, 190, "conv")
     shown = capsys.readouterr()
-    assert shown.err == "bench: 60 s\nbench: 120 s\nbench: 180 s\n"
+    assert shown.err.splitlines() == [
+        f"bench: {second} of 190 rows, conv" for second in (60, 120, 180)
+    ]
     assert shown.out == ""
 
 
@@ -42,9 +45,7 @@ def test_durations_are_written_in_two_units() -> None:
 
 @pytest.fixture
 def at_once(monkeypatch) -> None:
-    monkeypatch.setattr(heartbeat.Heartbeat.__init__, "__kwdefaults__", {
-        "every_s": 0.0, "clock": Clock(),
-    })  # fmt: skip
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.0)
 
 
 def test_campaigns_training_and_measuring_say_how_far_they_are(at_once, capsys) -> None:

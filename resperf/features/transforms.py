@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from resperf.errors import BundleError, TrainingError, require
-from resperf.features.matrix import Array
+from resperf.features import Array
+from resperf.records import Record
 
 
-class Transform(ABC):
+class Transform(Record, ABC):
     """The contract of a transform; arrays are (rows, columns) unless stated otherwise."""
 
     name: ClassVar[str]
@@ -28,8 +29,7 @@ class Transform(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, `name` among them."""
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
-        return {"name": self.name, **fields}
+        return {"name": self.name, **super().to_json()}
 
 
 def _checked(values: Array, names: Sequence[str]) -> Array:
@@ -129,8 +129,7 @@ class ZScore(Transform):
 
     def apply(self, values: Array) -> Array:
         """Return (x - mean) / sigma."""
-        scores: Array = (values - np.array(self.means)) / np.array(self.sigmas)
-        return scores
+        return np.asarray((values - np.array(self.means)) / np.array(self.sigmas))
 
 
 TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore)}
@@ -145,9 +144,8 @@ def transform_from_json(values: Mapping[str, Any]) -> Any:
         If the description is not of a known step.
     """
     try:
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return TRANSFORMS[str(fields.pop("name"))](**fields)
-    except (KeyError, TypeError) as error:
+        return TRANSFORMS[values["name"]].from_json(values)
+    except (KeyError, TypeError, ValueError) as error:
         raise BundleError(
             f"no transform {values.get('name')!r} with these settings; "
             "the bundle was made by another version of resperf: train it again"

@@ -8,12 +8,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number, pixels, shorthands
+from resperf.layers._base import AXES, flag, name, number, pixels
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import GroupedLayer, SlidingLayer, read_window, with_groups
 from resperf.layers.columns import either, is_in
 
-AXES = ("depth", "height", "width")
 _WORDS = ("kernel", "stride", "dilation", "pad")
 
 
@@ -26,8 +25,6 @@ class VolumeLayer(SlidingLayer):
     AXES = AXES
     RANKS: ClassVar[tuple[int, ...]] = (1, 3)
     """Supported ranks; float images are layers of other kinds."""
-
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *_WORDS)
 
     rank: int = number("axes of the input")
     depth: int = pixels("slices of the input", default=1)
@@ -110,7 +107,8 @@ class VolumeLayer(SlidingLayer):
     @property
     def _filters(self) -> int:
         """Channels of the output."""
-        return self.channels_in
+        filters: int = getattr(self, "channels_out", self.channels_in)
+        return filters
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -178,10 +176,6 @@ class VolumeConv(GroupedLayer, VolumeLayer):
         weight, attributes = operator.operand(filters).shape, operator.attributes
         window = cls._read_volume(operator, attributes.get("kernel_shape") or weight[2:], shape)
         return window | {"channels_out": weight[0], "groups": int(attributes.get("group", 1))}
-
-    @property
-    def _filters(self) -> int:
-        return self.channels_out
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows and groups; ``columns_bytes`` is the im2col buffer."""

@@ -44,8 +44,6 @@ _BOUNDS = ("Relu", "Clip")
 class Activation(FlatLayer):
     """An element-wise function. The shape of the tensor does not change its time."""
 
-    kind: ClassVar[str] = "activation"
-
     activation: str = name(
         "function that is computed",
         tuple(function for function in ACTIVATIONS if function != "none"),
@@ -85,8 +83,7 @@ class Activation(FlatLayer):
         """Return the operator."""
         op, domain, attributes = _OPS[self.activation]
         bounds: tuple[tuple[int, ...], ...] = ((), ()) if op == "Clip" else ()
-        shape = self.input_shape
-        return Kernel(op, domain, attributes, shape, shape, bounds, in_place=True)
+        return self._node(op, attributes, domain=domain, weight_shapes=bounds, in_place=True)
 
 
 def function_of(op: str, attributes: Mapping[str, Any]) -> str:

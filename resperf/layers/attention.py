@@ -22,8 +22,6 @@ class Attention(Layer):
     scores: (heads, queries, keys), the same for all sequences.
     """
 
-    kind: ClassVar[str] = "attention"
-
     batch: int = number("sequences in one run")
     queries: int = number("tokens of the queries")
     keys: int = number("tokens of the keys and values")
@@ -140,11 +138,8 @@ class Attention(Layer):
             raise LayerError(f"{operator.op} with a KV cache, bias or score mask has no layer")
         batch, queries, width = shape
         keys = queries if packed else operator.shape(1)[1]
-        if packed:
-            sizes = operator.attributes.get("qkv_hidden_sizes")
-            query_width = int(sizes[0]) if sizes else operator.shape(1)[1] // 3
-        else:
-            query_width = width
+        sizes = operator.attributes.get("qkv_hidden_sizes") or (operator.shape(1)[1] // 3,)
+        query_width = int(sizes[0]) if packed else width
         return cls(
             batch=batch, queries=queries, keys=keys, heads=heads, head_size=query_width // heads,
             value_size=result[-1] // heads, features=width if packed else 0,

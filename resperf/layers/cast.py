@@ -24,8 +24,6 @@ _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 class Cast(FlatLayer):
     """A conversion of every value to another type. The shape does not change its time."""
 
-    kind: ClassVar[str] = "cast"
-
     dtype: str = name("type of one input value", DTYPES, default="float32")
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 

@@ -16,8 +16,6 @@ class Concat(Layer):
     Layers are measured with pieces as equal in length as possible.
     """
 
-    kind: ClassVar[str] = "concat"
-
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     parts: int = number("tensors that are concatenated; a single one is copied")
@@ -67,7 +65,7 @@ class Concat(Layer):
     def as_onnx_node(self) -> Kernel:
         """Return a ``Concat`` of equal parts."""
         shapes = self.part_shapes
-        return Kernel(
-            "Concat", "", {"axis": 1}, shapes[0], self.output_shape, extra_shapes=tuple(shapes[1:]),
+        return self._node(
+            "Concat", {"axis": 1}, input_shape=shapes[0], extra_shapes=tuple(shapes[1:]),
             dtype=self.dtype,
         )  # fmt: skip

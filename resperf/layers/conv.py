@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, choices, flag, log_uniform, name, number
 from resperf.layers._operator import Kernel, Operator
-from resperf.layers._sliding import GroupedLayer, with_groups
-from resperf.layers._window import WindowLayer
+from resperf.layers._sliding import GroupedLayer, WindowLayer, with_groups
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import block_of, evenness, is_blocked, padded
 
@@ -19,8 +18,6 @@ _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 class Conv(GroupedLayer, WindowLayer):
     """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
-
-    kind: ClassVar[str] = "conv"
 
     channels_out: int = number("channels of the output")
     groups: int = number("groups of channels that are convolved separately", default=1)

@@ -21,8 +21,6 @@ class ConvNd(VolumeConv):
     `resperf.layers.conv` reads it, since both share an operator.
     """
 
-    kind: ClassVar[str] = "conv_nd"
-
     activation: str = name("fused activation", _ACTIVATIONS, default="none")
 
     PLAIN = (

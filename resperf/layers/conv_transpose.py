@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
+from resperf.errors import LayerError
+from resperf.layers._base import choices, flag, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Operator
-from resperf.layers.conv_transpose_nd import WORDS, ConvTransposeNd, TransposedConv, refuse
+from resperf.layers.conv_transpose_nd import ConvTransposeNd, TransposedConv
 
 
 class ConvTranspose(TransposedConv):
     """A transposed convolution of an image, as in decoders and generators."""
 
-    kind: ClassVar[str] = "conv_transpose"
     AXES = ("height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
 
     height: int = pixels("rows of the input")
     width: int = pixels("columns of the input")
@@ -46,15 +45,13 @@ class ConvTranspose(TransposedConv):
 
     @classmethod
     def read(cls, operator: Operator) -> TransposedConv:
-        """Read a 2-D ``ConvTranspose``, or a 1-D one as an image of one row."""
-        shape, result = operator.shape(), operator.result()
-        weight = operator.operand(1).shape
+        """Read a ``ConvTranspose``; one of lines as an image of one row, or a `ConvTransposeNd`."""
+        shape, result, weight = operator.shape(), operator.result(), operator.operand(1).shape
         kernel = tuple(operator.attributes.get("kernel_shape") or weight[2:])
-        if len(shape) == 5:
-            return ConvTransposeNd.read(operator)
-        if len(shape) == len(weight) == 3:
+        if not 3 <= len(shape) == len(weight) <= 5:
+            raise LayerError(f"a transposed convolution of shape {shape} has no layer")
+        if len(shape) == 3:
             shape, result = ((*lengths[:2], 1, lengths[2]) for lengths in (shape, result))
             kernel = (1, kernel[-1])
-        elif len(shape) != 4 or len(weight) != 4:
-            raise refuse(shape)
-        return cls._read_window(operator, shape, result, kernel)
+        kind = ConvTransposeNd if len(shape) == 5 else cls
+        return kind.read_along(operator, shape, result, kernel)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.errors import LayerError
-from resperf.layers._base import choices, flag, log_uniform, name, number, pixels, shorthands
+from resperf.layers._base import AXES, choices, flag, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers._sliding import GroupedLayer, with_groups
 from resperf.layers.columns import smaller
@@ -57,7 +56,7 @@ class TransposedConv(GroupedLayer):
         }  # fmt: skip
 
     @classmethod
-    def _read_window(
+    def read_along(
         cls, operator: Operator, shape: Sequence[int], result: Sequence[int], kernel: Sequence[int]
     ) -> Self:
         """Read a ``ConvTranspose`` over `AXES`; what is cropped follows from the output's shape.
@@ -99,20 +98,13 @@ def _side(size: Any, kernel: Any, stride: Any, dilation: Any, cut: Any) -> Any:
     return (size - 1) * stride + dilation * (kernel - 1) + 1 - cut
 
 
-def refuse(shape: Sequence[int]) -> LayerError:
-    """Return the error for an input of unsupported rank."""
-    return LayerError(f"a transposed convolution of shape {tuple(shape)} has no layer")
-
-
 class ConvTransposeNd(TransposedConv):
     """A transposed convolution of a volume, as in decoders of scans and video.
 
     `resperf.layers.conv_transpose` reads it, since both share an operator.
     """
 
-    kind: ClassVar[str] = "conv_transpose_nd"
-    AXES = ("depth", "height", "width")
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES, *WORDS)
+    AXES = AXES
 
     depth: int = pixels("slices of the input")
     height: int = pixels("rows of the input")
@@ -145,12 +137,3 @@ class ConvTransposeNd(TransposedConv):
         "groups": choices([1, "depthwise"], [10, 1]),
         "bias": choices([True, False], [2, 1]),
     }
-
-    @classmethod
-    def read(cls, operator: Operator) -> Self:
-        """Read a 3-D ``ConvTranspose``."""
-        shape, weight = operator.shape(), operator.operand(1).shape
-        if len(shape) != 5 or len(weight) != 5:
-            raise refuse(shape)
-        kernel = operator.attributes.get("kernel_shape") or weight[2:]
-        return cls._read_window(operator, shape, operator.result(), kernel)

@@ -15,8 +15,6 @@ _DTYPES = ("float32", "float64", "int64", "int32")
 class Cumulate(AlongAxis):
     """A cumulative sum along an axis."""
 
-    kind: ClassVar[str] = "cumulate"
-
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN = ("vector_rest", "apart")
@@ -40,5 +38,4 @@ class Cumulate(AlongAxis):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
-        shape = self.input_shape
-        return Kernel("CumSum", "", {}, shape, shape, constants=((1,),), dtype=self.dtype)
+        return self._node("CumSum", constants=((1,),), dtype=self.dtype)

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, choices, flag, log_uniform, name
+from resperf.layers._base import ACTIVATIONS, Layer, choices, flag, log_uniform, name, number
 from resperf.layers._operator import FLOATS, Kernel, Operator, product_shapes
-from resperf.layers._product import WeightedProduct
 from resperf.layers.activation import fused_activation
 from resperf.layers.columns import padded
 
@@ -19,10 +18,25 @@ _FUSED = (
 )  # fmt: skip
 
 
+class WeightedProduct(Layer):
+    """Fields, shapes and work of products with a constant matrix."""
+
+    batch: int = number("rows of the input")
+    features_in: int = number("columns of the input (the paper's dimension input)")
+    features_out: int = number("columns of the output (the paper's dimension output)")
+
+    INPUT = ("batch", "features_in")
+    OUTPUT = ("batch", "features_out")
+    SCALED = ("features_in", "features_out")
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: batch x features_in x features_out."""
+        return self.batch * self.features_in * self.features_out
+
+
 class Dense(WeightedProduct):
     """A fully connected layer (ResPerfNet Table 3, scenario D)."""
-
-    kind: ClassVar[str] = "dense"
 
     bias: bool = flag("whether a bias is added per output column", default=True)
     activation: str = name("fused activation", ACTIVATIONS, default="none")

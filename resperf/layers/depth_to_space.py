@@ -20,9 +20,6 @@ class DepthToSpace(Layer):
     side, width x side). With ``crd``, channels come before the block in the deep image's channels.
     """
 
-    kind: ClassVar[str] = "depth_to_space"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
-
     batch: int = number("images in one run")
     channels: int = number("channels of the larger image")
     height: int = pixels("rows of the smaller image")

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, choices, log_uniform, name
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
-from resperf.layers._product import ProductLayer
 from resperf.layers.columns import is_in
+from resperf.layers.matmul import ProductLayer
 from resperf.layers.transpose import Transpose
 
 _FIRST, _SECOND, _RESULT = (
@@ -29,8 +29,6 @@ class Einsum(ProductLayer):
     Axes: b products, m rows, n columns, k summed over. An order lists axes outermost first. ONNX
     Runtime transposes tensors whose order its matrix product cannot take.
     """
-
-    kind: ClassVar[str] = "einsum"
 
     first: str = name("order of the first operand's axes", _FIRST, default="bmk")
     second: str = name("order of the second operand's axes", _SECOND, default="bkn")

@@ -17,11 +17,6 @@ _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
 class GridSample(Layer):
     """Every channel of an image, sampled at the same computed positions."""
 
-    kind: ClassVar[str] = "grid_sample"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": ("height", "width"), "size_out": ("height_out", "width_out"),
-    }  # fmt: skip
-
     batch: int = number("images in one run")
     channels: int = number("channels")
     height: int = pixels("rows of the image")
@@ -31,6 +26,8 @@ class GridSample(Layer):
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    INPUT = ("batch", "channels", "height", "width")
+    OUTPUT = ("batch", "channels", "height_out", "width_out")
     PLAIN = ("threaded",)
     LOG2 = ("planes", "places", "pixels", "out_bytes")
     ENCODED = ("mode",)
@@ -45,19 +42,9 @@ class GridSample(Layer):
     OPERATORS = frozenset({"GridSample"})
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height, width)."""
-        return (self.batch, self.channels, self.height, self.width)
-
-    @property
     def grid_shape(self) -> tuple[int, ...]:
         """(batch, height_out, width_out, 2)."""
         return (self.batch, self.height_out, self.width_out, 2)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height_out, width_out)."""
-        return (self.batch, self.channels, self.height_out, self.width_out)
 
     @property
     def input_bytes(self) -> int:

@@ -30,8 +30,6 @@ class Indexed(Layer):
     ``elements`` takes an index per value, ``nd`` one per row of `inner` values.
     """
 
-    kind: ClassVar[str] = "indexed"
-
     batch: int = number("first dimension")
     places: int = number("rows that are read or written, per batch entry")
     length: int = number("rows of the table, per batch entry")

@@ -38,8 +38,6 @@ class Move(Layer):
     of them.
     """
 
-    kind: ClassVar[str] = "move"
-
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     length: int = number("length of the input's axis")
@@ -170,30 +168,29 @@ class Move(Layer):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator along the middle axis."""
-        shape, result, dtype = self.input_shape, self.output_shape, self.dtype
+        result, dtype = self.output_shape, self.dtype
         if self.function in ("slice", "copy"):
             end = min((self.length_out - 1) * self.step + 1, self.length)
             given = ((0,), (end,), (1,), (self.step,))
-            return Kernel("Slice", "", {}, shape, result, constants=given, dtype=dtype)
+            return self._node("Slice", constants=given, dtype=dtype)
         if self.function == "split":
             length, more = divmod(self.length, self.parts)
             lengths = tuple(length + (part < more) for part in range(self.parts))
-            result = (shape[0], lengths[0], self.inner)
-            return Kernel(
-                "Split", "", {"axis": 1}, shape, result, constants=(lengths,),
-                more_outputs=self.parts - 1, dtype=dtype,
+            return self._node(
+                "Split", {"axis": 1}, output_shape=(result[0], lengths[0], self.inner),
+                constants=(lengths,), more_outputs=self.parts - 1, dtype=dtype,
             )  # fmt: skip
         if self.function == "pad":
             pads = (0, 0, 0, 0, self.length_out - self.length, 0)
-            return Kernel("Pad", "", {}, shape, result, constants=(pads,), dtype=dtype)
+            return self._node("Pad", constants=(pads,), dtype=dtype)
         if self.function == "expand":
-            return Kernel("Expand", "", {}, shape, result, constants=(result,), dtype=dtype)
+            return self._node("Expand", constants=(result,), dtype=dtype)
         if self.length_out > MAX_INDICES:
             raise LayerError(
                 f"move: {self.length_out} indices are more than can be measured ({MAX_INDICES})"
             )
         rows = tuple(spread_indices(self.length_out, self.length).tolist())
-        return Kernel("Gather", "", {"axis": 1}, shape, result, constants=(rows,), dtype=dtype)
+        return self._node("Gather", {"axis": 1}, constants=(rows,), dtype=dtype)
 
 
 def _shapes(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -42,8 +42,6 @@ class Norm(Layer):
     channel, ``local_response`` divides by a sum over the `window` neighbouring channels.
     """
 
-    kind: ClassVar[str] = "norm"
-
     batch: int = number("first dimension")
     channels: int = number("channels, each with its own scale")
     pixels: int = number("values per channel")
@@ -147,9 +145,10 @@ class Norm(Layer):
         shape, op = self.input_shape, _OPS[self.function]
         weights = ((self.channels,),) * _WEIGHTS[self.function]
         if self.function == "local_response":
-            return Kernel(op, "", {"size": self.window}, (*shape, 1), (*shape, 1))
+            image = (*shape, 1)
+            return self._node(op, {"size": self.window}, input_shape=image, output_shape=image)
         if self.function in _SKIPS:
             # The second tensor comes before the scale.
-            return Kernel(op, CONTRIB, {}, shape, shape, extra_shapes=(shape, *weights))
+            return self._node(op, domain=CONTRIB, extra_shapes=(shape, *weights))
         attributes = {} if self.function in _BY_CHANNEL else {"axis": -1}
-        return Kernel(op, "", attributes, shape, shape, weight_shapes=weights)
+        return self._node(op, attributes, weight_shapes=weights)

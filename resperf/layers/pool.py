@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, choices, flag, log_uniform, name
 from resperf.layers._operator import INT8_TYPES, Kernel, Operator
-from resperf.layers._window import WindowLayer
+from resperf.layers._sliding import WindowLayer
 from resperf.layers.columns import block_of, evenness, is_blocked, padded
 
 _OPS: Mapping[tuple[str, bool], str] = {
@@ -21,8 +21,6 @@ _MODE_OF: Mapping[str, tuple[str, bool]] = {op: mode for mode, op in _OPS.items(
 
 class Pool(WindowLayer):
     """A 2-D pooling (ResPerfNet Table 3, scenario P; average and global pooling added)."""
-
-    kind: ClassVar[str] = "pool"
 
     mode: str = name("pooling function", ("max", "average"), default="max")
     whole_image: bool = flag("whether it is a global pooling", default=False)

@@ -33,7 +33,6 @@ class PoolNd(VolumePool):
     both also along two axes.
     """
 
-    kind: ClassVar[str] = "pool_nd"
     RANKS = (1, 2, 3)
 
     mode: str = name("pooling function", MODES, default="max")

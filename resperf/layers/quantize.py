@@ -27,8 +27,6 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 class Quantize(FlatLayer):
     """Quantisation, dequantisation, or ``dynamic`` quantisation, which computes the scale."""
 
-    kind: ClassVar[str] = "quantize"
-
     function: str = name("operation", tuple(_OPS), default="quantize")
     dtype: str = name("type of one quantised value; int32 of biases", _DEQUANTIZED, default="uint8")
 
@@ -100,9 +98,9 @@ class Quantize(FlatLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale for the whole tensor."""
-        shape, op = self.input_shape, _OPS[self.function]
+        op = _OPS[self.function]
         if self.function == "dynamic":
-            return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)
+            return self._node(op, output_dtype="uint8", more_outputs=2)
         back = self.function == "dequantize"
         first, result = (self.dtype, "float32") if back else ("float32", self.dtype)
         # The zero point of int32 is always 0, and absent.
@@ -110,7 +108,7 @@ class Quantize(FlatLayer):
         typed = constants(first, *given)
         # ONNX has no 16 bits before operator set 21.
         domain = CONTRIB if self.dtype in ("uint16", "int16") else ""
-        return Kernel(op, domain, {}, shape, shape, output_dtype=result, **typed)
+        return self._node(op, domain=domain, output_dtype=result, **typed)
 
 
 def scale(dtype: str) -> tuple[Constant, Constant]:

@@ -30,8 +30,6 @@ class QuantizedConcat(Concat):
     part to look up counts as the latter.
     """
 
-    kind: ClassVar[str] = "quantized_concat"
-
     rescaled: bool = flag("whether the scales of parts differ from the result's", default=True)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 

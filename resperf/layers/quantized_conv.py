@@ -7,10 +7,10 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, choices, log_uniform, name
+from resperf.layers._base import choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import either, is_in, padded
+from resperf.layers.columns import LAYOUTS, either, is_in, padded
 from resperf.layers.quantize import constants, scale
 from resperf.units import DTYPE_BYTES
 
@@ -28,7 +28,6 @@ class QuantizedConv(VolumeConv):
     a fifth of the time in ONNX Runtime 1.31.
     """
 
-    kind: ClassVar[str] = "quantized_conv"
     RANKS = (1, 2, 3)
 
     function: str = name(

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import BATCHES, choices, log_uniform, name
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator
-from resperf.layers._product import WeightedProduct
 from resperf.layers.columns import either, is_in
+from resperf.layers.dense import WeightedProduct
 from resperf.layers.quantize import Constant, constants, scale
 from resperf.units import DTYPE_BYTES
 
@@ -36,8 +36,6 @@ class QuantizedDense(WeightedProduct):
     int32 sums, ``to_float`` floats, as does a ``QGemm`` whose output has no scale. ``dynamic``
     reads floats, which it quantises, and writes floats.
     """
-
-    kind: ClassVar[str] = "quantized_dense"
 
     function: str = name("types of input and output, see the class", FUNCTIONS, default="integer")
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
@@ -112,8 +110,8 @@ class QuantizedDense(WeightedProduct):
             "to_float": (matrix, own[0], own[0], *zero_points),
         }
         dtype = "float32" if self.function == "dynamic" else self.dtype
-        return Kernel(
-            _OPS[self.function], "" if self.function in ("linear", "integer") else CONTRIB, {},
-            self.input_shape, self.output_shape, **constants(dtype, *given[self.function]),
+        return self._node(
+            _OPS[self.function], domain="" if self.function in ("linear", "integer") else CONTRIB,
+            **constants(dtype, *given[self.function]),
             output_dtype={"integer": "int32", "to_float": "float32"}.get(self.function, ""),
         )  # fmt: skip

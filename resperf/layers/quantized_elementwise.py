@@ -7,9 +7,9 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import choices, log_uniform, name
-from resperf.layers._broadcast import SECONDS, OperandLayer, joined_axes
 from resperf.layers._operator import CONTRIB, INT8_TYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
+from resperf.layers.elementwise import SECONDS, OperandLayer, joined_axes
 from resperf.layers.quantize import constants, scale
 
 _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
@@ -26,7 +26,6 @@ class QuantizedElementwise(OperandLayer):
     The first operand and the result have shape (batch x outer, middle, inner), as in `Elementwise`.
     """
 
-    kind: ClassVar[str] = "quantized_elementwise"
     UNARY = tuple(_UNARY)
 
     function: str = name("function that is computed", tuple(_OPS), default="add")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, choices, log_uniform, name
 from resperf.layers._operator import INT8_TYPES, Kernel, Operator, dtype_of, split_rows
-from resperf.layers._product import ProductLayer
 from resperf.layers.columns import either
+from resperf.layers.matmul import ProductLayer
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.units import DTYPE_BYTES
 
@@ -26,8 +26,6 @@ class QuantizedMatMul(ProductLayer):
 
     ``linear`` writes quantised values, ``integer`` int32 sums.
     """
-
-    kind: ClassVar[str] = "quantized_matmul"
 
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
@@ -68,15 +66,14 @@ class QuantizedMatMul(ProductLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
-        shape, result = self.input_shape, self.output_shape
+        second = (self.second_shape,)
         if self.function == "integer":
-            return Kernel(
-                "MatMulInteger", "", {}, shape, result, extra_shapes=(self.second_shape,),
-                dtype=self.dtype, output_dtype="int32",
-            )  # fmt: skip
+            return self._node(
+                "MatMulInteger", extra_shapes=second, dtype=self.dtype, output_dtype="int32"
+            )
         scale = ("float32", self.dtype)
-        return Kernel(
-            "QLinearMatMul", "", {}, shape, result, weight_shapes=((),) * 6,
-            extra_shapes=(self.second_shape,), order=(0, 1, 2, 7, 3, 4, 5, 6), dtype=self.dtype,
+        return self._node(
+            "QLinearMatMul", weight_shapes=((),) * 6, extra_shapes=second,
+            order=(0, 1, 2, 7, 3, 4, 5, 6), dtype=self.dtype,
             dtypes=(self.dtype, *scale * 3, self.dtype),
         )  # fmt: skip

@@ -23,7 +23,6 @@ _PLAIN_MAX = "MaxPool"
 class QuantizedPool(VolumePool):
     """Max or average pooling of a quantised image."""
 
-    kind: ClassVar[str] = "quantized_pool"
     RANKS = (2,)
 
     mode: str = name("pooling function", tuple(_OPS), default="max")

@@ -20,8 +20,6 @@ class QuantizedSoftmax(AlongAxis):
     axes follow it (`across`).
     """
 
-    kind: ClassVar[str] = "quantized_softmax"
-
     across: bool = flag("whether several axes follow this one", default=False)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 

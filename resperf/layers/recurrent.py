@@ -19,8 +19,6 @@ _CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
 class Recurrent(Layer):
     """An LSTM, a GRU or a plain recurrent layer over (steps, batch, features)."""
 
-    kind: ClassVar[str] = "recurrent"
-
     batch: int = number("sequences in one run")
     steps: int = number("steps of a sequence")
     features: int = number("features of a step")
@@ -29,6 +27,8 @@ class Recurrent(Layer):
     cell: str = name("type of cell", tuple(_GATES), default="lstm")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    INPUT = ("steps", "batch", "features")
+    OUTPUT = ("steps", "directions", "batch", "hidden")
     PLAIN = ("threaded", "directions", "hidden_rest")
     LOG2 = (
         "batch", "steps", "features", "hidden", "flops", "step_flops", "step_weight_bytes",
@@ -49,16 +49,6 @@ class Recurrent(Layer):
     def _check(self) -> None:
         if self.directions > 2:
             raise LayerError(f"recurrent: directions={self.directions} must be 1 or 2")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(steps, batch, features)."""
-        return (self.steps, self.batch, self.features)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(steps, directions, batch, hidden)."""
-        return (self.steps, self.directions, self.batch, self.hidden)
 
     @property
     def _gated(self) -> int:

@@ -29,8 +29,6 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 class Reduce(AlongAxis):
     """A reduction of neighbouring axes: (rows, values, inner) becomes (rows, 1, inner)."""
 
-    kind: ClassVar[str] = "reduce"
-
     function: str = name("function that is computed", tuple(_OPS), default="mean")
     dtype: str = name("type of one value", DTYPES, default="float32")
 

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS
-from resperf.layers.columns import block_of, is_blocked, padded
+from resperf.layers.columns import LAYOUTS, block_of, is_blocked, padded
 
 
 class Reorder(Layer):
@@ -19,9 +19,6 @@ class Reorder(Layer):
     each framework's lowering adds its own.
     """
 
-    kind: ClassVar[str] = "reorder"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
-
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")
     height: int = pixels("rows of the image")
@@ -30,6 +27,7 @@ class Reorder(Layer):
     layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    INPUT = ("batch", "channels_in", "height", "width")
     PLAIN = ("channel_waste", "aligned", "pixel_rest", "to_blocked", "from_blocked")
     LOG2 = (
         "batch", "channels_in", "height", "width", "pixels_in", "in_bytes", "padded_bytes",
@@ -52,11 +50,6 @@ class Reorder(Layer):
     def _check(self) -> None:
         if self.layout == self.layout_out:
             raise LayerError(f"reorder: layout and layout_out are both {self.layout}")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, height, width)."""
-        return (self.batch, self.channels_in, self.height, self.width)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers.columns import is_in
+from resperf.layers.columns import LAYOUTS, is_in
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import RESIZE_DTYPES, ResizedLayer, ResizeNd
 
@@ -27,13 +27,8 @@ class Resize(ResizedLayer):
     kernel for it. ``nearest_rounded`` stands for every other rounding.
     """
 
-    kind: ClassVar[str] = "resize"
     AXES = ("height", "width")
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 3, "cubic": 15}
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": ("height", "width"),
-        "size_out": ("height_out", "width_out"),
-    }
 
     batch: int = number("images in one run")
     channels: int = number("channels of the image")
@@ -102,17 +97,17 @@ class Resize(ResizedLayer):
         if operator.attributes.get("antialias"):
             raise LayerError("a resize with antialiasing has no layer")
         mode = str(operator.attributes.get("mode", NEAREST))
-        if len(shape) == len(result) == 3:
-            if mode == "linear":
-                return ResizeNd.of_lines(operator)
-            shape, result = ((*lengths[:2], 1, lengths[2]) for lengths in (shape, result))
-        if len(shape) not in (4, 5) or shape[:2] != result[:2]:
+        if not 3 <= len(shape) == len(result) <= 5 or shape[:2] != result[:2]:
             raise LayerError(f"a resize from {shape} to {result} has no layer")
+        if len(shape) == 3 and mode == "linear":
+            shape, result = ((1, 1, *lengths) for lengths in (shape, result))
         if len(shape) == 5:
-            return ResizeNd.read(operator)
+            return ResizeNd.between(operator, shape, result, mode=mode)
+        if len(shape) == 3:
+            shape, result = ((*lengths[:2], 1, lengths[2]) for lengths in (shape, result))
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
             mode = ROUNDED
-        return cls._between(operator, shape, result, mode=mode, layout=operator.layout)
+        return cls.between(operator, shape, result, mode=mode, layout=operator.layout)
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""

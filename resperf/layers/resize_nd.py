@@ -8,9 +8,8 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, choices, log_uniform, name, number, pixels
+from resperf.layers._base import AXES, Layer, choices, log_uniform, name, number, pixels
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
-from resperf.layers._volume import AXES
 from resperf.layers.columns import is_in, smaller
 
 RESIZE_DTYPES = (*FLOATS, "uint8", "int8")
@@ -35,10 +34,12 @@ class ResizedLayer(Layer):
         return tuple(getattr(self, f"{axis}{end}") for axis in self.AXES)
 
     @classmethod
-    def _between(
+    def between(
         cls, operator: Operator, shape: Sequence[int], result: Sequence[int], **others: str
     ) -> Self:
         """Return the layer that resizes between these shapes: (batch, channels, the axes)."""
+        if others["mode"] not in cls.specs["mode"].choices:
+            raise LayerError(f"a resize ({others['mode']}) from {shape} to {result} has no layer")
         sizes = dict(zip(("batch", "channels", *cls.AXES), shape, strict=True))
         sizes |= {f"{axis}_out": size for axis, size in zip(cls.AXES, result[2:], strict=True)}
         dtype = dtype_of(operator, RESIZE_DTYPES)
@@ -84,13 +85,8 @@ class ResizeNd(ResizedLayer):
     linearly as one volume, with (batch, channels, values) as its three axes.
     """
 
-    kind: ClassVar[str] = "resize_nd"
     AXES = AXES
     MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 7}
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": AXES,
-        "size_out": tuple(f"{axis}_out" for axis in AXES),
-    }
 
     batch: int = number("samples in one run")
     channels: int = number("channels of the volume")
@@ -130,29 +126,6 @@ class ResizeNd(ResizedLayer):
             draw |= {f"{axis}_out": length for axis, length in lines.items()}
             draw["width_out"] *= 2
         return draw
-
-    @classmethod
-    def of_lines(cls, operator: Operator) -> Self:
-        """Read a linear ``Resize`` or ``Upsample`` of the last axis of three.
-
-        Raises
-        ------
-        LayerError
-            If another axis changes as well, or its type is not in `RESIZE_DTYPES`.
-        """
-        shape, result = operator.shape(), operator.result()
-        if shape[:2] != result[:2]:
-            raise LayerError(f"a resize from {shape} to {result} has no layer")
-        return cls._between(operator, (1, 1, *shape), (1, 1, *result), mode="linear")
-
-    @classmethod
-    def read(cls, operator: Operator) -> Self:
-        """Read a ``Resize`` or ``Upsample`` of the last three axes."""
-        shape, result = operator.shape(), operator.result()
-        mode = str(operator.attributes.get("mode", MODES[0]))
-        if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
-            raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
-        return cls._between(operator, shape, result, mode=mode)
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Resize`` with sizes."""

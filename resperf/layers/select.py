@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import choices, log_uniform, name, number
-from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
+from resperf.layers.elementwise import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
 
 CONDITIONS = tuple(second for second in SECONDS if second not in ("none", "both"))
 
@@ -21,8 +21,6 @@ class Select(BroadcastLayer):
     `second` names the axes of the condition. `tensors` of the two values are as large as the
     result; the others are scalars. A value that is broadcast counts as a scalar.
     """
-
-    kind: ClassVar[str] = "select"
 
     second: str = name("which axes the condition has", CONDITIONS, default="same")
     tensors: int = number(
@@ -64,11 +62,6 @@ class Select(BroadcastLayer):
         return self.second_shape
 
     @property
-    def value_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the two values."""
-        return tuple(self.output_shape if index < self.tensors else () for index in range(2))
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of the condition (one per boolean) and of both values."""
         values = self.tensors * self.value_count + 2 - self.tensors
@@ -98,7 +91,8 @@ class Select(BroadcastLayer):
 
     def as_onnx_node(self) -> Kernel:
         """Return a ``Where`` with a mixed condition."""
+        values = tuple(self.output_shape if index < self.tensors else () for index in range(2))
         return self._node(
-            "Where", extra_shapes=self.value_shapes, dtype="bool",
+            "Where", extra_shapes=values, dtype="bool",
             dtypes=("bool", self.dtype, self.dtype), output_dtype=self.dtype,
         )  # fmt: skip

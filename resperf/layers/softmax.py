@@ -23,8 +23,6 @@ class Softmax(AlongAxis):
     ``softmax_across`` has several axes behind its own, for which ONNX Runtime has no fast kernel.
     """
 
-    kind: ClassVar[str] = "softmax"
-
     function: str = name("function that is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 

@@ -17,8 +17,6 @@ _DTYPES = ("float32", "float64", "int64", "int32")
 class TopK(AlongAxis):
     """The `kept` largest or smallest of `values`, sorted, with their indices."""
 
-    kind: ClassVar[str] = "top_k"
-
     kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 

@@ -16,20 +16,19 @@ from resperf.layers.columns import Array
 MAX_AXES = 5
 
 
-def _orders() -> tuple[str, ...]:
-    """All permutations of up to five axes in which no two neighbours stay neighbours."""
-    return tuple(
-        "".join(str(axis) for axis in order)
-        for count in range(1, MAX_AXES + 1)
-        for order in permutations(range(1, count + 1))
-        if all(b != a + 1 for a, b in pairwise(order))
-    )
-
-
 _FAST = ("21", "132", "213", "1324")
 """Orders with a fast kernel in ONNX Runtime: one axis moves, all others stay."""
 _SLOW = "s"
-ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
+ORDERS = (
+    *(
+        "".join(map(str, order))
+        for count in range(1, MAX_AXES + 1)
+        for order in permutations(range(1, count + 1))
+        if all(b != a + 1 for a, b in pairwise(order))
+    ),
+    *(f"{order}{_SLOW}" for order in _FAST),
+)
+"""All permutations of up to five axes in which no two neighbours stay neighbours, and slow ones."""
 _WEIGHTS: Mapping[str, int] = {
     "1": 1, "21": 8, "132": 4, "213": 8, "321": 2, "1324": 4, "2143": 1, "1432": 1, "2413": 1,
     "3241": 1, "13254": 1, "14253": 1, "24351": 1, "21s": 4, "132s": 1, "213s": 4, "1324s": 1,
@@ -46,8 +45,6 @@ class Transpose(Layer):
     Axes that the order does not name have length 1. ``21s`` is like ``21``, but axes of length one
     move as well, so that ONNX Runtime does not use its fast kernel.
     """
-
-    kind: ClassVar[str] = "transpose"
 
     batch: int = number("first dimension, which stays first")
     dim1: int = number("length of the first axis after the batch")

@@ -16,7 +16,7 @@ from functools import partial
 from resperf.errors import LayerError, Message, UnsupportedError
 from resperf.layers import Activation, Layer
 from resperf.layers._base import FieldValue
-from resperf.layers._window import WindowLayer
+from resperf.layers._sliding import WindowLayer
 from resperf.lowering._base import (
     LoweredNetwork,
     LoweredNode,

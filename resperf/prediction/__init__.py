@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.prediction.api import (
-    Failure,
-    predict,
-    predict_everywhere,
-    predict_many,
-    predict_within,
-)
-from resperf.prediction.known import KnownDevice, list_devices
-from resperf.prediction.layers import predict_layers
+from resperf.prediction.api import Failure, predict, predict_everywhere, predict_within
 from resperf.prediction.network import layers_alone, predict_network, predict_networks
 from resperf.prediction.result import (
     WHOLE_NETWORK,
@@ -21,10 +13,10 @@ from resperf.prediction.result import (
     Skipped,
 )
 from resperf.prediction.sum_of_layers import SumOfLayers
+from resperf.prediction.times import predict_layers
 
 __all__ = [
-    "WHOLE_NETWORK", "Failure", "KnownDevice", "LayerPrediction", "PhaseTimes", "Prediction",
-    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "list_devices", "predict",
-    "predict_everywhere", "predict_layers", "predict_many", "predict_network", "predict_networks",
-    "predict_within",
+    "WHOLE_NETWORK", "Failure", "LayerPrediction", "PhaseTimes", "Prediction",
+    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "predict", "predict_everywhere",
+    "predict_layers", "predict_network", "predict_networks", "predict_within",
 ]  # fmt: skip

@@ -493,9 +493,5 @@ def predict_everywhere(
         except ResperfError as error:
             why = Message.of(error).general
             failures.append(Failure("", device, its_framework, why))
-    return sorted(predictions, key=_by_batch_and_time), failures
-
-
-def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
-    time_ms = prediction.sorting_ms
-    return prediction.subject.batch or 0, math.inf if math.isnan(time_ms) else time_ms
+    by_time = sorted(predictions, key=lambda one: (math.isnan(one.sorting_ms), one.sorting_ms))
+    return sorted(by_time, key=lambda one: one.subject.batch or 0), failures

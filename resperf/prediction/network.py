@@ -13,11 +13,8 @@ from resperf.errors import UnsupportedError, listed
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.network import Network
 from resperf.prediction.calibrated import calibrated_with, widths
-from resperf.prediction.custom import CustomTimes
 from resperf.prediction.data_sheet import METHOD, sheet_facts
 from resperf.prediction.host import bundle_warnings
-from resperf.prediction.interval import bound
-from resperf.prediction.layers import TimesByKey, times_by_key
 from resperf.prediction.overheads import overheads
 from resperf.prediction.result import (
     EXECUTING,
@@ -30,8 +27,8 @@ from resperf.prediction.result import (
     Remarks,
     Subject,
 )
-from resperf.prediction.rules import RULE_OF_METHOD, add_up, composable
-from resperf.prediction.times import time
+from resperf.prediction.rules import RULE_OF_METHOD, add_up, bound, composable
+from resperf.prediction.times import CustomTimes, TimesByKey, time, times_by_key
 from resperf.prediction.whole_network import time_as_a_whole, whole_quantities
 from resperf.quantities import EXECUTION
 from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode

@@ -17,8 +17,8 @@ from resperf.features import Array, Columns
 from resperf.predictors.baseline import ROBUST
 from resperf.predictors.intervals import Intervals
 from resperf.predictors.linear import fit_coefficients
-from resperf.predictors.terms import choices_of
 from resperf.predictors.terms.card import LAUNCH, Card
+from resperf.predictors.terms.work import choices_of
 from resperf.records import Record
 
 Places = npt.NDArray[np.intp]
@@ -122,8 +122,7 @@ class Costs(Record):
 
     def work_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the sum of terms; all but the launch are multiplied by `scales`, (rows,)."""
-        total: Array = self.terms.get(LAUNCH, 0.0) + self.variable_ms(terms, scales)
-        return total
+        return np.asarray(self.terms.get(LAUNCH, 0.0) + self.variable_ms(terms, scales))
 
     def variable_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the sum of all terms but the launch, times `scales`, (rows,)."""
@@ -131,8 +130,7 @@ class Costs(Record):
             (factor * terms[name] for name, factor in self.terms.items() if name != LAUNCH),
             start=np.zeros_like(scales),
         )
-        times_ms: Array = variable * scales
-        return times_ms
+        return np.asarray(variable * scales)
 
     def rows_like(self, *, aligned: bool) -> tuple[int, int]:
         """Return how many of the rows have aligned sizes or not, and how many there are."""
@@ -147,8 +145,7 @@ class Costs(Record):
         total_ms = self.total_ms(terms, scales)
         if not self.dispatched:
             return np.ones_like(total_ms)
-        shares: Array = np.maximum(self.variable_ms(terms, scales), LAUNCH_MS) / total_ms
-        return np.minimum(shares, 1.0)
+        return np.minimum(np.maximum(self.variable_ms(terms, scales), LAUNCH_MS) / total_ms, 1.0)
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,7 @@ class Part:
         scaled = [
             term if name == LAUNCH else term * self.scales for name, term in self.terms.items()
         ]
-        relative: Array = np.stack(scaled, axis=1) / self.values[:, None]
-        return relative
+        return np.asarray(np.stack(scaled, axis=1) / self.values[:, None])
 
     @property
     def shortest_ms(self) -> float:

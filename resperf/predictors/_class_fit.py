@@ -1,4 +1,4 @@
-"""Fit of the terms of operator classes to times of whole networks, and what it can tell apart.
+"""Costs of operator classes on one device under one setting: fitted, predicting, stored.
 
 A network's time is the sum of its terms, each times a coefficient of at least zero: how many times
 what the data sheet says it takes. Relative errors are minimised, by absolute value. Coefficients
@@ -8,18 +8,23 @@ terms that the networks do not tell apart. Classes are drawn to the coefficients
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.features import Array
+from resperf.predictors._base import Band, Estimate, stored
+from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import Robust, fit_coefficients, left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
-from resperf.splits import folds_of
+from resperf.splits import FOLDS, folds_of
 
 REST = "other"
 """Class that rare classes are pooled in."""
@@ -104,15 +109,12 @@ class Relative:
 
     def solve(self, shrinkage: Shrinkage) -> Array:
         """Return the coefficients: first of pools of classes, then of each class."""
-        return _fit_near(self.matrix, self._drawn_to(shrinkage), shrinkage.to_pool)
-
-    def _drawn_to(self, shrinkage: Shrinkage) -> Array:
-        """Return what the coefficients of classes are drawn to: those of their pools."""
-        if self.pools is None:
-            return self.expected
-        expected = self.pools.T @ self.expected / self.pools.sum(axis=0)
-        pooled = _fit_near(self.matrix @ self.pools, expected, shrinkage.to_sheet)
-        return np.asarray(self.pools @ pooled)
+        drawn_to = self.expected
+        if self.pools is not None:
+            expected = self.pools.T @ self.expected / self.pools.sum(axis=0)
+            pooled = _fit_near(self.matrix @ self.pools, expected, shrinkage.to_sheet)
+            drawn_to = np.asarray(self.pools @ pooled)
+        return _fit_near(self.matrix, drawn_to, shrinkage.to_pool)
 
     def left_out(self, groups: Sequence[str], shrinkage: Shrinkage) -> Array:
         """Return the prediction over the measured time of each network, its group left out."""
@@ -229,3 +231,424 @@ def expected_of(costs: Sequence[Cost], *, training: bool) -> Array:
     """Return the coefficients that the data sheet lets expect."""
     factor = TRAINING_FACTOR if training else 1.0
     return factor * np.array([_EXPECTED.get(cost.term, 0.0) for cost in costs])
+
+
+_SCALE = 0.3
+"""Distance over which errors of networks are alike."""
+_NOISE = 0.05
+"""Variance of single errors over that of the errors that near networks share."""
+_NEAR, _FAR = 0.15, 0.3
+"""Distances up to which a correction counts fully, and from which it does not count."""
+_LARGEST = 0.7
+"""Logarithm that an error is limited to: outliers say nothing of other networks."""
+_DIGITS = 4
+"""Decimals of places and weights: as many as bundles store of places."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Corrects predicted times from networks that are made of the same classes of operators.
+
+    Gaussian process regression on the logarithm of measured over predicted time. What a network is
+    near to is decided by the shares of its predicted time in each class. Without a near network
+    there is no correction, so that a new family is predicted no worse than without.
+
+    Attributes
+    ----------
+    places : array (networks, classes)
+        Square roots of the shares of their time: vectors of length 1.
+    weights : array (networks,)
+    """
+
+    places: Array
+    weights: Array
+
+    @classmethod
+    def fit(cls, class_ms: Array, ratios: Array) -> Self:
+        """Learn from predictions of networks whose own family was left out.
+
+        Parameters
+        ----------
+        class_ms : array (networks, classes)
+            Predicted time in each class.
+        ratios : array (networks,)
+            Measured over predicted time.
+        """
+        places = np.round(_places(class_ms), _DIGITS)
+        errors = np.clip(np.log(ratios), -_LARGEST, _LARGEST)
+        alike = np.exp(-_distances(places, places) / _SCALE)
+        weights = np.linalg.solve(alike + _NOISE * np.eye(len(alike)), errors)
+        return cls(places, np.round(np.asarray(weights, dtype=float), _DIGITS))
+
+    def nearness(self, class_ms: Array) -> Array:
+        """Return how far each network is known: 1 near one that was measured, 0 far from all."""
+        nearest = _distances(_places(class_ms), self.places).min(axis=1)
+        return np.asarray(np.clip((_FAR - nearest) / (_FAR - _NEAR), 0.0, 1.0))
+
+    def factors(self, class_ms: Array) -> Array:
+        """Return what the predicted times are to be multiplied by."""
+        alike = np.exp(-_distances(_places(class_ms), self.places) / _SCALE)
+        return np.asarray(np.exp(alike @ self.weights * self.nearness(class_ms)))
+
+
+def _places(class_ms: Array) -> Array:
+    shares = np.sqrt(class_ms)
+    return np.asarray(shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12))
+
+
+def _distances(first: Array, second: Array) -> Array:
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * first @ second.T, 0.0)))
+
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "convolutions with normalisation and activation": (
+        "convolution", "depthwise", "grouped convolution", "batch norm", "group norm", "relu",
+        "silu",
+    ),
+    "attention": ("attention", "batched product", "softmax"),
+    "products with normalisation and activation": ("product", "layer norm", "gelu"),
+    "recurrent layers": ("recurrent",),
+}  # fmt: skip
+"""Group -> how the names of its classes begin. All other classes move and combine data."""
+OTHER_GROUP = "other operators"
+_LEAST_COEFFICIENT = 0.02
+"""Of a term in the shares that nearness is judged by: a fit sets many to zero."""
+RARE_SHARE = 0.05
+"""Share of a network's time, by data sheet, in rare classes from which the user is warned."""
+_NEARNESS = 0.5
+"""Nearness from which a network has the interval of those near known ones."""
+_MARK = np.dtype(np.uint16)
+_PER_PLACE = 1e4
+"""Steps in which places of networks are stored."""
+
+
+@dataclass(frozen=True)
+class ClassFit:
+    """Costs of classes on one device under one setting.
+
+    Attributes
+    ----------
+    costs : tuple of Cost
+    coefficients, expected : array (costs,)
+        Times what the data sheet says; what is expected without any measurement.
+    draws : array (draws, costs)
+        Coefficients of fits to other draws of the same families.
+    shrinkage : Shrinkage
+    identified : Identified
+    nearness : Nearness or None
+        Correction near known networks; None with few of them.
+    near, far : Intervals or None
+        Of networks near to known ones, and of new families; None with few networks.
+    shortest_ms : float
+        Shortest measured time; shorter ones are extrapolated.
+    families : int
+    least_batch, largest_batch : int
+        Smallest and largest batch size of the networks; others are extrapolated. 0 if not known.
+    rare : tuple of str
+        Classes of which too few networks had operators; their costs are those of `REST`.
+    """
+
+    costs: tuple[Cost, ...]
+    coefficients: Array
+    expected: Array
+    draws: Array
+    shrinkage: Shrinkage
+    identified: Identified
+    nearness: Nearness | None
+    near: Intervals | None
+    far: Intervals | None
+    shortest_ms: float
+    families: int
+    least_batch: int = 0
+    largest_batch: int = 0
+    rare: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        networks: Sequence[Terms],
+        times_ms: Array,
+        families: Sequence[str],
+        *,
+        training: bool,
+        seed: int = 0,
+        similar: Sequence[str] = (),
+        batches: Sequence[int] = (),
+    ) -> Self:
+        """Fit to times of whole networks.
+
+        Parameters
+        ----------
+        networks : sequence of Terms
+        times_ms : array (networks,)
+        families : sequence of str
+            Networks of one family are left out together.
+        training : bool
+            Whether the times are of training steps.
+        seed : int
+        similar : sequence of str, optional
+            Sizes and twins of one network have one name; the families by default.
+        batches : sequence of int, optional
+            Batch size of each network.
+        """
+        families, similar = (
+            _apart(names, len(networks)) for names in (families, similar or families)
+        )
+        costs = costs_of(
+            networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
+        )
+        sheet_ms = columns_of(networks, costs)
+        relative = relative_to(times_ms, sheet_ms, costs, training=training)
+        shrinkage = relative.best_shrinkage(families)
+        coefficients = relative.solve(shrinkage)
+        draws = relative.draws(families, shrinkage, seed)
+        listed = {UPDATE.of, *(cost.of for cost in costs)}
+        self = cls(
+            costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
+            None, None, None, float(times_ms.min()),
+            len(set(families)), min(batches, default=0), max(batches, default=0),
+            tuple(sorted({cost.of for network in networks for cost in network} - listed)),
+        )  # fmt: skip
+        if len(networks) < 2 * FEWEST_NETWORKS:
+            return self
+        class_ms = self.class_ms(sheet_ms)
+        folds, family_folds = folds_of(similar), folds_of(families)
+        network_out, family_out = (
+            times_ms * relative.left_out(of, shrinkage) for of in (folds, family_folds)
+        )
+        errors = times_ms / np.maximum(network_out, 1e-9)
+        # A network may be near others of its family, or those of other families alone.
+        corrected = [
+            out * left_out_factors(class_ms, errors, of)
+            for out, of in ((network_out, folds), (family_out, family_folds))
+        ]
+        return replace(
+            self,
+            nearness=Nearness.fit(class_ms, errors),
+            near=Intervals.fit(np.tile(times_ms, 2), np.concatenate(corrected)),
+            far=Intervals.fit(times_ms, family_out, families),
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in alphabetical order."""
+        return tuple(sorted({cost.of for cost in self.costs}))
+
+    def class_ms(self, sheet_ms: Array) -> Array:
+        """Return times by class for judging nearness, shape (networks, classes)."""
+        floor = np.maximum(self.coefficients, _LEAST_COEFFICIENT + 0.05 * self.expected)
+        index = {name: number for number, name in enumerate(self.classes)}
+        member = np.zeros((len(self.costs), len(index)))
+        for row, cost in enumerate(self.costs):
+            member[row, index[cost.of]] = 1.0
+        return np.asarray(sheet_ms * floor @ member)
+
+    def predict(self, networks: Sequence[Terms], batches: Sequence[int] = ()) -> Estimate:
+        """Predict whole networks with their intervals.
+
+        Times that are `outside` what was measured, and networks of which more than `RARE_SHARE` is
+        in rare classes, have wide intervals: twice as wide in logarithms, and at least half to
+        twice the time.
+
+        Parameters
+        ----------
+        networks : sequence of Terms
+        batches : sequence of int, optional
+            Batch size of each; taken to be among those measured by default.
+        """
+        sheet_ms, unlisted_ms = self._columns(networks), self._unlisted_ms(networks)
+        plain_ms = sheet_ms @ self.coefficients + unlisted_ms
+        given = batches or [self.least_batch] * len(plain_ms)
+        outside = np.array(
+            [self.is_far(*row) for row in zip(plain_ms, given, networks, strict=True)], dtype=bool
+        )
+        times_ms, low, high = plain_ms, *bounds_of(self.far, plain_ms, ~outside)
+        if self.nearness is not None:
+            class_ms = self.class_ms(sheet_ms)
+            class_ms[:, self.classes.index(REST)] += unlisted_ms
+            times_ms = plain_ms * self.nearness.factors(class_ms)
+            is_near = self.nearness.nearness(class_ms) > _NEARNESS
+            near = bounds_of(self.near, times_ms, ~outside)
+            low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
+        widest = np.where(outside, math.exp(ASSUMED), 1.0)
+        return Estimate(
+            times_ms, np.minimum(low, times_ms / widest), np.maximum(high, times_ms * widest)
+        )
+
+    def is_far(self, time_ms: float, batch: int, terms: Terms) -> bool:
+        """Whether a network is `outside`, or more than `RARE_SHARE` of it is in rare classes."""
+        rare = sum(self.rare_shares(terms).values())
+        return rare > RARE_SHARE or bool(self.outside(time_ms, batch))
+
+    def outside(self, time_ms: float, batch: int) -> str:
+        """Say why a time is extrapolated; empty if the data has such batch sizes and times."""
+        if batch < self.least_batch:
+            return f"the smallest batch size of the data is {self.least_batch}"
+        if batch > self.largest_batch > 0:
+            return f"the largest batch size of the data is {self.largest_batch}"
+        if time_ms < self.shortest_ms:
+            return f"all networks of the data take at least {self.shortest_ms:.3g} ms"
+        return ""
+
+    def _columns(self, networks: Sequence[Terms]) -> Array:
+        """Return the terms of classes that the data has, shape (networks, costs)."""
+        listed = [
+            {cost: time for cost, time in network.items() if not self._is_unlisted(cost)}
+            for network in networks
+        ]
+        return columns_of(listed, self.costs)
+
+    def _is_unlisted(self, cost: Cost) -> bool:
+        return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._listed
+
+    @cached_property
+    def _listed(self) -> frozenset[Cost]:
+        return frozenset(self.costs)
+
+    def _unlisted_ms(self, networks: Sequence[Terms]) -> Array:
+        """Return the time of terms that no network of the data has, shape (networks,)."""
+        return np.array(
+            [
+                sum(
+                    time * self._unlisted_coefficient(cost)
+                    for cost, time in network.items()
+                    if self._is_unlisted(cost)
+                )
+                for network in networks
+            ],
+            dtype=float,
+        )
+
+    def _unlisted_coefficient(self, cost: Cost) -> float:
+        """Return the mean coefficient of the wider class, or else what the data sheet says."""
+        if (pool := pool_of(cost)) in self._pools:
+            return self._pools[pool]
+        # The factor of training steps is in the coefficients of `REST` that are expected.
+        scale = float(self.expected.max())
+        return scale * float(expected_of([cost], training=False)[0])
+
+    @cached_property
+    def _pools(self) -> Mapping[Cost, float]:
+        coefficients: dict[Cost, list[float]] = {}
+        for cost, coefficient in zip(self.costs, self.coefficients, strict=True):
+            coefficients.setdefault(pool_of(cost), []).append(float(coefficient))
+        return {pool: sum(values) / len(values) for pool, values in coefficients.items()}
+
+    def bands(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
+        """Return the time of a network by what a class is called: an attribution, no measurement.
+
+        Parameters
+        ----------
+        network : Terms
+        name_of : callable
+            Takes the name of a class, such as `group_of`.
+        """
+        sheet_ms, unlisted_ms = self._columns([network])[0], self._unlisted_ms([network])[0]
+        plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
+        factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)
+        places: dict[str, list[int]] = {}
+        for index, cost in enumerate(self.costs):
+            if sheet_ms[index] > 0:
+                places.setdefault(name_of(cost.of), []).append(index)
+        bands = {}
+        for name, chosen in places.items():
+            value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])
+            drawn = factor * self.draws[:, chosen] @ sheet_ms[chosen]
+            low, high = np.quantile(drawn, (0.05, 0.95))
+            bands[name] = Band(value, min(float(low), value), max(float(high), value))
+        for cost, time in network.items():
+            if self._is_unlisted(cost):
+                # As uncertain as any estimate without measurements: half to twice.
+                own = factor * time * self._unlisted_coefficient(cost)
+                band = bands.get(name_of(cost.of), Band(0.0, 0.0, 0.0))
+                parts = zip(band, (own, own / 2, own * 2), strict=True)
+                bands[name_of(cost.of)] = Band(*(a + b for a, b in parts))
+        return bands
+
+    def rare_shares(self, network: Terms) -> dict[str, float]:
+        """Return the shares of a network by data sheet in classes that few networks have."""
+        classes = {*self.classes, UPDATE.of}
+        total = max(sum(network.values()), 1e-12)
+        shares: dict[str, float] = {}
+        for cost, time in network.items():
+            if cost.of not in classes:
+                shares[cost.of] = shares.get(cost.of, 0.0) + time / total
+        return shares
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, without `arrays`."""
+        return {
+            "costs": [list(cost) for cost in self.costs],
+            "shrinkage": list(self.shrinkage),
+            "identified": self.identified._asdict(),
+            "near": None if self.near is None else self.near.to_json(),
+            "far": None if self.far is None else self.far.to_json(),
+            "shortest_ms": self.shortest_ms,
+            "families": self.families,
+            "least_batch": self.least_batch,
+            "largest_batch": self.largest_batch,
+            "rare": list(self.rare),
+        }
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what is stored as arrays, in the precision that is kept."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "coefficients": self.coefficients.astype(np.float32),
+            "expected": self.expected.astype(np.float32),
+            "draws": self.draws.astype(np.float16),
+        }
+        if self.nearness is not None:
+            arrays["places"] = np.round(self.nearness.places * _PER_PLACE).astype(_MARK)
+            arrays["weights"] = self.nearness.weights.astype(np.float32)
+        return arrays
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Read what `to_json` and `arrays` returned."""
+        identified = dict(stored(values, "identified"))
+        identified["collinear"] = tuple(tuple(names) for names in identified["collinear"])
+        near, far = (stored(values, name) for name in ("near", "far"))
+        loaded = {name: array.astype(float) for name, array in arrays.items()}
+        nearness = None
+        if "places" in loaded:
+            nearness = Nearness(loaded["places"] / _PER_PLACE, loaded["weights"])
+        return cls(
+            tuple(Cost(*fields) for fields in stored(values, "costs")),
+            stored(loaded, "coefficients"),
+            stored(loaded, "expected"),
+            stored(loaded, "draws"),
+            Shrinkage(*stored(values, "shrinkage")),
+            Identified(**identified),
+            nearness,
+            None if near is None else Intervals.from_json(near),
+            None if far is None else Intervals.from_json(far),
+            float(stored(values, "shortest_ms")),
+            int(stored(values, "families")),
+            int(stored(values, "least_batch")),
+            int(stored(values, "largest_batch")),
+            tuple(stored(values, "rare")),
+        )
+
+
+def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
+    """Return groups that can be left out; with too few of them, each network is its own."""
+    return groups if len(set(groups)) >= FOLDS else [str(number) for number in range(networks)]
+
+
+def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
+    """Return corrections of networks, each learnt without its fold; NaN where none is near."""
+
+    def factors(rest: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> Array:
+        learnt = Nearness.fit(class_ms[rest], ratios[rest])
+        near = learnt.nearness(class_ms[own]) > _NEARNESS
+        return np.where(near, learnt.factors(class_ms[own]), np.nan)
+
+    return left_out(folds, factors)
+
+
+def group_of(name: str) -> str:
+    """Return the group of a class."""
+    for group, beginnings in GROUPS.items():
+        if name.startswith(beginnings):
+            return group
+    return OTHER_GROUP

@@ -15,9 +15,8 @@ from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, ZScore, transform_from_json
 from resperf.layers import ACTIVATIONS
 from resperf.predictors import _fitting
-from resperf.predictors._architecture import Architecture, onnx_bytes
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._onnx import OnnxGraph, OnnxNetwork
+from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 from resperf.settings import OPTIMIZER, OPTIMIZERS
 
@@ -42,22 +41,16 @@ def _padded(columns: Columns) -> Array:
 
 def _number(field: str, choices: Sequence[str]) -> Callable[[Columns], Array]:
     """Return the number of a choice in Table 3: of activations, 0 is none, 1 ReLU, and so on."""
-
-    def number(columns: Columns) -> Array:
-        values = np.asarray(columns[field])
-        numbered = [index * (values == name) for index, name in enumerate(choices)]
-        return np.asarray(np.sum(numbered, axis=0), dtype=float)
-
-    return number
+    return lambda columns: np.sum(
+        [index * (columns[field] == name) for index, name in enumerate(choices)],
+        axis=0,
+        dtype=float,
+    )
 
 
 def _field(*names: str) -> Callable[[Columns], Array]:
     """Return the product of fields."""
-
-    def product(columns: Columns) -> Array:
-        return np.asarray(np.prod([columns[name] for name in names], axis=0), dtype=float)
-
-    return product
+    return lambda columns: np.prod([columns[name] for name in names], axis=0, dtype=float)
 
 
 _activation = _number("activation", ACTIVATIONS)
@@ -193,7 +186,7 @@ class PaperPredictor(PaperMethod):
     all_phases = True
 
     @abstractmethod
-    def architecture(self, features: int) -> Architecture:
+    def architecture(self, features: int) -> _fitting.Architecture:
         """Return the method's network for rows of this length."""
 
     def _first_transforms(self, matrix: Array, columns: Columns) -> tuple[BoxCox | ZScore, ...]:
@@ -227,15 +220,14 @@ class PaperPredictor(PaperMethod):
             )
             if not fitted.dead and np.any(fitted.run(rows[:256]) > 0):
                 self.best_epoch_ = fitted.best_epoch
-                return fitted.run, onnx_bytes(architecture, fitted.weights)
+                return fitted.run, _fitting.onnx_bytes(architecture, fitted.weights)
         raise TrainingError(
             f"{self.kind}: {self.method} predicted 0 ms after {_STARTS} starts; "
             "try another --seed or --method boosted"
         )
 
     def _times(self, answers: Array) -> Array:
-        times_ms: Array = answers[:, 0] / self.target_scale_
-        return times_ms
+        return np.asarray(answers[:, 0] / self.target_scale_)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the network; return the steps before and after."""
@@ -304,40 +296,3 @@ _UNSEEN: Mapping[str, tuple[str, Callable[[Columns], Any]]] = {
     ),
 }
 """Properties that Table 3 ignores: a field of the kinds that have it, and the rows affected."""
-
-
-class PaperRegression(PaperMethod):
-    """A regression in ms.
-
-    Section 6.1 only mentions "appropriate parameter adjustments"; the settings here are the
-    libraries' defaults, which come close to the paper's errors. There is no epoch to choose, so
-    validation rows are not used. Negative results become 0 ms.
-    """
-
-    log_time: ClassVar[bool] = False
-    """Learn ln ms instead of ms."""
-
-    @abstractmethod
-    def regress(self, rows: Inputs, targets: Array, seed: int) -> Learnt:
-        """Fit the regression to rows (rows, features) and targets (rows,)."""
-
-    def _fit_rows(self, rows: Inputs, task: Task) -> Learnt:
-        times_ms = task.examples.values
-        return self.regress(rows, np.log(times_ms) if self.log_time else times_ms, task.seed)
-
-    def _times(self, answers: Array) -> Array:
-        times_ms: Array = np.exp(answers) if self.log_time else np.maximum(answers, 0.0)
-        return times_ms[:, 0]
-
-
-class FormulaGraph(OnnxGraph):
-    """An ONNX graph in float64 from ``x64`` to ``y``; ``x64`` is the input in float64.
-
-    Sums of large terms that nearly cancel need float64.
-    """
-
-    def __init__(self) -> None:
-        from onnx import TensorProto
-
-        super().__init__()
-        self.node("Cast", ["x"], "x64", to=TensorProto.DOUBLE)

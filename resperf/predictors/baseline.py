@@ -13,13 +13,7 @@ from resperf.features import Array, Columns
 from resperf.measurement import written_kind
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors.linear import Robust, fit_coefficients
-from resperf.predictors.terms import (
-    choices_of,
-    constant_terms,
-    largest_coefficients,
-    physical_terms,
-    terms_of,
-)
+from resperf.predictors.terms.work import choices_of, constant_terms, physical_terms, terms_of
 from resperf.settings import OPTIMIZER
 
 ROBUST = Robust(rounds=15, least_error=0.02)
@@ -27,6 +21,9 @@ ROBUST = Robust(rounds=15, least_error=0.02)
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
 """A term that fewer rows have, or a smaller share of them, gets no coefficient: it would fit their
 noise and extrapolate badly."""
+_SLOWEST_MS_PER_MB = 0.3
+"""No memory is slower than 3 GB/s. Terms beyond a cache are small in most rows, so that noise would
+otherwise give them huge coefficients."""
 _FACTOR_ITERATIONS = 3
 """How often factors and coefficients are fitted in turn, since each depends on the other."""
 _LARGEST_FACTOR = 30.0
@@ -99,7 +96,7 @@ class Baseline(LayerPredictor):
     coefficients_ : array (terms,)
         In ms per unit of the term.
     factors_ : mapping of str to float
-        Choice of the kind's `Layer.function_field` -> factor of all terms that are not constant; 1
+        Choice of the kind's `Layer.FUNCTION` -> factor of all terms that are not constant; 1
         if absent.
     floor_ms_ : float
         Smallest prediction: a fifth of the shortest training time.
@@ -115,7 +112,7 @@ class Baseline(LayerPredictor):
         names = tuple(terms_of(name, self.device_class_))
         terms = physical_terms(self.kind, examples.columns, names, device_class=self.device_class_)
         choices = choices_of(self.kind, examples.columns)
-        largest = largest_coefficients(names)
+        largest = np.array([_SLOWEST_MS_PER_MB if " beyond " in name else np.inf for name in names])
         self.factors_: dict[str, float] = {}
         coefficients = fit_terms(terms, examples.values, largest=largest)
         for _ in range(_FACTOR_ITERATIONS):

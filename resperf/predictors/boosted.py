@@ -13,8 +13,7 @@ import numpy.typing as npt
 from resperf.errors import TrainingError, require
 from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors._trees import Split, forest_of, onnx_bytes
+from resperf.predictors._onnx import OnnxNetwork, Split, forest_of, onnx_bytes
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 
@@ -160,9 +159,8 @@ class Boosted(LayerPredictor):
         self._forest = forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
 
         def run(inputs: Array) -> Array:
-            narrow = inputs.astype(np.float32)
-            answers: Array = booster.predict(narrow, num_iteration=booster.best_iteration)
-            return answers[:, None]
+            narrow, best = inputs.astype(np.float32), booster.best_iteration
+            return np.asarray(booster.predict(narrow, num_iteration=best))[:, None]
 
         # Inputs (rows, inputs) -> ln(time / baseline), (rows, 1).
         self._run: Callable[[Array], Array] = run
@@ -221,8 +219,7 @@ class Boosted(LayerPredictor):
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
         rows, estimate_ms = self._inputs(Described.of(self.kind, columns))
-        times_ms: Array = estimate_ms * np.exp(self._run(rows)[:, 0])
-        return times_ms
+        return np.asarray(estimate_ms * np.exp(self._run(rows)[:, 0]))
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the trees; return the baseline and the names of their inputs."""

@@ -27,9 +27,8 @@ from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
+from resperf.predictors._class_fit import RARE_SHARE, ClassFit, columns_of, group_of, relative_to
 from resperf.predictors._class_fit import alike as twins
-from resperf.predictors._class_fit import columns_of, relative_to
-from resperf.predictors._fitted_classes import RARE_SHARE, ClassFit, group_of
 from resperf.predictors.intervals import SHARE, half_width
 from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level
@@ -247,7 +246,8 @@ class ClassCosts(Predictor):
         notes = []
         for key, chosen in rows.items():
             terms = [
-                terms_of(examples.networks[row], settings[row], platforms[row]) for row in chosen
+                class_terms(_run(examples.networks[row], settings[row]), _facts(platforms[row]))
+                for row in chosen
             ]
             names = [examples.networks[row].name for row in chosen]
             families = [examples.groups[row] for row in chosen] if examples.groups else names
@@ -272,7 +272,13 @@ class ClassCosts(Predictor):
         """One for each device and setting, by `setting_name`; read when they are needed."""
         if self._fits is None:
             assert self._stored_in is not None
-            self._fits = _read_fits(self._stored_in)
+            fits = {}
+            with np.load(self._stored_in, allow_pickle=False) as file:
+                for index, (key, values) in enumerate(json.loads(file[_FITS].tobytes()).items()):
+                    own = [name for name in file.files if name.startswith(f"{index}/")]
+                    arrays = {name.partition("/")[2]: file[name] for name in own}
+                    fits[key] = ClassFit.from_stored(values, arrays)
+            self._fits = fits
         return self._fits
 
     def fit_for(self, setting: Setting, platform: Platform) -> ClassFit | None:
@@ -401,16 +407,6 @@ class ClassCosts(Predictor):
         self.spreads_ = {kind: Spread.from_json(spread) for kind, spread in layer_ci.items()}
 
 
-def _read_fits(path: Path) -> dict[str, ClassFit]:
-    with np.load(path, allow_pickle=False) as file:
-        fits = {}
-        for index, (key, values) in enumerate(json.loads(file[_FITS].tobytes()).items()):
-            own = [name for name in file.files if name.startswith(f"{index}/")]
-            arrays = {name.partition("/")[2]: file[name] for name in own}
-            fits[key] = ClassFit.from_stored(values, arrays)
-        return fits
-
-
 def setting_name(setting: Setting, platform: Platform) -> str:
     """Return the name that a fit is stored by."""
     words = (
@@ -460,11 +456,6 @@ def described(key: str, fit: ClassFit, networks: int) -> str:
     )
     together = "; ".join(" with ".join(names) for names in told.collinear[:3])
     return f"{text}; only together: {together}" if together else text
-
-
-def terms_of(network: Network | RunNetwork, setting: Setting, platform: Platform) -> Terms:
-    """Return the terms of a network under a setting on a platform."""
-    return class_terms(_run(network, setting), _facts(platform))
 
 
 def _run(network: Network | RunNetwork, setting: Setting) -> RunNetwork:

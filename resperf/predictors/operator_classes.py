@@ -428,12 +428,9 @@ def _attention(work: _Work) -> tuple[str, dict[str, float]]:
     return f"attention{' masked' if mask is not None else ''}{work.dtype}", terms
 
 
-def _along_rows(name: str) -> _Rule:
-    def rule(work: _Work) -> tuple[str, dict[str, float]]:
-        rows = work.data.values / max(work.data.shape[-1], 1)
-        return f"{name}{work.dtype}", {"bytes": work.traffic, "rows": work.moved(64 * rows)}
-
-    return rule
+def _layer_norm(work: _Work) -> tuple[str, dict[str, float]]:
+    rows = work.data.values / max(work.data.shape[-1], 1)
+    return f"layer norm{work.dtype}", {"bytes": work.traffic, "rows": work.moved(64 * rows)}
 
 
 def _of_bytes(name: str) -> _Rule:
@@ -484,7 +481,7 @@ _RULES: Mapping[str, _Rule] = {
     "sdpa": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     "native_batch_norm": _of_bytes("batch norm"),
-    "native_layer_norm": _along_rows("layer norm"),
+    "native_layer_norm": _layer_norm,
     "native_group_norm": _of_bytes("group norm"),
     "_softmax": _of_bytes("softmax"),
     "_to_copy": _of_bytes("cast"),

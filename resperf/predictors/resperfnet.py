@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.predictors._architecture import Architecture, Stage
+from resperf.predictors._fitting import Architecture, Stage
 from resperf.predictors._paper import PaperPredictor
 
 

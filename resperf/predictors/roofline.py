@@ -39,8 +39,8 @@ from resperf.predictors._card_costs import (
 from resperf.predictors.boosted import Boosted, CorrectionTarget, Described, informative
 from resperf.predictors.intervals import Intervals, bounds_of, intervals_of_kinds
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import choices_of
 from resperf.predictors.terms.card import card_terms, is_aligned, product_of
+from resperf.predictors.terms.work import choices_of
 from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
 
 if TYPE_CHECKING:
@@ -74,11 +74,6 @@ def _number_of(dtype: str, setting: Setting | None) -> str:
 def _of_row(given: Sequence[Any], row: int) -> Any:
     """Return what belongs to a row, of one per row, one for all rows, or none."""
     return None if not given else given[row if len(given) > 1 else 0]
-
-
-def _has_dispatch(setting: Setting | None) -> bool:
-    """Say whether published times contain the host's dispatch."""
-    return setting is not None and "dispatch" in setting.options.get(CONTAINS, "")
 
 
 def _session_name(setting: Setting | None) -> str:
@@ -189,10 +184,11 @@ class Roofline(Boosted):
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
         layer_quantities = quantities(self.kind, columns)
+        setting = _of_row(examples.settings, places[0])
         return Part(
             session, columns, card_terms(self.kind, layer_quantities, session.card()),
             np.ones(len(places)), examples.values[places], seed,
-            _has_dispatch(_of_row(examples.settings, places[0])),
+            setting is not None and "dispatch" in setting.options.get(CONTAINS, ""),
             int(is_aligned(self.kind, layer_quantities).sum()),
         )  # fmt: skip
 
@@ -272,13 +268,10 @@ class Roofline(Boosted):
                 inputs[flag] = np.full(len(estimates_ms), float(other == session))
         return inputs, estimates_ms
 
-    def _inputs(self, layers: Described) -> tuple[Array, Array]:
-        """Return the trees' inputs in the session with the most rows."""
-        session = max(self.sessions_, key=lambda candidate: self.sessions_[candidate].rows)
-        return self._chosen_inputs(session, layers)
-
-    def _chosen_inputs(self, session: Session, layers: Described) -> tuple[Array, Array]:
-        inputs, estimates_ms = self._inputs_of(session, layers)
+    def _inputs(self, layers: Described, session: Session | None = None) -> tuple[Array, Array]:
+        """Return the trees' inputs, by default in the session with the most rows."""
+        largest = max(self.sessions_, key=lambda candidate: self.sessions_[candidate].rows)
+        inputs, estimates_ms = self._inputs_of(session or largest, layers)
         return np.stack([inputs[name] for name in self.features_], axis=1), estimates_ms
 
     def predict(
@@ -407,11 +400,9 @@ class Roofline(Boosted):
     def _values_of(self, session: Session, layers: Described) -> Array:
         costs = self._costs_of(session)
         if costs.trees:
-            rows, times_ms = self._chosen_inputs(session, layers)
-            corrected_ms: Array = times_ms * np.exp(
-                self._run(rows)[:, 0] * _has(layers, costs.fixed)
-            )
-            return corrected_ms
+            rows, times_ms = self._inputs(layers, session)
+            corrections = self._run(rows)[:, 0] * _has(layers, costs.fixed)
+            return np.asarray(times_ms * np.exp(corrections))
         terms = card_terms(self.kind, layers.quantities, session.card())
         return costs.total_ms(terms, self._scales(layers.columns))
 

@@ -24,8 +24,8 @@ from resperf.layers import (
     layer_from_key,
     layer_of_operator,
 )
-from resperf.layers._window import WindowLayer
-from resperf.predictors.terms import physical_terms
+from resperf.layers._sliding import WindowLayer
+from resperf.predictors.terms.work import physical_terms
 from resperf.units import DTYPE_BYTES
 
 DRAWS = 40
@@ -90,7 +90,7 @@ def test_a_kind_declares_everything(kind: str) -> None:
     cls = KINDS[kind]
     assert "batch" in cls.specs
     assert set(cls.ENCODED) <= set(cls.specs)
-    assert {cls.PLACED_BY, cls.function_field(), *cls.SCALED} <= {"", *cls.specs}
+    assert {cls.PLACED_BY, cls.FUNCTION or "", *cls.SCALED} <= {"", *cls.specs}
     assert set(cls.REDRAWN) <= {*cls.specs, *cls.aliases}
     assert cls.RANGES.keys() <= {*cls.specs, *cls.aliases, *cls.WORDS}
     for other, theirs in KINDS.items():

@@ -25,8 +25,8 @@ from resperf.prediction import network as module
 from resperf.prediction.calibrated import STATE_WIDTH
 from resperf.prediction.choice import Query, choose
 from resperf.prediction.data_sheet import limits_of
-from resperf.prediction.interval import bound
-from resperf.prediction.layers import times_by_key
+from resperf.prediction.rules import bound
+from resperf.prediction.times import times_by_key
 from resperf.predictors.transfers import Transfers
 from resperf.settings import Setting
 
@@ -448,7 +448,7 @@ def test_equal_layers_are_predicted_once():
 
 def test_layers_without_a_network_are_lowered_first(monkeypatch):
     lowered = CONV.replace(layout="nhwc")
-    monkeypatch.setattr("resperf.prediction.layers.lower_layers", lambda layers, *_: [lowered])
+    monkeypatch.setattr("resperf.prediction.times.lower_layers", lambda layers, *_: [lowered])
     [prediction] = predict_layers([CONV], FakeBundle())
     assert (prediction.key, prediction.execution_ms) == (lowered.key, 2.0)
 

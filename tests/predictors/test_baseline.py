@@ -18,9 +18,14 @@ from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import constant_terms, physical_terms, terms_of
-from resperf.predictors.terms._blocks import millions
-from resperf.predictors.terms.work import WORK, TermTable
+from resperf.predictors.terms.work import (
+    WORK,
+    TermTable,
+    constant_terms,
+    millions,
+    physical_terms,
+    terms_of,
+)
 from resperf.settings import OPTIMIZERS, Setting
 from resperf.targets import UNKNOWN
 

@@ -16,8 +16,7 @@ from resperf.features import Array
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.predictors import Examples
-from resperf.predictors._class_fit import Relative, Shrinkage, alike
-from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors._class_fit import ClassFit, Relative, Shrinkage, alike, group_of
 from resperf.predictors.class_costs import ClassCosts, described
 from resperf.predictors.operator_classes import (
     Cost,

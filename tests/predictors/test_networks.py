@@ -13,8 +13,7 @@ from resperf.errors import MissingExtraError
 from resperf.features import columns_of
 from resperf.layers import Conv, Dense, Pool
 from resperf.predictors import Examples, _fitting
-from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
-from resperf.predictors._fitting import fit_network
+from resperf.predictors._fitting import Architecture, Stage, fit_network, onnx_bytes
 from resperf.predictors._paper import paper_features, unseen_notes
 from resperf.predictors.boosted import informative
 from resperf.predictors.resperfnet import PerfNet, ResPerfNet

@@ -12,9 +12,9 @@ from resperf.features import Columns, columns_of
 from resperf.layers import Dense, Pool, Reorder
 from resperf.predictors import Examples, layer_predictor_class
 from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors._paper import PaperRegression, paper_features
+from resperf.predictors._paper import paper_features
 from resperf.predictors.gianniti import Gianniti
-from resperf.predictors.polynomial import Polynomial, factors_of
+from resperf.predictors.regressions import PaperRegression, Polynomial, factors_of
 
 pytest.importorskip("sklearn")
 pytest.importorskip("xgboost")

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors._trees import Comparison, forest_of, onnx_bytes, rounded_down
+from resperf.predictors._onnx import Comparison, OnnxNetwork, forest_of, onnx_bytes, rounded_down
 
 ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
 

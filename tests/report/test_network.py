@@ -14,8 +14,8 @@ from resperf.prediction import (
     QuantityPrediction,
     Skipped,
 )
-from resperf.prediction.interval import bound
 from resperf.prediction.result import Overheads, Parts, Remarks, Subject, Total
+from resperf.prediction.rules import bound
 from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
 from resperf.report.side_by_side import total_comparison
 from resperf.settings import Mode

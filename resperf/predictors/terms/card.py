@@ -179,8 +179,7 @@ class Product:
     @property
     def flops(self) -> Array:
         """Multiplications and additions."""
-        flops: Array = 2 * self.count * self.m * self.n * self.k
-        return flops
+        return np.asarray(2 * self.count * self.m * self.n * self.k)
 
 
 def product_of(kind: str, q: Quantities) -> Product | None:
@@ -256,14 +255,12 @@ def _product(kind: str) -> Relative:
 def _waves_ms(product: Product, card: Card, a: int, b: int) -> Array:
     """Return the ms of full waves of tiles: an incomplete one takes as long as a full one."""
     wave_ms = 2 * a * b * product.k * card.multiprocessors / card.matrix_flops_per_ms
-    times_ms: Array = _tile_waves(product, card, a, b) * wave_ms
-    return times_ms
+    return np.asarray(_tile_waves(product, card, a, b) * wave_ms)
 
 
 def _tile_waves(product: Product, card: Card, a: int, b: int) -> Array:
     tiles = product.count * np.ceil(product.m / a) * np.ceil(product.n / b)
-    waves: Array = np.ceil(tiles / card.multiprocessors)
-    return waves
+    return np.asarray(np.ceil(tiles / card.multiprocessors))
 
 
 def _conv(q: Quantities, card: Card) -> dict[str, Array]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from resperf.predictors.terms._blocks import Term, beyond, flag, gflop, mb, millions
-from resperf.predictors.terms.work import TermTable
+from resperf.predictors.terms.work import Term, TermTable, beyond, flag, gflop, mb, millions
 
 _CACHE_2 = {"cache 2": 1e6}
 _CACHES = {**_CACHE_2, "cache 3": 16e6}

@@ -6,8 +6,7 @@ are in ``card.py``.
 
 from __future__ import annotations
 
-from resperf.predictors.terms._blocks import beyond, millions
-from resperf.predictors.terms.work import TermTable
+from resperf.predictors.terms.work import TermTable, beyond, millions
 
 _CACHES = {"4 MB": 4e6, "16 MB": 16e6}
 """Bytes above which traffic costs more: cards of 2016 to 2018 have 1 to 6 MB of second-level cache,

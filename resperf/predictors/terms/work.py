@@ -7,26 +7,67 @@ has (caches, blocked layouts, idle multiprocessors) is in the table of that clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
+from operator import itemgetter
+from typing import TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from resperf.features import Array
-from resperf.predictors.terms._blocks import (
-    GFLOP,
-    MB,
-    Table,
-    Term,
-    constant,
-    counts,
-    flag,
-    gflop,
-    mb,
-    millions,
-    split,
-)
-from resperf.settings import OPTIMIZERS
+from resperf.errors import TrainingError
+from resperf.features import Array, Columns, quantities
+from resperf.layers import kind_of
+from resperf.measurement import layer_kind, written_kind
+from resperf.settings import OPTIMIZER, OPTIMIZERS
+from resperf.targets import UNKNOWN, Target, with_terms
+
+Term: TypeAlias = "Callable[[Mapping[str, Array]], Array]"
+Table: TypeAlias = "Mapping[str, Mapping[str, Term]]"
+"""Kind -> name of a term -> its function of the kind's quantities."""
+
+MB, GFLOP = 1e6, 1e9
+
+
+def _in(unit: float, name: str, *where: str) -> Term:
+    """Return a quantity, in such units, of rows where all flags are 1."""
+    return lambda q: q[name] / unit * math.prod(q[flag] for flag in where)
+
+
+mb = millions = partial(_in, MB)
+gflop = partial(_in, GFLOP)
+flag = itemgetter
+"""Return a quantity of 0 or 1 unchanged."""
+
+
+def constant(q: Mapping[str, Array]) -> Array:
+    """Return 1 for every row."""
+    return np.ones_like(q["in_bytes"])
+
+
+def counts(*names: str, **others: str) -> dict[str, Term]:
+    """Return a term for each count, of the same name or as ``NAME=quantity``."""
+    quantities = {name: name for name in names} | others
+    return {name: millions(quantity) for name, quantity in quantities.items()}
+
+
+def split(label: str, term_of: Callable[..., Term], quantity: str, *flags: str) -> dict[str, Term]:
+    """Return the term ``LABEL FLAG`` for each flag: the quantity in rows where it is 1.
+
+    A flag may be of the form ``field=choice``; the name then has only the choice.
+    """
+    return {f"{label} {name.rpartition('=')[2]}": term_of(quantity, name) for name in flags}
+
+
+def beyond(label: str, quantity: str, sizes_bytes: Mapping[str, float]) -> dict[str, Term]:
+    """Return the term ``LABEL beyond CACHE`` for each cache: MB of a quantity beyond its size."""
+    return {f"{label} beyond {name}": _excess(quantity, size) for name, size in sizes_bytes.items()}
+
+
+def _excess(quantity: str, size_bytes: float) -> Term:
+    return lambda q: (q[quantity] - size_bytes).clip(0.0) / MB
 
 
 def _activated(*functions: str) -> Term:
@@ -373,3 +414,76 @@ class TermTable:
     def terms_of(self, kind: str) -> Mapping[str, Term]:
         """Return the terms of a kind by name."""
         return {**WORK.get(kind, _PLAIN), **self.own.get(kind, self.usual)}
+
+
+_GROWING = frozenset({"constant scattered"})
+"""Terms that are no constants despite their names, which stored bundles use."""
+
+
+@cache
+def _table(target: Target) -> TermTable:
+    return cast(TermTable, target.load("terms"))
+
+
+def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
+    """Return the terms of a kind by name.
+
+    Parameters
+    ----------
+    kind : str
+        As `resperf.measurement.written_kind` returns it.
+    device_class : str, optional
+        A class without a table (or an unknown one) has the terms of all classes: a fit leaves out
+        what does not help.
+    """
+    tables = [_table(target) for target in with_terms(device_class)]
+    return {name: term for table in tables for name, term in table.terms_of(kind).items()}
+
+
+def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Return which terms are constants, as an array of bool."""
+    return np.array([name.startswith("constant") and name not in _GROWING for name in names])
+
+
+def choices_of(kind: str, columns: Columns) -> Array | None:
+    """Return the value of each layer's `Layer.FUNCTION`; None for kinds without one."""
+    cls = kind_of(layer_kind(kind))
+    field = (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
+    return None if not field else np.asarray(columns[field]).astype(str)
+
+
+def physical_terms(
+    kind: str,
+    columns: Columns,
+    names: tuple[str, ...] | None = None,
+    layer_quantities: Mapping[str, Array] | None = None,
+    device_class: str = UNKNOWN,
+) -> Array:
+    """Return the terms of layers as a matrix of shape (rows, terms).
+
+    Parameters
+    ----------
+    kind : str
+        Layer kind.
+    columns : mapping of str to array
+        As `resperf.features.columns_of` returns them.
+    names : tuple of str, optional
+        All of the kind by default.
+    layer_quantities : mapping of str to array, optional
+        The result of `resperf.features.quantities`, where it was already computed.
+    device_class : str, optional
+        Its table is read beside those of all other classes.
+
+    Raises
+    ------
+    TrainingError
+        If there is no term of some name.
+    """
+    name = written_kind(kind, OPTIMIZER in columns)
+    table = {**terms_of(name), **terms_of(name, device_class)}
+    chosen = tuple(table) if names is None else names
+    unknown = [name for name in chosen if name not in table]
+    if unknown or not chosen:
+        raise TrainingError(f"no physical terms {', '.join(unknown)} for kind {kind!r}")
+    q = quantities(kind, columns) if layer_quantities is None else layer_quantities
+    return np.stack([np.asarray(table[name](q), dtype=float) for name in chosen], axis=1)
