@@ -46,7 +46,7 @@ from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_graph import add_weights
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
-from resperf.network import Network, read_network
+from resperf.network import Network
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
 
@@ -169,17 +169,10 @@ class OnnxRuntimeBackend(Backend):
         NetworkError, UnsupportedError
             If the file cannot be read or run.
         """
-        from onnx.helper import make_tensor_value_info
-
         from resperf.network.weights import materialise
 
-        model, weights = materialise(path, batch=batch, shapes=shapes, values=self.values)
-        network = read_network(path, batch=batch, shapes=shapes, values=self.values)
-        # As inputs they are not constant to ONNX Runtime.
-        model.graph.input.extend(
-            make_tensor_value_info(proto.name, proto.data_type, proto.dims)
-            for proto in model.graph.initializer
-            if proto.name in network.overridable
+        model, weights = materialise(
+            path, overridable=True, batch=batch, shapes=shapes, values=self.values
         )
         return self._network_run(model, weights, path.name)
 

@@ -87,7 +87,7 @@ def import_trtexec(
                 (layer.ms,), engine.profiled_runs, 0, StopReason.BUDGET, estimator=estimator
             )
             published.add(outcome, setting, {EXECUTION: samples})
-    subject = published.network(_described(engine, typed))
+    subject = published.network(_described(engine))
     if phases := _phases(engine):
         published.add(subject, _of_run(engine, setting), phases)
     sums = {**_sums(engine), "description": subject.description}
@@ -178,7 +178,7 @@ def _phases(engine: Engine) -> dict[str, Samples]:
     }
 
 
-def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescription:
+def _described(engine: Engine) -> NetworkDescription:
     """Describe the network by the engine's layers, in the order of execution."""
     operators = tuple(
         ListedOperator(
@@ -190,12 +190,10 @@ def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescripti
                 "nodes": list(layer.nodes),
                 "spans": layer.spans,
                 "parameters": dict(layer.parameters),
-                "layer": "" if isinstance(outcome, str) else outcome.key,
-                "reason": outcome if isinstance(outcome, str) else "",
             },
             times_ms={} if math.isnan(layer.ms) else {EXECUTION: layer.ms},
         )
-        for layer, outcome in zip(engine.layers, typed, strict=True)
+        for layer in engine.layers
     )
     return NetworkDescription(engine.name, engine.name, batch=_batch(engine), operators=operators)
 
