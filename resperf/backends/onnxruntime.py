@@ -71,11 +71,8 @@ class OnnxRuntimeBackend(Backend):
     device = HOST
 
     def __init__(self, threads: int | None = None) -> None:
-        self._set_threads(threads)
-        self._block = block_size()
-
-    def _set_threads(self, threads: int | None) -> None:
         self.threads = usable_threads(threads or None)
+        self._block = block_size()
 
     def own_process(self) -> None:
         """Make all sessions share one pool of threads."""

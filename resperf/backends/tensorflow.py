@@ -51,47 +51,6 @@ from resperf.settings import HALF_TYPES, Setting
 from resperf.timing import WallClock
 
 
-def built(
-    network: Network,
-    weights: Mapping[str, Array],
-    device: Device,
-    optimizer: str,
-) -> Built:
-    """Build a network with resident inputs, or its training step; missing weights are made up.
-
-    Images are in NHWC; all other tensors have the file's order of axes.
-
-    Raises
-    ------
-    UnsupportedError
-        If it cannot be run.
-    """
-    network = without_removed(_computing_weights(network) if optimizer else network)
-    for name in network.inputs:
-        if network.tensors[name].dtype not in _MADE_UP:
-            raise UnsupportedError(
-                f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; inputs "
-                f"may be {', '.join(sorted(_MADE_UP))}"
-            )
-    with device.here():
-        builder = Builder(network, weights, training=bool(optimizer))
-    arrays = [
-        network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
-        for name in network.inputs
-    ]
-    inputs = resident(arrays, device)
-    outputs = partial(builder.outputs, build)
-    if optimizer:
-        step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
-        builder.free_host_weights()
-        return Built(step.phases(device.timed), device.timed(step.step), step.free)
-    function = Traced(outputs, inputs, builder.held, device)
-    builder.free_host_weights()
-    run = device.finished(lambda: function(*inputs))
-    timed = WallClock(run)
-    return run_of(arrays, run(), Phase(timed), timed, [function], device)
-
-
 @cache
 def start(device: Device, training: bool) -> None:
     """Run something once: what TensorFlow loads for the first network is no network's memory."""
@@ -229,8 +188,41 @@ class TensorFlowBackend(Backend):
             return {}
         return overheads_between_layers(self, lambda chain: self._built(chain, {}))
 
-    def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
-        return built(network, weights, self._device, self._optimizer)
+    def _built(self, network: Network, weights: Mapping[str, Array]) -> Built:
+        """Build a network with resident inputs, or its training step; missing weights are made up.
+
+        Images are in NHWC; all other tensors have the file's order of axes.
+
+        Raises
+        ------
+        UnsupportedError
+            If it cannot be run.
+        """
+        device, optimizer = self._device, self._optimizer
+        network = without_removed(_computing_weights(network) if optimizer else network)
+        for name in network.inputs:
+            if network.tensors[name].dtype not in _MADE_UP:
+                raise UnsupportedError(
+                    f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; "
+                    f"inputs may be {', '.join(sorted(_MADE_UP))}"
+                )
+        with device.here():
+            builder = Builder(network, weights, training=bool(optimizer))
+        arrays = [
+            network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
+            for name in network.inputs
+        ]
+        inputs = resident(arrays, device)
+        outputs = partial(builder.outputs, build)
+        if optimizer:
+            step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
+            builder.free_host_weights()
+            return Built(step.phases(device.timed), device.timed(step.step), step.free)
+        function = Traced(outputs, inputs, builder.held, device)
+        builder.free_host_weights()
+        run = device.finished(lambda: function(*inputs))
+        timed = WallClock(run)
+        return run_of(arrays, run(), Phase(timed), timed, [function], device)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images their layout, and layers the type that they have in the precision."""
@@ -257,13 +249,7 @@ class TensorFlowBackend(Backend):
         """
         try:
             operator = operator_of(layer)
-            return layer_run(
-                operator,
-                budget_ms=budget_ms,
-                call_ms=self._call_costs_ms["call_ms"],
-                link_ms=self._call_costs_ms["link_ms"],
-                device=self._device,
-            )
+            return layer_run(operator, self._call_costs_ms, budget_ms, self._device)
         except _REFUSALS as error:
             raise refused(error) from error
 

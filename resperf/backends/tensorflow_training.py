@@ -94,11 +94,6 @@ class TensorFlowStep(TrainingStep):
         self._ready_to_update()
         self.update()
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether there is anything to update: always."""
-        return True
-
     def forward(self) -> None:
         """Compute the outputs and keep what the backward pass needs."""
         with self._device.here(), tf.GradientTape() as tape:

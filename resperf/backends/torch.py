@@ -269,13 +269,9 @@ class TorchBackend(Backend):
         first = torch_layer.others(device, extras)
         alone = self._run_of(torch_layer.function, x, [first])
         output = _first_result(alone())
-        copies = copies_for(
-            self._device.timer(alone),
-            self._call_ms,
-            layer.weight_bytes,
-            budget_ms,
-            MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES,
-        )
+        most = MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES
+        timer = self._device.timer(alone)
+        copies = copies_for(timer, self._call_ms, layer.weight_bytes, budget_ms, most)
         sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
         many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()

@@ -149,11 +149,6 @@ class WorkerProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""
         lowered: list[Layer] = self._ask("lower", layers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -57,7 +56,7 @@ def only_campaign_on(monitor: Monitor) -> Iterator[None]:
     if not name:
         yield
         return
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             path = folder_of("locks") / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -551,10 +550,9 @@ class _Run:
             return
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
-        remaining_s = self._remaining_s * pace
-        remaining_s = min(remaining_s, self._deadline - time.monotonic())
-        words = [f"{self._taken / elapsed_s:.1f} rows/s"]
-        words.append(f"{format_duration(remaining_s)} remaining")
+        left_s = min(self._remaining_s * pace, self._deadline - time.monotonic())
+        rate = self._taken / elapsed_s
+        words = [f"{rate:.1f} rows/s", f"{format_duration(left_s)} remaining"]
         words += [f"{self._failed} failed"] if self._failed else []
         words += [f"{self._again} measured again"] if self._again else []
         self._steps.show(self._done, self._total, *words)

@@ -45,12 +45,10 @@ class Worker:
         A process that measures whole networks tells only the latter: what networks pay is part of
         their own times, and differs from what they pay for layers measured with other settings.
         """
-        besides = (
-            {}
-            if self.networks
-            else {**self.backend.costs(), **self.backend.overheads_between_layers()}
-        )
-        return {**besides, **self.monitor.costs()}
+        costs = dict(self.monitor.costs())
+        if not self.networks:
+            costs |= {**self.backend.costs(), **self.backend.overheads_between_layers()}
+        return costs
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn."""

@@ -12,6 +12,7 @@ from typing import Any
 from resperf import targets
 from resperf.errors import ResperfError
 from resperf.limits import Limit, Limited, limited, read_toml
+from resperf.platform import Accelerator, Platform
 from resperf.settings import PEAKS_OF
 from resperf.units import MS_PER_S
 
@@ -153,14 +154,15 @@ class DeviceFacts(_Device):
     cache_bytes: int
 
     @property
+    def platform(self) -> Platform:
+        """The platform of a device of which only the data sheet is known."""
+        card = Accelerator(self.name, self.memory_bytes, compute_capability=self.compute_capability)
+        return Platform(self.device, processor=self.name, accelerators=(card,))
+
+    @property
     def bus_bytes_per_s(self) -> float:
         """Bytes per second between host and device, in one direction."""
         return self.bus_gb_s * 1e9
-
-    @property
-    def peak_flops_per_s(self) -> float:
-        """Peak in float32, without tensor or matrix cores."""
-        return self.peaks_flops_per_s[FP32]
 
     def peak_of(self, dtype: str) -> float:
         """Return the peak that frameworks use for a type of values without being asked to.
@@ -168,7 +170,7 @@ class DeviceFacts(_Device):
         NaN for products of a type that the device has no units for, or whose peak is not published.
         """
         usual = PEAKS_OF.get(dtype, (dtype,))[0]
-        otherwise = self.peak_flops_per_s if dtype in _AT_LEAST_FP32 else math.nan
+        otherwise = self.peaks_flops_per_s[FP32] if dtype in _AT_LEAST_FP32 else math.nan
         return self.peaks_flops_per_s.get(usual, otherwise)
 
     def largest_peak_of(self, dtype: str) -> float:

@@ -234,7 +234,7 @@ def test_memory_stays_flat(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def note(run: Any, start: float) -> None:
         show(run, start)
-        resident = psutil.Process(run._worker.pid).memory_info().rss
+        resident = psutil.Process(run._worker._process.pid).memory_info().rss
         held.append((tracemalloc.get_traced_memory()[0], resident))
 
     monkeypatch.setattr(runner._Run, "_show", note)

@@ -147,10 +147,10 @@ def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None
 
     settings = WorkerSettings(target("synthetic"), memory_bytes=200 << 20)
     with WorkerProcess(settings) as worker:
-        limits = Path(f"/proc/{worker.pid}/limits")
+        limits = Path(f"/proc/{worker._process.pid}/limits")
         if limits.exists():
             assert f"Max data size             {200 << 20}" in limits.read_text()
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(worker._process.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied) as death:
             worker.costs()
     assert death.value.status is Status.OUT_OF_MEMORY

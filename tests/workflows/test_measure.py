@@ -13,6 +13,7 @@ from onnx.helper import make_node
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
+from resperf.campaign.measure import GuardedRuns
 from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
@@ -107,12 +108,12 @@ def test_the_json_form_is_that_of_a_prediction_with_percentiles():
 
 def test_few_runs_are_said_to_be_few():
     few = measured(SyntheticBackend(), batch=1, seconds=1e-6, layers=False)
-    assert few.runs == 9
+    assert len(few.timed.totals_ms) == 9
     assert any(warning.startswith("only 9 runs") for warning in few.warnings)
     many = measured(SyntheticBackend(), layers=False)
-    assert many.runs > 20
+    assert len(many.timed.totals_ms) > 20
     assert not any(warning.startswith("only") for warning in many.warnings)
-    assert many.is_steady
+    assert many.timed.steady_rounds == many.timed.rounds
 
 
 def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_little():
@@ -136,7 +137,10 @@ def test_a_machine_of_another_speed_is_named() -> None:
     """Of two hosts with one marketing name, machine checks tell which is faster."""
     device = SyntheticBackend()
     measured = MeasuredNetwork(
-        Subject("n", "synthetic", "synthetic", 1), PhaseTimes(1, 1, 1), {}, 3
+        Subject("n", "synthetic", "synthetic", 1),
+        PhaseTimes(1, 1, 1),
+        {},
+        GuardedRuns({}, (), 1.0, 3, 3, 3),
     )
     there = replace(
         device.platform(), machine_checks={"check_call_us": 22.0, "check_product_gflops": 50}

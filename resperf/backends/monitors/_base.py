@@ -185,8 +185,8 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        machine_checks = self._machine_checks(backend, self._usual_before)
-        self.watch(reference.isolated, interval_s=interval_s, machine_checks=machine_checks)
+        checks = self._machine_checks(backend)
+        self.watch(reference.isolated, interval_s=interval_s, machine_checks=checks)
         return self
 
     def watch(
@@ -203,9 +203,7 @@ class Monitor:
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
 
-    def _machine_checks(
-        self, _backend: Backend, _usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, MachineCheck]:
+    def _machine_checks(self, _backend: Backend) -> Mapping[str, MachineCheck]:
         """Build further machine checks of disturbances, by the flag that they set."""
         return {}
 

@@ -221,9 +221,7 @@ class CpuMonitor(Monitor):
         if not self._networks:
             self.load = LoadMeter()
 
-    def _machine_checks(
-        self, backend: Backend, usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, MachineCheck]:
+    def _machine_checks(self, backend: Backend) -> Mapping[str, MachineCheck]:
         machine_checks = {}
         slow = SLOW_FOR_NETWORKS if self._networks else {}
         for name, build in MACHINE_CHECKS.items():
@@ -231,7 +229,7 @@ class CpuMonitor(Monitor):
                 built = build(backend)
             except UnsupportedError:
                 continue
-            usual_ms, readings = usual.get(check_cost(name), (None, 0))
+            usual_ms, readings = self._usual_before.get(check_cost(name), (None, 0))
             machine_checks[name] = MachineCheck(
                 # A single run: the number of copies in the execution phase may change.
                 self._built.enter_context(built).isolated,

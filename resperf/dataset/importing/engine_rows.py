@@ -11,7 +11,7 @@ from typing import Any
 
 from resperf.dataset.importing.engine_layers import is_relayout, is_view, typed_layer
 from resperf.dataset.importing.mapping import Source
-from resperf.dataset.importing.published import Imported, Published, Untyped
+from resperf.dataset.importing.published import Imported, Published, Untyped, sample
 from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
 from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescription
 from resperf.errors import DatasetError, LayerError
@@ -83,9 +83,7 @@ def import_trtexec(
             published.left_out.add("a time of 0", where)
         else:
             estimator = Estimator.MEDIAN if layer.is_median else Estimator.THROUGHPUT_MEAN
-            samples = Samples(
-                (layer.ms,), engine.profiled_runs, 0, StopReason.BUDGET, estimator=estimator
-            )
+            samples = sample(layer.ms, estimator, engine.profiled_runs)
             published.add(outcome, setting, {EXECUTION: samples})
     subject = published.network(_described(engine))
     if phases := _phases(engine):

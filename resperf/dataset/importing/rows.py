@@ -9,12 +9,11 @@ import hashlib
 import io
 import math
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
+from resperf.dataset.importing.mapping import UNITS_MS, KindColumns, SourceMapping, TimeColumns
 from resperf.errors import DatasetError, LayerError, listed
 from resperf.layers import Layer, kind_of
 from resperf.measurement import layer_kind, quantity_of, written_kind, written_layer
@@ -244,12 +243,10 @@ def read_files(paths: Sequence[Path]) -> list[ForeignFile]:
         If one cannot be read, or two are the same.
     """
     files = [ForeignFile.read(path) for path in paths]
-    copies = [
-        digest for digest, count in Counter(file.sha256 for file in files).items() if count > 1
-    ]
-    if copies:
-        names = [file.name for file in files if file.sha256 == copies[0]]
-        raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
+    for file in files:
+        names = [other.name for other in files if other.sha256 == file.sha256]
+        if len(names) > 1:
+            raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
     return files
 
 
@@ -323,7 +320,7 @@ class _Reader:
         if list(times) != sorted(times):
             raise _InvalidRowError("shortest, median and longest time out of order",
                                  _shown(columns, times))  # fmt: skip
-        return tuple(time * self._mapping.unit_ms for time in times)
+        return tuple(time * UNITS_MS[self._mapping.unit] for time in times)
 
     def _number(self, column: str, cells: Mapping[str, str]) -> float:
         cell = cells[column].strip()

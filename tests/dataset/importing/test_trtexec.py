@@ -17,11 +17,10 @@ import pytest
 from resperf.dataset import (
     NetworkDescription,
     check_dataset,
-    import_trtexec,
     merge_datasets,
     read_dataset,
 )
-from resperf.dataset.importing import EngineLayer, EngineTensor, read_exports
+from resperf.dataset.importing import EngineLayer, EngineTensor, import_trtexec, read_exports
 from resperf.dataset.importing.engine_layers import typed_layer
 from resperf.dataset.importing.trtexec import version_of
 from resperf.errors import DatasetError, LayerError
