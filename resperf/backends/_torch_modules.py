@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from resperf.backends._attributes import Function
-from resperf.backends._torch_functions import STATISTICS, TYPES, function_of, prepared, prepares
+from resperf.backends._torch_functions import PREPARE, STATISTICS, TYPES, function_of, prepared
 from resperf.backends._values import in_order, onnx_kernel
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
@@ -246,16 +246,7 @@ _AFTER: Mapping[str, Callable[[Layer, Function], Function]] = {
 
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One operator: what runs it, which values it reads and writes, and which end with it."""
-
-    function: Function
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    frees: tuple[int, ...]
+_Slots = tuple[int, ...]
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
@@ -295,7 +286,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self._network, self._weights = network, weights
         self._slots: dict[str, int] = {}
         self._values: list[Any] = []
-        self._steps: list[_Step] = []
+        # What runs it, the slots that it reads and writes, and those that end with it.
+        self._steps: list[tuple[Function, _Slots, _Slots, _Slots]] = []
         self._same, nodes = _equal_constants(network)
         self._makers = {name: node for node in nodes for name in node.outputs if name}
         self._variable = self._makers.keys() | set(network.inputs)
@@ -311,14 +303,14 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         values = self._values.copy()
         for slot, value in zip(self._inputs, inputs, strict=True):
             values[slot] = value
-        for step in self._steps:
-            result = step.function(*[values[slot] for slot in step.reads])
+        for function, reads, writes, frees in self._steps:
+            result = function(*[values[slot] for slot in reads])
             if isinstance(result, (tuple, list)):
-                for slot, output in zip(step.writes, result, strict=False):
+                for slot, output in zip(writes, result, strict=False):
                     values[slot] = output
             else:
-                values[step.writes[0]] = result
-            for slot in step.frees:
+                values[writes[0]] = result
+            for slot in frees:
                 values[slot] = None
         return [values[slot] for slot in self._outputs]
 
@@ -376,7 +368,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             if node.op in PASSING and is_behind_transposition(node, self._makers):
                 # An exporter writes contiguous() so.
                 function = torch.Tensor.contiguous
-            if prepares(node.op) and len(node.inputs) > 1:
+            if node.op in PREPARE and len(node.inputs) > 1:
                 return function, [self._slot(node.inputs[0]), *self._prepared(node, operator)]
             fixed = STATISTICS.get(node.op, ())
             # Of their own: an untrained network's file may have one constant as bias and mean.
@@ -444,7 +436,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             writes = tuple(map(self._slot, names))
             unread = [slot for slot in writes if slot not in last]
             frees = {slot for slot in (*slots, *unread) if last.get(slot, index) == index} - kept
-            self._steps.append(_Step(function, tuple(slots), writes, tuple(frees)))
+            self._steps.append((function, tuple(slots), writes, tuple(frees)))
 
 
 def _equal_constants(network: Network) -> tuple[dict[str, str], list[Node]]:

@@ -31,6 +31,7 @@ from resperf.backends._base import (
     Backend,
     Built,
     Phase,
+    Shapes,
     as_resperf_error,
     copies_for,
     median_ms,
@@ -156,9 +157,7 @@ class OnnxRuntimeBackend(Backend):
             WallClock(alone.run),
         )
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network with ONNX Runtime's own optimisation; absent weights are made up.
 
         Raises

@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built, Phase, check_choices, usable_threads
+from resperf.backends._base import Backend, Built, Phase, Shapes, check_choices, usable_threads
 from resperf.backends._chain import overheads_between_layers
 from resperf.backends._values import Array, network_input
 from resperf.backends.tensorflow_builder import Builder
@@ -253,9 +253,7 @@ class TensorFlowBackend(Backend):
         except _REFUSALS as error:
             raise refused(error) from error
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file as one function of resident tensors.
 
         NHWC images are flattened in that order, as in a TensorFlow network: results then differ

@@ -33,6 +33,7 @@ from resperf.backends._base import (
     Backend,
     Built,
     Phase,
+    Shapes,
     as_resperf_error,
     check_choices,
     copies_for,
@@ -243,9 +244,7 @@ class TorchBackend(Backend):
         except _ERRORS as error:
             raise as_resperf_error(error, "PyTorch", f"{layer.kind} ({layer.key})") from error
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file as a module of the same operators.
 
         Operators that the exporter wrote in parts are joined (`resperf.network.canonical`); absent

@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from resperf.backends._base import Closing
 from resperf.backends.monitors import Reading
 from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
@@ -100,7 +101,7 @@ class Taken:
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
-class WorkerProcess:
+class WorkerProcess(Closing):
     """A measuring process, which ends with its ``with`` block.
 
     Parameters
@@ -142,12 +143,6 @@ class WorkerProcess:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> WorkerProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""

@@ -1,7 +1,5 @@
 """Datasets: all measurements of one machine in one HDF5 file (layout: datasets/README.md)."""
 
-from __future__ import annotations
-
 from resperf.errors import require
 
 require("h5py", "bench")  # one line that says what to install, instead of a traceback

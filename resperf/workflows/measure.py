@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from resperf.backends import Backend
+from resperf.backends import Backend, Shapes
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
@@ -180,7 +180,7 @@ def measure_network(
     *,
     monitor: Monitor,
     batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     values: Mapping[str, Sequence[float]] | None = None,
     seconds: float = 6.0,
     layers: bool = True,

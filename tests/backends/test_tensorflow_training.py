@@ -120,7 +120,7 @@ def test_gradients_are_those_of_pytorch(normalised: Path) -> None:
 def test_a_step_updates_weights_and_moves_the_running_statistics(normalised: Path) -> None:
     x = np.ones((4, 3, 8, 8), np.float32)
     step, builder = step_of(normalised, x)
-    mean, variance = builder.running_statistics(builder.network.nodes[1])
+    mean, variance = builder.statistics[builder.network.nodes[1].name]
     assert not any(each.trainable for each in (mean, variance))
     before = [each.numpy() for each in builder.held], mean.numpy(), variance.numpy()
     step.step()
