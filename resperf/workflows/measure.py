@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from resperf.backends import Backend, Shapes
 from resperf.backends.monitors import Monitor, load_monitor
@@ -240,7 +242,7 @@ def measure_network(
         Subject(network.name, row.platform.device, row.setting.framework, network.batch),
         phases=PhaseTimes(*(medians_ms.get(name, math.nan) for name in PHASES)),
         percentiles_ms={
-            name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()
+            name: float(np.quantile(timed.totals_ms, share)) for name, share in PERCENTILES.items()
         },
         timed=timed,
         quantities={name: row.value(name) for name in row.samples if name not in PHASES},
@@ -334,20 +336,6 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> N
     rows = [measured.row for _, measured in runs if measured.row is not None]
     contents = [weightless(path) for path in dict.fromkeys(path for path, _ in runs)]
     append_networks(output, rows, {graph_digest(content): content for content in contents})
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return a percentile, linearly interpolated between the sorted values; NaN without any.
-
-    Parameters
-    ----------
-    values : sequence of float
-    share : float
-        In hundredths: 0.95 for the 95th percentile.
-    """
-    if len(values) < 2:
-        return values[0] if values else math.nan
-    return quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
 
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def go(
     **bench: Any,
 ) -> Any:
     with_what = Bench(target("synthetic", on), **bench)
-    return run_campaign(campaign, output, with_what, hours=hours, progress=False)
+    return run_campaign(campaign, output, with_what, hours=hours)
 
 
 def rows_of(output: Path) -> tuple[Measurement, ...]:
@@ -269,7 +269,7 @@ def test_a_signal_keeps_finished_rows(
 
 def test_a_framework_that_cannot_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResperfError, match="no framework 'abacus'"):
-        run_campaign(made(), tmp_path / "a.h5", Bench(target("abacus")), progress=False)
+        run_campaign(made(), tmp_path / "a.h5", Bench(target("abacus")))
     assert list(tmp_path.iterdir()) == []
 
 

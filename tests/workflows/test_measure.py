@@ -24,7 +24,6 @@ from resperf.workflows.demo import light_networks, unknown_share
 from resperf.workflows.measure import (
     MeasuredNetwork,
     measure_network,
-    percentile,
     reference_monitor,
     with_speed_warning,
 )
@@ -162,14 +161,6 @@ def test_a_machine_of_another_speed_is_named() -> None:
     )
     # A bundle made before says nothing of its machine's speed.
     assert warnings(replace(there, machine_checks={})) == ()
-
-
-def test_percentiles_are_interpolated():
-    values = [5.0, 1.0, 3.0, 2.0, 4.0]
-    assert percentile(values, 0.5) == 3.0
-    assert percentile(values, 0.95) == pytest.approx(4.8)  # position 3.8
-    assert percentile([7.0], 0.99) == 7.0
-    assert math.isnan(percentile([], 0.5))
 
 
 def test_usual_times_of_machine_checks_count_on_their_own_machine_only():
