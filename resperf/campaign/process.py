@@ -16,13 +16,7 @@ from resperf.backends._base import Closing
 from resperf.backends.monitors import Reading
 from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
-from resperf.errors import (
-    CampaignError,
-    DeviceLostError,
-    MissingExtraError,
-    ResperfError,
-    is_out_of_memory,
-)
+from resperf.errors import CampaignError, ResperfError, is_out_of_memory
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.targets import Target
@@ -33,12 +27,6 @@ START_TIMEOUT_S = 300.0
 WORKER = "resperf.campaign.worker"
 LISTEN_S = 0.2
 """Interval for checking a request to stop while something is measured."""
-_ERRORS: Mapping[str, type[ResperfError]] = {
-    "error": CampaignError,
-    "missing": MissingExtraError,
-    "lost": DeviceLostError,
-}
-"""What the process answers where it cannot go on."""
 
 
 class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's status
@@ -228,16 +216,16 @@ class WorkerProcess(Closing):
                 if time.monotonic() >= deadline:
                     self._process.kill()
                     raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
-            what, answer = self._pipe.recv()
+            answer, error = self._pipe.recv()
         except (EOFError, OSError):
             if self._wants_stop():
                 # The signal that stopped this process may have stopped the other one too.
                 raise Interrupted("interrupted") from None
             raise self._death() from None
-        if what in _ERRORS:
-            raise _ERRORS[what](answer)
-        if what == "failure":
-            raise WorkerDied(_status_of(answer), answer)
+        if isinstance(error, str):
+            raise WorkerDied(_status_of(error), error)
+        if error is not None:
+            raise error
         return answer
 
     def _death(self) -> WorkerDied:

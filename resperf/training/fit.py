@@ -433,7 +433,14 @@ def _typical(rows: LayerRows, learning: Learning) -> list[GoldenLayer]:
     chosen = _spread(rows.times_ms[rows.layer_quantity], _GOLDEN)
     # Every third first, so that a shorter selection is spread as well.
     thirds = [row for start in range(3) for row in chosen[start::3]]
-    return learning.golden(rows.select(np.array(thirds)))
+    some = rows.select(np.array(thirds))
+    places = (
+        # A method of one setting has the first.
+        [own.index(value) if value in own else 0 for value in values]
+        * (len(some) if len(values) == 1 else 1)
+        for values, own in ((some.settings, learning.how), (some.platforms, learning.where))
+    )
+    return [GoldenLayer(*row) for row in zip(some.keys, *places, strict=True)]
 
 
 BATCHES = (1, 8)

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from resperf._version import __version__
-from resperf.bundle import GoldenLayer
 from resperf.dataset import DatasetInfo, KindTable, checksum
 from resperf.errors import TrainingError
 from resperf.features import Array, take
@@ -149,16 +148,6 @@ class Learning:
             )
         self.predictors.setdefault(kind, {})[train.quantity] = loaded
         self.stored.setdefault(kind, {})[train.quantity] = {"method": name, **values}
-
-    def golden(self, rows: LayerRows) -> list[GoldenLayer]:
-        """Return rows as layers whose predictions a bundle stores."""
-        places = (
-            # A method of one setting has the first.
-            [own.index(value) if value in own else 0 for value in values]
-            * (len(rows) if len(values) == 1 else 1)
-            for values, own in ((rows.settings, self.how), (rows.platforms, self.where))
-        )
-        return [GoldenLayer(*row) for row in zip(rows.keys, *places, strict=True)]
 
     def part(self, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a bundle's manifest, with what only layers or only networks have."""
