@@ -20,8 +20,7 @@ from typing import Any
 import onnxruntime
 
 from resperf.backends._base import check_choices, usable_threads
-from resperf.backends._ort_runs import Device
-from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.backends.onnxruntime import Device, OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
 from resperf.settings import Setting

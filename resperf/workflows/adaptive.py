@@ -115,8 +115,8 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
     Returns
     -------
     sequence of float
-        `acquisition_score` by the rows of its kind; `unlearnt_score` for kinds with few rows; 0 for
-        kinds that no predictor supports, or whose rows are nearly all unusable.
+        `acquisition_score` by the rows of its kind; `UNLEARNT_SCORE` and less for kinds with few
+        rows; 0 for kinds that no predictor supports, or whose rows are nearly all unusable.
     """
     tables, info = read_table(dataset), read_info(dataset)
     scores = np.zeros(len(layers))

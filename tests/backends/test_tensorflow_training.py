@@ -14,7 +14,6 @@ from onnx import helper
 
 from resperf.backends import Backend, backend
 from resperf.backends._torch_modules import TorchNetwork
-from resperf.backends._torch_training import TorchStep
 from resperf.backends.monitors import Monitor
 from resperf.backends.tensorflow import _computing_weights
 from resperf.backends.tensorflow_builder import Builder
@@ -22,6 +21,7 @@ from resperf.backends.tensorflow_device import peak_resident_bytes, resident_byt
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
 from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
+from resperf.backends.torch import TorchStep
 from resperf.campaign.measure import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Dense
