@@ -15,12 +15,11 @@ from onnx import helper
 from resperf.backends import Backend, backend
 from resperf.backends._torch_modules import TorchNetwork
 from resperf.backends.monitors import Monitor
-from resperf.backends.tensorflow import _computing_weights
+from resperf.backends.tensorflow import OPTIMIZERS, TensorFlowStep, _computing_weights
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import peak_resident_bytes, resident_bytes
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
-from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
 from resperf.backends.torch import TorchStep
 from resperf.campaign.measure import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
