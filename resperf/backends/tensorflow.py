@@ -23,6 +23,9 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 import tensorflow as tf
 
 from resperf.backends._base import Backend, Built, Phase, Shapes, check_choices, usable_threads
@@ -236,10 +239,6 @@ def _computing_weights(network: Network) -> Network:
 
 
 _MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
-
-
-# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
