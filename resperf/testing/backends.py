@@ -35,7 +35,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
@@ -100,15 +100,12 @@ class Finding:
     verdict : Verdict
     detail : str
         What was wrong, or why it was refused or skipped.
-    figures : mapping of str to float
-        What was timed; names end in their unit, or in ``_ratio``.
     """
 
     rule: str
     subject: str
     verdict: Verdict
     detail: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,9 +168,9 @@ def _guarded(rule: str, subject: str, findings: Iterator[Finding]) -> Iterator[F
         yield Finding(rule, subject, Verdict.FAILED, f"{type(error).__name__}: {first_line(error)}")
 
 
-def _finding(rule: str, subject: str, wrong: str, **figures: float) -> Finding:
+def _finding(rule: str, subject: str, wrong: str) -> Finding:
     broken = Verdict.DOUBTFUL if rule in TIMED else Verdict.FAILED
-    return Finding(rule, subject, broken if wrong else Verdict.PASSED, wrong, figures)
+    return Finding(rule, subject, broken if wrong else Verdict.PASSED, wrong)
 
 
 def _described(backend: Backend, target: Target) -> Iterator[Finding]:
@@ -200,8 +197,7 @@ def _costs(backend: Backend, target: Target) -> Iterator[Finding]:
     needed = ["call_ms", *(["reshape_ms"] if "reshape_ms" not in target.no_such_costs else [])]
     wrong = [f"no {name}" for name in needed if name not in costs]
     wrong += [f"{name} is {value}" for name, value in costs.items() if not _is_amount(value)]
-    figures = {name: value for name, value in costs.items() if _is_amount(value)}
-    yield _finding("costs", target.name, "; ".join(wrong), **figures)
+    yield _finding("costs", target.name, "; ".join(wrong))
 
 
 def _is_amount(value: float) -> bool:
@@ -319,7 +315,7 @@ def _growth(kind: str, small: Phase, large: Phase) -> Finding:
     small_ms, large_ms = (median(times) for times in zip(*rounds, strict=True))
     faster = all(large < FASTER * small - SLACK_MS for small, large in rounds)
     wrong = f"{FACTOR} times as large, it takes {large_ms:.4g} ms instead of {small_ms:.4g}"
-    return _finding("growth", kind, wrong * faster, small_ms=small_ms, large_ms=large_ms)
+    return _finding("growth", kind, wrong * faster)
 
 
 def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
@@ -328,9 +324,7 @@ def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
     longer = all(more > SLOWER * alone + SLACK_MS for more, alone in rounds)
     negative = all(more < -SLACK_MS - (1 - FASTER) * alone for more, alone in rounds)
     wrong = f"one more copy takes {marginal_ms:.4g} ms, one alone {alone_ms:.4g}"
-    return _finding(
-        "marginal", kind, wrong * (longer or negative), marginal_ms=marginal_ms, alone_ms=alone_ms
-    )
+    return _finding("marginal", kind, wrong * (longer or negative))
 
 
 def _fastest(phase: Phase) -> float:
@@ -441,4 +435,4 @@ def _sum(backend: Backend, path: Path, whole: Phase, own: str) -> Finding:
     ratio = sum_ms / whole_ms if whole_ms > 0 else math.inf
     low, high = SUM_BAND
     wrong = "" if low <= ratio <= high else f"layers take {sum_ms:.4g} ms, the whole {whole_ms:.4g}"
-    return _finding("sum", path.stem, wrong, sum_ms=sum_ms, whole_ms=whole_ms, sum_ratio=ratio)
+    return _finding("sum", path.stem, wrong)
