@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from resperf.dataset.importing.mapping import UNITS_MS, KindColumns, SourceMapping, TimeColumns
@@ -255,7 +256,7 @@ class _Reader:
 
     def __init__(self, mapping: SourceMapping, kinds: Sequence[KindColumns]) -> None:
         self._mapping, self._kinds = mapping, kinds
-        self._words: dict[tuple[str, str], str] = {}
+        self._word = cache(self._meaning)
         self._names: dict[str, set[str]] = {}
         for kind in kinds:
             for word, spec in kind_of(layer_kind(kind.kind)).specs.items():
@@ -293,13 +294,8 @@ class _Reader:
         except LayerError as error:
             raise _InvalidRowError("not a possible layer", str(error)) from error
 
-    def _word(self, word: str, column: str, cell: str) -> str:
-        meaning = self._words.get((word, cell))
-        if meaning is None:
-            meaning = self._words[word, cell] = self._meaning(word, column, _plain(cell))
-        return meaning
-
-    def _meaning(self, word: str, column: str, cell: str) -> str:
+    def _meaning(self, word: str, column: str, text: str) -> str:
+        cell = _plain(text)
         if (
             cell.casefold() in _EMPTY
             and cell not in self._mapping.values.get(word, {})
