@@ -69,7 +69,10 @@ class Limited:
     def __post_init__(self) -> None:
         settings: Any = type(self)
         for name, (hint, limit) in _rules(settings).items():
-            _check(name, getattr(self, name), hint, limit)
+            value = getattr(self, name)
+            # A default may be beyond the limit: NaN where nothing is given.
+            if value is not getattr(settings, name, MISSING):
+                _check(name, value, hint, limit)
 
     @classmethod
     def from_table(cls, values: Any, where: str, **more: Any) -> Self:
@@ -138,8 +141,6 @@ def _read(hint: Any, value: Any, word: str) -> Any:
 
 def _check(name: str, value: Any, hint: Any, limit: Limit) -> None:
     """Refuse a value of another type, or beyond the limit."""
-    if value is None and hint is not _plain(hint):
-        return
     hint = _plain(hint)
     if get_origin(hint) is Mapping:
         if not isinstance(value, Mapping):

@@ -47,50 +47,23 @@ _HOST_PIDS = 0xEFFFFFFC
 _ORDER, _VISIBLE = "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass(frozen=True)
-class GpuFacts:
-    """What a GPU is. None is unknown.
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts(Accelerator):
+    """What a GPU is.
 
     Attributes
     ----------
     number : int
         As in ``cuda:0``.
-    name : str
-        NVML's, such as ``"NVIDIA GeForce RTX 4090"``.
-    uuid_hash : str
-        Tells cards of one type apart without telling which one it is.
-    driver, cuda : str
-        Version of the driver, and the newest CUDA version that it supports.
-    compute_capability : str
-    memory_bytes : int
-        Of the MIG instance, if it is one.
-    clock_mhz, memory_clock_mhz : int
-        Maxima.
-    power_limit_w : int
-        In force.
-    ecc, mig, persistence : str
-        ``"on"`` or ``"off"``.
-    pcie : str
-        Best link of card and slot: ``"PCIe 4.0 x16"``.
+    persistence : str
+        ``"on"`` or ``"off"``; empty if unknown.
     trouble : str
         Why it cannot be used, if so: it is lost, or in MIG mode without an instance.
     """
 
     number: int
-    name: str
-    uuid_hash: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    compute_capability: str | None = None
-    memory_bytes: int | None = None
-    clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    power_limit_w: int | None = None
-    ecc: str | None = None
-    mig: str | None = None
-    persistence: str | None = None
-    pcie: str | None = None
-    trouble: str | None = None
+    persistence: str = ""
+    trouble: str = ""
 
     @property
     def device(self) -> str:
@@ -104,8 +77,7 @@ class GpuFacts:
     @property
     def accelerator(self) -> Accelerator:
         """What platforms store of it."""
-        stored = {field.name for field in fields(Accelerator)}
-        return Accelerator(**{k: v for k, v in vars(self).items() if k in stored and v is not None})
+        return Accelerator(**{row.name: getattr(self, row.name) for row in fields(Accelerator)})
 
 
 @dataclass(frozen=True)
@@ -197,18 +169,18 @@ class Gpu:
         return GpuFacts(
             number=self.number,
             name=self._ask("nvmlDeviceGetName", own) or "NVIDIA GPU",
-            uuid_hash=uuid and hashlib.sha256(uuid.encode()).hexdigest()[:16],
-            driver=self._ask("nvmlSystemGetDriverVersion"),
-            cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
-            compute_capability=capability and "{}.{}".format(*capability),
-            memory_bytes=self.memory_bytes(),
-            clock_mhz=sm_mhz,
-            memory_clock_mhz=memory_mhz,
-            power_limit_w=limit_mw and round(limit_mw / 1000),
+            uuid_hash=hashlib.sha256(uuid.encode()).hexdigest()[:16] if uuid else "",
+            driver=self._ask("nvmlSystemGetDriverVersion") or "",
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            compute_capability="{}.{}".format(*capability) if capability else "",
+            memory_bytes=self.memory_bytes() or 0,
+            clock_mhz=sm_mhz or 0,
+            memory_clock_mhz=memory_mhz or 0,
+            power_limit_w=round((limit_mw or 0) / 1000),
             ecc=_on_or_off(self._ask("nvmlDeviceGetEccMode", card)),
             mig=_on_or_off(self._ask("nvmlDeviceGetMigMode", card)),
             persistence=_on_or_off(self._ask("nvmlDeviceGetPersistenceMode", card)),
-            pcie=generation and width and f"PCIe {generation}.0 x{width}",
+            pcie=f"PCIe {generation}.0 x{width}" if generation and width else "",
         )
 
     def state(self) -> GpuState:
@@ -311,7 +283,7 @@ def _facts(number: int) -> GpuFacts:
     try:
         return Gpu(f"cuda:{number}").facts()
     except ResperfError as error:
-        return GpuFacts(number, "unknown", trouble=str(error))
+        return GpuFacts(number=number, name="unknown", trouble=str(error))
 
 
 def local_device(word: str) -> tuple[str, Accelerator]:
@@ -323,7 +295,7 @@ def local_device(word: str) -> tuple[str, Accelerator]:
 def word_of(accelerator: Accelerator) -> str:
     """Return the word of this machine's GPU that an accelerator describes; errors as of `Gpu`."""
     for facts in gpus():
-        if facts.uuid_hash in (None, accelerator.uuid_hash):
+        if facts.uuid_hash in ("", accelerator.uuid_hash):
             return f"cuda:{facts.number}"
     raise ResperfError(f"this machine does not have the {accelerator.name} that is measured on")
 
@@ -403,10 +375,10 @@ def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
     return None
 
 
-def _on_or_off(state: Any) -> str | None:
+def _on_or_off(state: Any) -> str:
     """Return a mode in words; of the pair (current, after a reboot) the current one."""
     current = state[0] if isinstance(state, list | tuple) else state
-    return None if current is None else "on" if current else "off"
+    return "" if current is None else "on" if current else "off"
 
 
 def _is_host() -> bool:

@@ -83,7 +83,7 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
         prediction = predict_network(read_network(network, batch=batch), bundle, strict=True)
         totals.append(prediction.total_ms)
         operations = 2 * sum(layer.macs for layer in prediction.layers)
-        peak_ms = operations / devices()[device].peak_flops_per_s * 1e3
+        peak_ms = operations / devices()[device].peaks_flops_per_s["fp32"] * 1e3
         assert (prediction.complete, prediction.overheads.overhead_ms) == (True, 0)
         assert prediction.lower_bound_ms < peak_ms < prediction.total_ms < 10 * peak_ms + 10
         assert 0 < prediction.origins["estimated_ms"] < 0.2 * prediction.total_ms

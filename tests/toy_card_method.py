@@ -14,7 +14,7 @@ from resperf.predictors.gianniti import Gianniti
 from resperf.settings import SESSION, Setting
 
 DISPATCH_MS, DEVICE_SHARE = 0.5, 0.25
-PEAK_OF_ROWS = devices()["v100"].peak_flops_per_s
+PEAK_OF_ROWS = devices()["v100"].peaks_flops_per_s["fp32"]
 
 
 class ToyOfAnyCard(Gianniti):
@@ -32,7 +32,7 @@ class ToyOfAnyCard(Gianniti):
         return platform.device == "v100"
 
     def predict(self, subjects: Any, setting: Setting, platform: Platform) -> Predicted:
-        factor = PEAK_OF_ROWS / devices()[platform.device].peak_flops_per_s
+        factor = PEAK_OF_ROWS / devices()[platform.device].peaks_flops_per_s["fp32"]
         found = super().predict(subjects, setting, platform)
         nothing = np.full(len(next(iter(found.values())).values), math.nan)
         return {

@@ -7,10 +7,10 @@ import os
 from collections.abc import Collection, Iterable
 
 from resperf import targets
-from resperf.backends._base import Backend, Built, Phase
+from resperf.backends._base import Backend, Built, Phase, Shapes
 from resperf.errors import ResperfError
 
-__all__ = ["Backend", "Built", "Phase", "backend", "known_settings"]
+__all__ = ["Backend", "Built", "Phase", "Shapes", "backend", "known_settings"]
 
 
 def backend(framework: str, device_class: str | None = None, /, **settings: object) -> Backend:

@@ -24,6 +24,8 @@ from resperf.settings import Setting
 from resperf.targets import DEFAULT
 from resperf.timing import TIME_UNIT, Sampler, WallClock
 
+Shapes = Mapping[str, Sequence[int]]
+"""Input of a network -> its shape."""
 ESTIMATES = 5
 """Runs of one copy, by the fastest of which the number of copies is chosen."""
 
@@ -59,8 +61,21 @@ class Phase:
     copies: int = 1
 
 
+class Closing:
+    """Base of what is closed on leaving its ``with`` block."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 @dataclass
-class Built:
+class Built(Closing):
     """A layer or a network, ready to run; frees its memory on leaving the ``with`` block.
 
     Attributes
@@ -97,12 +112,6 @@ class Built:
         """Free what was built; a later run says that it is gone."""
         self.free()
         self.phases, self.isolated, self.free = {}, _closed, _nothing
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Backend(Protocol):
@@ -188,9 +197,7 @@ class Backend(Protocol):
         """
         ...
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file; weights that are absent are made up.
 
         Raises

@@ -111,13 +111,8 @@ def prepared(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     A matrix lies in memory as in ``nn.Linear``, and gates of recurrent cells are in its order. What
     is no tensor stays as it is.
     """
-    prepare = _PREPARE.get(operator.op)
+    prepare = PREPARE.get(operator.op)
     return list(weights) if prepare is None else prepare(operator, weights)
-
-
-def prepares(op: str) -> bool:
-    """Whether an operator's weights are held in another form than in the file."""
-    return op in _PREPARE
 
 
 def _why(op: str) -> str:
@@ -494,7 +489,7 @@ _FUNCTIONS: Mapping[str, Make] = {
     **dict.fromkeys(GATES, recurrent),
 }  # fmt: skip
 """ONNX operator -> what makes its function."""
-_PREPARE: Mapping[str, Callable[[Operator, Sequence[Any]], list[Any]]] = {
+PREPARE: Mapping[str, Callable[[Operator, Sequence[Any]], list[Any]]] = {
     "Gemm": _prepare_gemm,
     "MatMul": _prepare_product,
     **dict.fromkeys(GATES, prepare_recurrent),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from resperf.backends._attributes import Function
-from resperf.backends._torch_functions import STATISTICS, TYPES, function_of, prepared, prepares
+from resperf.backends._torch_functions import PREPARE, STATISTICS, TYPES, function_of, prepared
 from resperf.backends._values import in_order, onnx_kernel
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
@@ -53,11 +53,6 @@ class TorchLayer:
     function: Function
     order: tuple[int, ...]
     channels_last: bool
-
-    @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Types of first input, weights and extras."""
-        return tuple(TYPES[dtype] for dtype in self.kernel.input_dtypes)
 
     def format_of(self, tensor: Any) -> torch.memory_format:
         """Return the memory format of a tensor of this layer."""
@@ -122,7 +117,7 @@ class TorchLayer:
         return own and 1 + index not in fixed
 
     def _input_values(self, position: int, shape: Sequence[int], device: torch.device) -> Any:
-        values = made_up(shape, self.dtypes[position], device)
+        values = made_up(shape, TYPES[self.kernel.input_dtypes[position]], device)
         if self.kernel.positive and values.is_floating_point():
             values = values.abs() + 0.5
         if position in STATISTICS.get(self.operator.op, ()):
@@ -251,16 +246,7 @@ _AFTER: Mapping[str, Callable[[Layer, Function], Function]] = {
 
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One operator: what runs it, which values it reads and writes, and which end with it."""
-
-    function: Function
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    frees: tuple[int, ...]
+_Slots = tuple[int, ...]
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
@@ -300,7 +286,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self._network, self._weights = network, weights
         self._slots: dict[str, int] = {}
         self._values: list[Any] = []
-        self._steps: list[_Step] = []
+        # What runs it, the slots that it reads and writes, and those that end with it.
+        self._steps: list[tuple[Function, _Slots, _Slots, _Slots]] = []
         self._same, nodes = _equal_constants(network)
         self._makers = {name: node for node in nodes for name in node.outputs if name}
         self._variable = self._makers.keys() | set(network.inputs)
@@ -316,14 +303,14 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         values = self._values.copy()
         for slot, value in zip(self._inputs, inputs, strict=True):
             values[slot] = value
-        for step in self._steps:
-            result = step.function(*[values[slot] for slot in step.reads])
+        for function, reads, writes, frees in self._steps:
+            result = function(*[values[slot] for slot in reads])
             if isinstance(result, (tuple, list)):
-                for slot, output in zip(step.writes, result, strict=False):
+                for slot, output in zip(writes, result, strict=False):
                     values[slot] = output
             else:
-                values[step.writes[0]] = result
-            for slot in step.frees:
+                values[writes[0]] = result
+            for slot in frees:
                 values[slot] = None
         return [values[slot] for slot in self._outputs]
 
@@ -334,15 +321,11 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self._buffers.clear()
 
     def _slot(self, name: str) -> int:
-        if name not in self._slots:
-            if name not in self._variable:
-                return self._register(name, self._constant(name))
-            self._slots[name] = len(self._values)
-            self._values.append(None)
-        return self._slots[name]
+        is_constant = name not in self._slots and name not in self._variable
+        return self._register(name, self._constant(name) if is_constant else None)
 
     def _register(self, name: str, value: Any, *, fixed: bool = False) -> int:
-        """Register a constant: floats with axes as a parameter."""
+        """Register a constant: floats with axes as a parameter; None is no value yet."""
         if name not in self._slots:
             if value is not None:
                 trained = value.is_floating_point() and value.ndim > 0 and not fixed
@@ -360,16 +343,16 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         name = self._same.get(name, name)
         tensor = self._network.tensors.get(name)
         value = self._weights.get(name)
-        if value is None:
-            value = tensor.value if tensor is not None else None
-        if value is None:
-            if tensor is None:
-                raise UnsupportedError(f"the shape of {name!r} is not known")
+        if value is None and tensor is not None:
+            value = tensor.value
+        if value is not None:
+            data = _tensor(np.asarray(value)).to(self._device)
+            if tensor is not None and data.is_floating_point():
+                data = data.to(_type_of(tensor.dtype, name))
+        elif tensor is not None:
             data = made_up(tensor.shape, _type_of(tensor.dtype, name), self._device)
-            return data.contiguous(memory_format=self.format_of(data))
-        data = _tensor(np.asarray(value)).to(self._device)
-        if tensor is not None and data.is_floating_point():
-            data = data.to(_type_of(tensor.dtype, name))
+        else:
+            raise UnsupportedError(f"the shape of {name!r} is not known")
         return data.contiguous(memory_format=self.format_of(data))
 
     def format_of(self, tensor: Any) -> torch.memory_format:
@@ -385,7 +368,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             if node.op in PASSING and is_behind_transposition(node, self._makers):
                 # An exporter writes contiguous() so.
                 function = torch.Tensor.contiguous
-            if prepares(node.op) and len(node.inputs) > 1:
+            if node.op in PREPARE and len(node.inputs) > 1:
                 return function, [self._slot(node.inputs[0]), *self._prepared(node, operator)]
             fixed = STATISTICS.get(node.op, ())
             # Of their own: an untrained network's file may have one constant as bias and mean.
@@ -448,16 +431,12 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             last |= dict.fromkeys(slots, index)
         kept = {*self._outputs, *(s for s, value in enumerate(self._values) if value is not None)}
         for index, (node, (function, slots)) in enumerate(zip(nodes, readings, strict=True)):
-            writes = tuple(self._written(node))
+            names = [name or f"{node.name} output {i}" for i, name in enumerate(node.outputs)]
+            self._variable.update(names)
+            writes = tuple(map(self._slot, names))
             unread = [slot for slot in writes if slot not in last]
             frees = {slot for slot in (*slots, *unread) if last.get(slot, index) == index} - kept
-            self._steps.append(_Step(function, tuple(slots), writes, tuple(frees)))
-
-    def _written(self, node: Node) -> Iterator[int]:
-        for index, given in enumerate(node.outputs):
-            name = given or f"{node.name} output {index}"
-            self._variable.add(name)
-            yield self._slot(name)
+            self._steps.append((function, tuple(slots), writes, tuple(frees)))
 
 
 def _equal_constants(network: Network) -> tuple[dict[str, str], list[Node]]:

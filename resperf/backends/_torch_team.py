@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from resperf.backends._base import Built, Phase
+from resperf.backends._base import Built, Phase, Shapes
 from resperf.backends.processes import RUN, end, started
 
 START_S = 120.0
@@ -88,9 +88,7 @@ class RunningTeam:
             return Connection(client.detach())
         raise self._end("the processes did not meet in time")
 
-    def network(
-        self, path: Path, batch: int | None, shapes: Mapping[str, Sequence[int]] | None
-    ) -> Built:
+    def network(self, path: Path, batch: int | None, shapes: Shapes | None) -> Built:
         """Let every process build a network, for a training step that they share.
 
         Raises

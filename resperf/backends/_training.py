@@ -22,9 +22,9 @@ class TrainingStep(ABC):
     """Forward pass, backward pass and update, of a network or of copies of a layer."""
 
     @property
-    @abstractmethod
     def has_weights(self) -> bool:
         """Whether there is anything to update."""
+        return True
 
     @abstractmethod
     def forward(self) -> None:

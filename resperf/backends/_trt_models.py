@@ -24,6 +24,7 @@ from onnx import (
     numpy_helper,
 )
 
+from resperf.backends._base import Shapes
 from resperf.backends._values import (
     Array,
     in_order,
@@ -376,11 +377,7 @@ _FLOAT32_INPUTS: Mapping[str, tuple[int, ...]] = {"Resize": (2,), "Upsample": (1
 
 
 def network_model(
-    path: Path,
-    precision: str,
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    path: Path, precision: str, *, batch: int | None = None, shapes: Shapes | None = None
 ) -> tuple[bytes, dict[str, Array]]:
     """Read a network for TensorRT.
 

@@ -20,17 +20,21 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnxruntime
 
 from resperf.backends._base import (
     Backend,
     Built,
     Phase,
+    Shapes,
     as_resperf_error,
     copies_for,
     median_ms,
@@ -38,7 +42,7 @@ from resperf.backends._base import (
 )
 from resperf.backends._chain import overheads_between_layers, weights_costs
 from resperf.backends._ort_kernels import copies_graph, kernel_of
-from resperf.backends._ort_runs import HOST, BoundSession, filled_input
+from resperf.backends._values import network_input
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
@@ -46,7 +50,7 @@ from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_graph import add_weights
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
-from resperf.network import Network, read_network
+from resperf.network import Network
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
 
@@ -54,6 +58,122 @@ MANY_WARMUPS, MANY_RUNS = 2, 9
 """Runs of many copies, before they are timed and timed."""
 
 onnxruntime.set_default_logger_severity(4)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where values are: in the host's memory, or in a GPU's.
+
+    Attributes
+    ----------
+    kind : str
+        ONNX Runtime's word: ``"cpu"`` or ``"cuda"``.
+    number : int
+    """
+
+    kind: str = "cpu"
+    number: int = 0
+
+    @property
+    def is_host(self) -> bool:
+        """Whether host arrays need no copy."""
+        return self.kind == "cpu"
+
+    def value(self, array: npt.NDArray[Any]) -> Any:
+        """Make a value of a host array: shared on the host, copied to a GPU."""
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.kind, self.number)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """Make a value without content."""
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+            shape, np.dtype(dtype), self.kind, self.number
+        )
+
+
+HOST = Device()
+
+
+class BoundSession:
+    """A session whose inputs and outputs are bound; it ran once, so that what cannot run says so.
+
+    Parameters
+    ----------
+    session : InferenceSession
+    host : mapping of str to array
+        Values of the inputs.
+    name : str
+        For messages.
+    device : Device
+    output : tuple of (shape, dtype), optional
+        Of the only output, which is then written to the same memory by each run. Else ONNX Runtime
+        allocates outputs: on a GPU once, since a CUDA graph writes to the memory of its first run.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        host: Mapping[str, npt.NDArray[Any]],
+        name: str,
+        device: Device = HOST,
+        output: tuple[Sequence[int], str] | None = None,
+    ) -> None:
+        self._session, self._host, self._device = session, host, device
+        self._binding = session.io_binding()
+        self._values: dict[str, Any] = {}
+        for input_name, array in host.items():
+            self._bind(input_name, array)
+        outputs = [value.name for value in session.get_outputs()]
+        for output_name in outputs:
+            if output is None:
+                self._binding.bind_output(output_name, device.kind, device.number)
+            else:
+                self._binding.bind_ortvalue_output(output_name, device.empty(*output))
+        try:
+            self.run()
+        except Exception as error:  # onnxruntime's errors have no common root of their own
+            raise as_resperf_error(error, "ONNX Runtime", name) from error
+        if not device.is_host:
+            for output_name, value in zip(outputs, self._binding.get_outputs(), strict=True):
+                self._binding.bind_ortvalue_output(output_name, value)
+
+    def _bind(self, name: str, array: npt.NDArray[Any]) -> None:
+        self._values[name] = self._device.value(array)
+        self._binding.bind_ortvalue_input(name, self._values[name])
+
+    def run(self) -> None:
+        """Run the session to its end."""
+        self._session.run_with_iobinding(self._binding)
+        if not self._device.is_host:
+            self._binding.synchronize_outputs()
+
+    def preprocess(self, names: Sequence[str] | None = None) -> None:
+        """Give the host's arrays to the session again: into the same memory of a GPU, to its end.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Of the inputs; all by default.
+        """
+        for name in self._host if names is None else names:
+            if self._device.is_host:
+                self._bind(name, self._host[name])
+            else:
+                self._values[name].update_inplace(self._host[name])
+        if not self._device.is_host:
+            self._binding.synchronize_inputs()
+
+    def postprocess(self) -> list[npt.NDArray[Any]]:
+        """Make host arrays of the outputs' device values."""
+        return [value.numpy() for value in self._binding.get_outputs()]
+
+
+def filled_input(value: Any, given: Mapping[str, Sequence[float]]) -> npt.NDArray[Any]:
+    """Make values of a session's input, or repeat those that are given."""
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    dtype = {"float": "float32", "double": "float64"}.get(word, word)
+    values = network_input(value.name, value.shape, dtype, value.type)
+    own = np.asarray(given.get(value.name, values), values.dtype)
+    return np.resize(own, values.shape)
 
 
 class OnnxRuntimeBackend(Backend):
@@ -71,11 +191,8 @@ class OnnxRuntimeBackend(Backend):
     device = HOST
 
     def __init__(self, threads: int | None = None) -> None:
-        self._set_threads(threads)
-        self._block = block_size()
-
-    def _set_threads(self, threads: int | None) -> None:
         self.threads = usable_threads(threads or None)
+        self._block = block_size()
 
     def own_process(self) -> None:
         """Make all sessions share one pool of threads."""
@@ -159,9 +276,7 @@ class OnnxRuntimeBackend(Backend):
             WallClock(alone.run),
         )
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network with ONNX Runtime's own optimisation; absent weights are made up.
 
         Raises
@@ -169,17 +284,10 @@ class OnnxRuntimeBackend(Backend):
         NetworkError, UnsupportedError
             If the file cannot be read or run.
         """
-        from onnx.helper import make_tensor_value_info
-
         from resperf.network.weights import materialise
 
-        model, weights = materialise(path, batch=batch, shapes=shapes, values=self.values)
-        network = read_network(path, batch=batch, shapes=shapes, values=self.values)
-        # As inputs they are not constant to ONNX Runtime.
-        model.graph.input.extend(
-            make_tensor_value_info(proto.name, proto.data_type, proto.dims)
-            for proto in model.graph.initializer
-            if proto.name in network.overridable
+        model, weights = materialise(
+            path, overridable=True, batch=batch, shapes=shapes, values=self.values
         )
         return self._network_run(model, weights, path.name)
 

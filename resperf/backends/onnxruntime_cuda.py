@@ -19,9 +19,8 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import check_choices
-from resperf.backends._ort_runs import Device
-from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.backends._base import check_choices, usable_threads
+from resperf.backends.onnxruntime import Device, OnnxRuntimeBackend
 from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
 from resperf.settings import Setting
@@ -60,7 +59,7 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
     def __init__(
         self, *, threads: int | None = None, device: str = "cuda:0", precision: str = ""
     ) -> None:
-        self._set_threads(threads)
+        self.threads = usable_threads(threads or None)
         self.word, self._block = device, 0
         if device.casefold().partition(":")[0] != "cuda":
             raise ResperfError(f"device={device} is no CUDA device; give cuda:0")

@@ -15,17 +15,22 @@ With an optimizer, networks offer a training step in its parts instead.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 import tensorflow as tf
 
-from resperf.backends._base import Backend, Built, Phase, check_choices, usable_threads
+from resperf.backends._base import Backend, Built, Phase, Shapes, check_choices, usable_threads
 from resperf.backends._chain import overheads_between_layers
+from resperf.backends._training import MOMENTUM, RATE, TrainingStep
 from resperf.backends._values import Array, network_input
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import XLA, Device, chosen_device
@@ -39,7 +44,6 @@ from resperf.backends.tensorflow_runs import (
     resident,
     run_of,
 )
-from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
 from resperf.errors import ResperfError, UnsupportedError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering._base import in_precision
@@ -50,46 +54,152 @@ from resperf.network.weights import weights_of
 from resperf.settings import HALF_TYPES, Setting
 from resperf.timing import WallClock
 
+OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": MOMENTUM}),
+    "adagrad": ("Adagrad", {}),
+    "rmsprop": ("RMSprop", {}),
+    "adam": ("Adam", {}),
+    "adadelta": ("Adadelta", {}),
+}
+"""Optimizer -> its class in Keras, and its arguments."""
 
-def built(
-    network: Network,
-    weights: Mapping[str, Array],
-    device: Device,
-    optimizer: str,
-) -> Built:
-    """Build a network with resident inputs, or its training step; missing weights are made up.
 
-    Images are in NHWC; all other tensors have the file's order of axes.
+class TensorFlowStep(TrainingStep):
+    """A training step of a network.
+
+    Forward pass, backward pass and update are timed as functions of their own: a gradient tape
+    around a ``tf.function`` runs one that also returns what the backward pass reads, and then the
+    backward pass. The whole step is a single ``tf.function``, as ``fit`` of Keras runs it.
+
+    Parameters
+    ----------
+    body : callable
+        Adds the network to a graph: returns its outputs for its inputs.
+    inputs : sequence of Tensor
+    held : list of Tensor or Variable
+        What the network captures; variables that an output depends on are trained. Emptied when
+        the step is freed.
+    optimizer : str
+    device : Device
 
     Raises
     ------
     UnsupportedError
-        If it cannot be run.
+        If no output depends on a variable in a way that TensorFlow can differentiate.
     """
-    network = without_removed(_computing_weights(network) if optimizer else network)
-    for name in network.inputs:
-        if network.tensors[name].dtype not in _MADE_UP:
-            raise UnsupportedError(
-                f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; inputs "
-                f"may be {', '.join(sorted(_MADE_UP))}"
-            )
-    with device.here():
-        builder = Builder(network, weights, training=bool(optimizer))
-    arrays = [
-        network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
-        for name in network.inputs
-    ]
-    inputs = resident(arrays, device)
-    outputs = partial(builder.outputs, build)
-    if optimizer:
-        step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
-        builder.free_host_weights()
-        return Built(step.phases(device.timed), device.timed(step.step), step.free)
-    function = Traced(outputs, inputs, builder.held, device)
-    builder.free_host_weights()
-    run = device.finished(lambda: function(*inputs))
-    timed = WallClock(run)
-    return run_of(arrays, run(), Phase(timed), timed, [function], device)
+
+    def __init__(
+        self,
+        body: Callable[..., Sequence[Any]],
+        inputs: Sequence[Any],
+        held: list[Any],
+        optimizer: str,
+        device: Device,
+    ) -> None:
+        self._inputs, self._device = inputs, device
+        self._network = Traced(partial(_differentiable, body), inputs, held, device)
+        self._weights = [variable for variable in held if isinstance(variable, tf.Variable)]
+        self._tape: Any = None
+        self._outputs: list[Any] = []
+        self._gradients: list[Any] = []
+        try:
+            self._prepare(body, optimizer)
+        except BaseException:
+            self.free()
+            raise
+
+    def _prepare(self, body: Callable[..., Sequence[Any]], optimizer: str) -> None:
+        self.forward()
+        self._ones = [tf.ones_like(output) for output in self._outputs]
+        self.backward()
+        # What no output depends on is never updated.
+        self._weights = [
+            weight
+            for weight, gradient in zip(self._weights, self._gradients, strict=True)
+            if gradient is not None
+        ]
+        if not self._weights:
+            raise UnsupportedError("TensorFlow computes no gradient of its results")
+        with self._device.here():
+            keras_optimizer = _optimizer(optimizer)
+            keras_optimizer.build(self._weights)
+        weights = self._weights
+        self._apply = self._device.function(lambda values: keras_optimizer.apply(values, weights))
+        self._whole = self._device.function(self._built_step(body, keras_optimizer))
+        self.clear()
+        # The first steps trace.
+        self.step()
+        self._ready_to_update()
+        self.update()
+
+    def forward(self) -> None:
+        """Compute the outputs and keep what the backward pass needs."""
+        with self._device.here(), tf.GradientTape() as tape:
+            self._outputs = self._network(*self._inputs)
+        self._tape = tape
+
+    def backward(self) -> None:
+        """Compute all gradients."""
+        with self._device.here():
+            self._gradients = self._tape.gradient(self._outputs, self._weights, self._ones)
+        self._tape, self._outputs = None, []
+
+    def update(self) -> None:
+        """Update the weights, and free the gradients."""
+        self._apply(self._gradients)
+        self.clear()
+
+    def clear(self) -> None:
+        """Free the gradients and the outputs."""
+        self._tape, self._outputs, self._gradients = None, [], []
+
+    def step(self) -> None:
+        """Run a whole training step as one function, without what the parts have kept."""
+        self.clear()
+        self._whole(*self._inputs)
+
+    def free(self) -> None:
+        """Free everything."""
+        self.clear()
+        self._network.release()
+        self._weights, self._inputs, self._ones = [], [], []
+        self._apply = self._whole = None
+        # The optimizer refers to itself.
+        gc.collect()
+
+    def _built_step(self, body: Callable[..., Any], optimizer: Any) -> Callable[..., None]:
+        weights, ones, device = self._weights, self._ones, self._device
+
+        def step(*inputs: Any) -> None:
+            with device.here(), tf.GradientTape() as tape:
+                outputs = _differentiable(body, *inputs)
+            optimizer.apply(tape.gradient(outputs, weights, ones), weights)
+
+        return step
+
+
+def _differentiable(body: Callable[..., Sequence[Any]], *inputs: Any) -> list[Any]:
+    """Return the outputs that have gradients; a network's inputs have none."""
+    fixed = [tf.stop_gradient(tensor) for tensor in inputs]
+    return [output for output in body(*fixed) if output.dtype.is_floating]
+
+
+def _optimizer(name: str) -> Any:
+    """Make an optimizer of Keras.
+
+    Raises
+    ------
+    ResperfError
+        If Keras runs on another framework.
+    """
+    backend = tf.keras.config.backend()
+    if backend != "tensorflow":
+        raise ResperfError(
+            f"Keras runs on {backend}; unset KERAS_BACKEND to measure training steps of TensorFlow"
+        )
+    class_name, arguments = OPTIMIZERS[name]
+    return getattr(tf.keras.optimizers, class_name)(learning_rate=RATE, **arguments)
 
 
 @cache
@@ -129,10 +239,6 @@ def _computing_weights(network: Network) -> Network:
 
 
 _MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
-
-
-# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
@@ -229,8 +335,41 @@ class TensorFlowBackend(Backend):
             return {}
         return overheads_between_layers(self, lambda chain: self._built(chain, {}))
 
-    def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
-        return built(network, weights, self._device, self._optimizer)
+    def _built(self, network: Network, weights: Mapping[str, Array]) -> Built:
+        """Build a network with resident inputs, or its training step; missing weights are made up.
+
+        Images are in NHWC; all other tensors have the file's order of axes.
+
+        Raises
+        ------
+        UnsupportedError
+            If it cannot be run.
+        """
+        device, optimizer = self._device, self._optimizer
+        network = without_removed(_computing_weights(network) if optimizer else network)
+        for name in network.inputs:
+            if network.tensors[name].dtype not in _MADE_UP:
+                raise UnsupportedError(
+                    f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; "
+                    f"inputs may be {', '.join(sorted(_MADE_UP))}"
+                )
+        with device.here():
+            builder = Builder(network, weights, training=bool(optimizer))
+        arrays = [
+            network_input(name, builder.stored_shape(name), network.tensors[name].dtype)
+            for name in network.inputs
+        ]
+        inputs = resident(arrays, device)
+        outputs = partial(builder.outputs, build)
+        if optimizer:
+            step = TensorFlowStep(outputs, inputs, builder.held, optimizer, device)
+            builder.free_host_weights()
+            return Built(step.phases(device.timed), device.timed(step.step), step.free)
+        function = Traced(outputs, inputs, builder.held, device)
+        builder.free_host_weights()
+        run = device.finished(lambda: function(*inputs))
+        timed = WallClock(run)
+        return run_of(arrays, run(), Phase(timed), timed, [function], device)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images their layout, and layers the type that they have in the precision."""
@@ -257,19 +396,11 @@ class TensorFlowBackend(Backend):
         """
         try:
             operator = operator_of(layer)
-            return layer_run(
-                operator,
-                budget_ms=budget_ms,
-                call_ms=self._call_costs_ms["call_ms"],
-                link_ms=self._call_costs_ms["link_ms"],
-                device=self._device,
-            )
+            return layer_run(operator, self._call_costs_ms, budget_ms, self._device)
         except _REFUSALS as error:
             raise refused(error) from error
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file as one function of resident tensors.
 
         NHWC images are flattened in that order, as in a TensorFlow network: results then differ

@@ -48,6 +48,8 @@ class Builder:
         Which tensors of rank 4 are stored in NHWC.
     products : set of str
         Nodes that multiply by a held matrix (features_in, features_out).
+    statistics : dict of str to (Variable, Variable)
+        Running mean and variance of each BatchNormalization that is trained.
     folded : set of str
         Each BatchNormalization that is folded into its convolution's weights.
     """
@@ -62,7 +64,7 @@ class Builder:
         self.network = network
         self.training = training
         self.held: list[Any] = []
-        self._statistics: dict[str, tuple[Any, Any]] = {}
+        self.statistics: dict[str, tuple[Any, Any]] = {}
         self.storage = Storage.of(network)
         self._weights, self._holds_values = weights or {}, weights is not None
         self._values: dict[tuple[str, bool], Any] = {}
@@ -76,7 +78,7 @@ class Builder:
             if self._hold_product(node) or self._hold_folded(node, graph):
                 continue
             if training and node.op == "BatchNormalization":
-                self._statistics[node.name] = tuple(
+                self.statistics[node.name] = tuple(
                     tf.Variable(self.constant(node, i), trainable=False) for i in (3, 4)
                 )
                 self._hold_constants(node, range(3))
@@ -271,10 +273,6 @@ class Builder:
         if self.is_held(node, 2):
             return self.held[self._constants[node.name, 2]]
         return self.optional(node, 2)
-
-    def running_statistics(self, norm: Node) -> tuple[Any, Any]:
-        """Return the variables of a BatchNormalization in training: mean and variance."""
-        return self._statistics[norm.name]
 
     def scale_and_shift(self, norm: Node) -> tuple[Array, Array]:
         """Return the scale and shift of a BatchNormalization, per channel."""

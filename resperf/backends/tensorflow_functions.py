@@ -34,7 +34,7 @@ def _trained_batch_norm(builder: Builder, node: Node) -> Any:
     epsilon = float(node.attributes.get("epsilon", 1e-5))
     share = 1.0 - float(node.attributes.get("momentum", 0.9))
     scale, shift = (builder.value(node, position) for position in (1, 2))
-    running = builder.running_statistics(node)
+    running = builder.statistics[node.name]
     if rank == 4 and builder.reads_images(node):
         # One operation, which computes statistics in float32.
         y, *moved = tf.compat.v1.nn.fused_batch_norm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import tensorflow as tf
 from resperf.backends._base import Built, Phase, copies_for, median_ms
 from resperf.backends._values import (
     Array,
+    Typed,
     in_order,
     inputs_of_kernel,
     kernel_values,
@@ -44,14 +45,12 @@ class Operator:
     ----------
     input_shape : tuple of int
         NHWC for images.
-    weight_shapes : tuple of tuple of int
-        In TensorFlow's order: filter or matrix, then bias.
     apply : callable
         ``apply(x, weights, extras)`` adds the operations and returns the output.
     dtype : str
         Type of the input.
-    weight_dtypes : tuple of str
-        One for each of the weights.
+    weights : sequence of (tuple of int, str)
+        Shape and type, in TensorFlow's order: filter or matrix, then bias.
     extras : callable
         Makes host arrays of all further inputs that a network would compute, such as a residual.
     positive : bool
@@ -59,10 +58,9 @@ class Operator:
     """
 
     input_shape: tuple[int, ...]
-    weight_shapes: tuple[tuple[int, ...], ...]
     apply: Callable[[Any, Sequence[Any], Sequence[Any]], Any]
     dtype: str = "float32"
-    weight_dtypes: tuple[str, ...] = ()
+    weights: Sequence[Typed] = ()
     extras: Callable[[], list[Array]] = list
     positive: bool = False
 
@@ -87,7 +85,7 @@ def operator_of(layer: Layer) -> Operator:
         )
     if isinstance(layer, Activation):
         function = ACTIVATION_FUNCTIONS[layer.activation]
-        return Operator(layer.input_shape, (), lambda x, *_: function(x), dtype=layer.dtype)
+        return Operator(layer.input_shape, lambda x, *_: function(x), dtype=layer.dtype)
     if layer.kind in NO_OPERATOR:
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {NO_OPERATOR[layer.kind]}")
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
@@ -105,7 +103,6 @@ def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
     """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
     network = _alone(kernel)
     builder = Builder(network, None)
-    held = [(tuple(spec.shape), spec.dtype.name) for spec in builder.held]
     activation = ACTIVATION_FUNCTIONS[kernel.activation]
     inputs = {
         name: (builder.stored_shape(name), dtype)
@@ -126,10 +123,9 @@ def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
 
     return Operator(
         input_shape=builder.stored_shape("x"),
-        weight_shapes=tuple(shape for shape, _ in held),
         apply=apply,
         dtype=kernel.input_dtypes[0],
-        weight_dtypes=tuple(dtype for _, dtype in held),
+        weights=[(tuple(spec.shape), spec.dtype.name) for spec in builder.held],
         extras=extras,
         positive=kernel.positive,
     )
@@ -257,7 +253,7 @@ def dummy_weights(operator: Operator) -> list[Any]:
     """Allocate and fill the weights of one copy."""
     return [
         tf.fill(shape, tf.constant(_WEIGHT_VALUE if dtype in _FLOATS else 1, dtype))
-        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
+        for shape, dtype in operator.weights
     ]
 
 
@@ -298,12 +294,7 @@ def run_of(
 
 
 def layer_run(
-    operator: Operator,
-    *,
-    budget_ms: float,
-    call_ms: float,
-    link_ms: float,
-    device: Device = CPU,
+    operator: Operator, costs_ms: Mapping[str, float], budget_ms: float, device: Device = CPU
 ) -> Built:
     """Build a layer: a single copy, and as many copies as its time requires.
 
@@ -312,10 +303,10 @@ def layer_run(
     Parameters
     ----------
     operator : Operator
+    costs_ms : mapping of str to float
+        As of `call_costs_ms`: calls and separators of copies are subtracted from execution.
     budget_ms : float
         Limit on the time of one run of the execution phase.
-    call_ms, link_ms : float
-        Cost of a call, and of the separator of two copies; both are subtracted from execution.
     device : Device
     """
     image = made_up(operator.input_shape, operator.dtype, positive=operator.positive)
@@ -327,10 +318,9 @@ def layer_run(
     run_alone = device.finished(lambda: alone(x))
     output = run_alone()
     weight_bytes = sum(
-        math.prod(shape) * tf.as_dtype(dtype).size
-        for shape, dtype in zip(operator.weight_shapes, operator.weight_dtypes, strict=True)
+        math.prod(shape) * tf.as_dtype(dtype).size for shape, dtype in operator.weights
     )
-    copies = 1
+    copies, call_ms = 1, costs_ms["call_ms"]
     if device.compiled != XLA:
         copies = copies_for(
             WallClock(run_alone), call_ms, weight_bytes, budget_ms, MAX_COPIES_PER_RUN
@@ -341,7 +331,7 @@ def layer_run(
             more = [dummy_weights(operator) for _ in range(copies - 1)]
         functions.append(traced_copies(operator, x, [first, *more], extras, device))
     timed = functions[-1]
-    offset_ms = call_ms + (copies - 1) * link_ms
+    offset_ms = call_ms + (copies - 1) * costs_ms["link_ms"]
     execution = Phase(device.timed(lambda: timed(x)), offset=offset_ms, copies=copies)
     return run_of([image], [output], execution, WallClock(run_alone), functions, device)
 
@@ -357,10 +347,8 @@ def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     """
     (x,) = resident([np.ones((1, 4), np.float32)], device)
     copies = 1 if device.compiled == XLA else 64
-    nothing = Operator((1, 4), (), lambda y, _weights, _extras: y)
-    view = Operator(
-        (1, 4), (), lambda y, _weights, _extras: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
-    )
+    nothing = Operator((1, 4), lambda y, *_: y)
+    view = Operator((1, 4), lambda y, *_: tf.raw_ops.Reshape(tensor=y, shape=[2, 2]))
     call, links, views = (
         traced_copies(operator, x, [[] for _ in range(count)], [], device)
         for operator, count in ((nothing, 1), (nothing, copies), (view, copies))

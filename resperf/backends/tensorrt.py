@@ -32,7 +32,15 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, check_choices, copies_for, median_of
+from resperf.backends._base import (
+    Backend,
+    Built,
+    Phase,
+    Shapes,
+    check_choices,
+    copies_for,
+    median_of,
+)
 from resperf.backends._trt_cuda import Cuda
 from resperf.backends._trt_engines import VERSION, Builder, Engine
 from resperf.backends._trt_models import copies_model, kernel_of, network_model
@@ -152,9 +160,7 @@ class TensorRTBackend(Backend):
             execution = Phase(timed, offset=offset_ms, copies=copies)
             return self._phases(alone, execution, many, run, stack.pop_all())
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network; absent weights are made up.
 
         Raises

@@ -33,6 +33,7 @@ from resperf.backends._base import (
     Backend,
     Built,
     Phase,
+    Shapes,
     as_resperf_error,
     check_choices,
     copies_for,
@@ -50,9 +51,9 @@ from resperf.backends._torch_modules import (
     size_bytes,
 )
 from resperf.backends._torch_team import RunningTeam
-from resperf.backends._torch_training import OPTIMIZERS, TorchStep
+from resperf.backends._training import MOMENTUM, RATE, TrainingStep
 from resperf.copies import MAX_COPIES
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
 from resperf.network import Network, read_network
@@ -77,6 +78,112 @@ TRAINED_BYTES = 2_000_000_000
 """Limit on what copies of a layer keep for their backward pass."""
 MANY_WARMUPS = 2
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+
+
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adadelta": torch.optim.Adadelta,
+}
+
+
+class TorchStep(TrainingStep):
+    """A training step of copies of a layer, or of a network.
+
+    On CUDA its times are the device's, without the host's. Gradients are freed with the update, and
+    made anew by the next backward pass, as with ``zero_grad(set_to_none=True)``.
+
+    Parameters
+    ----------
+    forward : callable
+        Returns the outputs, of which those with a gradient count.
+    inputs : sequence of Tensor
+        Their gradients are computed where they require one.
+    weights : sequence of Tensor
+        What the optimizer updates.
+    optimizer : str
+
+    Raises
+    ------
+    UnsupportedError
+        If no output has a gradient.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[], Sequence[Any]],
+        inputs: Sequence[Any],
+        weights: Sequence[Any],
+        optimizer: str,
+    ) -> None:
+        self._forward, self._leaves = forward, [*inputs, *weights]
+        self._outputs: list[Any] = []
+        self.forward()
+        if not self._outputs:
+            raise UnsupportedError("PyTorch computes no gradient of its results")
+        self._gradients = [torch.ones_like(output) for output in self._outputs]
+        self._optimizer = OPTIMIZERS[optimizer](weights, lr=RATE) if weights else None
+        # The first step makes the optimizer's state.
+        self.backward()
+        self.update()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is anything to update."""
+        return self._optimizer is not None
+
+    def forward(self) -> None:
+        """Compute the outputs and keep what the backward pass needs."""
+        self._outputs = [output for output in self._forward() if output.requires_grad]
+
+    def backward(self) -> None:
+        """Compute all gradients."""
+        torch.autograd.backward(self._outputs, self._gradients)
+        self._outputs = []
+
+    def update(self) -> None:
+        """Update the weights, and free the gradients."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self.clear()
+
+    def clear(self) -> None:
+        """Free the gradients and the outputs."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        self._outputs = []
+
+    def resident_bytes(self) -> int:
+        """Return the bytes that are there between two steps."""
+        states = [] if self._optimizer is None else self._optimizer.state.values()
+        kept = [
+            value for state in states for value in state.values() if isinstance(value, torch.Tensor)
+        ]
+        return size_bytes([*self._leaves, *self._gradients, *kept])
+
+    def built(
+        self, device: Device, parts: Mapping[str, Phase], free: Callable[[], object]
+    ) -> Built:
+        """Offer parts of the step, and the most memory that a whole one needs.
+
+        Parameters
+        ----------
+        device : Device
+        parts : mapping of str to Phase
+        free : callable
+            Frees everything.
+        """
+        peak = Phase(device.peak_bytes(self.step, self.resident_bytes), unit="bytes")
+        return Built({**parts, "peak_memory_bytes": peak}, device.call_timer(self.step), free)
+
+    def free(self) -> None:
+        """Free everything."""
+        self.clear()
+        self._leaves, self._gradients, self._optimizer = [], [], None
+        self._forward = list
 
 
 class TorchBackend(Backend):
@@ -243,9 +350,7 @@ class TorchBackend(Backend):
         except _ERRORS as error:
             raise as_resperf_error(error, "PyTorch", f"{layer.kind} ({layer.key})") from error
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file as a module of the same operators.
 
         Operators that the exporter wrote in parts are joined (`resperf.network.canonical`); absent
@@ -269,13 +374,9 @@ class TorchBackend(Backend):
         first = torch_layer.others(device, extras)
         alone = self._run_of(torch_layer.function, x, [first])
         output = _first_result(alone())
-        copies = copies_for(
-            self._device.timer(alone),
-            self._call_ms,
-            layer.weight_bytes,
-            budget_ms,
-            MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES,
-        )
+        most = MAX_COPIES if self._compiled == "eager" else COMPILED_COPIES
+        timer = self._device.timer(alone)
+        copies = copies_for(timer, self._call_ms, layer.weight_bytes, budget_ms, most)
         sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
         many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()

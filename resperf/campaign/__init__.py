@@ -1,7 +1,5 @@
 """Campaigns: which layers to measure, and measuring them all without losing a row."""
 
-from __future__ import annotations
-
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.plan import Plan

@@ -87,43 +87,25 @@ class Batches:
         plain = [layer for layer in drawn if layer.key not in measured]
         planned = measured | {layer.key for layer in plain}
         count = target - len(planned)
-        chosen = (
-            self._chosen(lowerer, dataset, measured, planned, count, batch_number)
-            if count > 0
-            else []
-        )
-        batch = [*plain, *chosen]
+        batch = plain
+        if count > 0:
+            drawn = stream.candidates(lowerer, count * settings.candidates, batch_number, planned)
+            candidates = [v for v, trains in zip(drawn, _train(drawn), strict=True) if trains]
+            indices = choose_by_score(
+                [layer.kind for layer in candidates],
+                self.acquisition(dataset, candidates),
+                weights=self._weights,
+                learnt=Counter(map(kind_of_key, measured)),
+                have=Counter(map(kind_of_key, planned)),
+                count=count,
+                source=random.Random(f"choice {stream.campaign.seed} {batch_number}"),
+            )
+            batch += [candidates[index] for index in indices]
         if not batch:
             # The ranges hold no further layers: measure the remaining random draws.
             batch = [v for v in self.plan.layers if v.key not in measured]
         random.Random(f"batch {stream.campaign.seed} {batch_number}").shuffle(batch)
         return stream.items(batch)
-
-    def _chosen(
-        self,
-        lowerer: Lowerer,
-        dataset: Path,
-        measured: Set[str],
-        planned: Set[str],
-        count: int,
-        batch_number: int,
-    ) -> list[Layer]:
-        """Choose layers that train, beside those that will be measured anyway."""
-        stream = self.plan.stream
-        drawn = stream.candidates(
-            lowerer, count * stream.campaign.adaptive.candidates, batch_number, planned
-        )
-        candidates = [v for v, trains in zip(drawn, _train(drawn), strict=True) if trains]
-        indices = choose_by_score(
-            [layer.kind for layer in candidates],
-            self.acquisition(dataset, candidates),
-            weights=self._weights,
-            learnt=Counter(map(kind_of_key, measured)),
-            have=Counter(map(kind_of_key, planned)),
-            count=count,
-            source=random.Random(f"choice {stream.campaign.seed} {batch_number}"),
-        )
-        return [candidates[index] for index in indices]
 
     @cached_property
     def _held_out(self) -> list[Layer]:

@@ -95,9 +95,9 @@ def plan_campaign(
         if OVERSUBSCRIBED in platform.interconnect:
             short = (
                 f"{platform.devices} processes have more threads than cores: rows are labelled "
-                f"{OVERSUBSCRIBED}",
+                f"{OVERSUBSCRIBED}"
             )
-            planned = replace(planned, notes=(*planned.notes, *short))
+            planned = replace(planned, notes=(*planned.notes, short))
         if isinstance(planner, AbsentDevice):
             planned = replace(planned, notes=(note, *planned.notes), facts=planner.facts)
         else:

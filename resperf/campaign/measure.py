@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-from resperf.backends import Backend, Built, Phase
+from resperf.backends import Backend, Built, Phase, Shapes
 from resperf.backends.monitors import Monitor
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
@@ -349,7 +349,7 @@ def time_network(
     network: NetworkRef,
     *,
     batch: int | None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     seconds: float,
     monitor: Monitor,
 ) -> tuple[GuardedRuns, Measurement]:

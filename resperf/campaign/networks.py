@@ -109,20 +109,16 @@ def plan_networks(
         described += [_described(network, path, batch, spec) for batch in spec.batches or (None,)]
     if not described:
         raise CampaignError(f"networks: none can be read: {'; '.join(notes)}")
-    runs = {
-        (run.network.key, run.setting): run
-        for options, setting in settings
-        for run in (
-            replace(
-                one,
-                options=options,
-                setting=replace(setting, batch=one.setting.batch, shapes=one.setting.shapes),
-                # Values are at most so many times smaller than in the file.
-                least_bytes=one.least_bytes / (1 if setting.precision in PLAIN_PRECISIONS else 4),
+    runs: dict[Any, NetworkRun] = {}
+    for options, setting in settings:
+        # Values are at most so many times smaller than in the file.
+        smaller = 1 if setting.precision in PLAIN_PRECISIONS else 4
+        for one in described:
+            own = replace(setting, batch=one.setting.batch, shapes=one.setting.shapes)
+            least_bytes = one.least_bytes / smaller
+            runs[one.network.key, own] = replace(
+                one, options=options, setting=own, least_bytes=least_bytes
             )
-            for one in described
-        )
-    }
     return list(runs.values()), graphs, notes
 
 

@@ -29,7 +29,7 @@ from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms
 from resperf.errors import CampaignError, MissingExtraError
 from resperf.layers import Layer, key_at_any_batch
 from resperf.measurement import NetworkRef, Subject
-from resperf.platform import Accelerator, Platform
+from resperf.platform import Platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.targets import DEFAULT, Target
@@ -75,7 +75,8 @@ class AbsentDevice:
         optimizer = str(given.pop("optimizer", ""))
         setting = Setting(framework=target.framework, **given)
         self.setting = setting.with_optimizer(optimizer) if optimizer else setting
-        self.platform = _platform(target, self.facts)
+        on_class = Platform(device=target.device_class)
+        self.platform = on_class if self.facts is None else self.facts.platform
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers by the target's rules."""
@@ -89,17 +90,6 @@ class AbsentDevice:
     def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         """Refuse nothing: what the framework refuses is known where it runs."""
         return [""] * len(layers)
-
-
-def _platform(target: Target, facts: DeviceFacts | None) -> Platform:
-    if facts is None:
-        return Platform(device=target.device_class)
-    card = Accelerator(
-        name=facts.name,
-        memory_bytes=facts.memory_bytes,
-        compute_capability=facts.compute_capability,
-    )
-    return Platform(device=facts.device, accelerators=(card,))
 
 
 CHUNK = 2000

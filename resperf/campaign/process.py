@@ -12,16 +12,11 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from resperf.backends._base import Closing
 from resperf.backends.monitors import Reading
 from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
-from resperf.errors import (
-    CampaignError,
-    DeviceLostError,
-    MissingExtraError,
-    ResperfError,
-    is_out_of_memory,
-)
+from resperf.errors import CampaignError, ResperfError, is_out_of_memory
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.targets import Target
@@ -32,12 +27,6 @@ START_TIMEOUT_S = 300.0
 WORKER = "resperf.campaign.worker"
 LISTEN_S = 0.2
 """Interval for checking a request to stop while something is measured."""
-_ERRORS: Mapping[str, type[ResperfError]] = {
-    "error": CampaignError,
-    "missing": MissingExtraError,
-    "lost": DeviceLostError,
-}
-"""What the process answers where it cannot go on."""
 
 
 class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's status
@@ -100,7 +89,7 @@ class Taken:
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
-class WorkerProcess:
+class WorkerProcess(Closing):
     """A measuring process, which ends with its ``with`` block.
 
     Parameters
@@ -142,17 +131,6 @@ class WorkerProcess:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> WorkerProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""
@@ -238,16 +216,16 @@ class WorkerProcess:
                 if time.monotonic() >= deadline:
                     self._process.kill()
                     raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
-            what, answer = self._pipe.recv()
+            answer, error = self._pipe.recv()
         except (EOFError, OSError):
             if self._wants_stop():
                 # The signal that stopped this process may have stopped the other one too.
                 raise Interrupted("interrupted") from None
             raise self._death() from None
-        if what in _ERRORS:
-            raise _ERRORS[what](answer)
-        if what == "failure":
-            raise WorkerDied(_status_of(answer), answer)
+        if isinstance(error, str):
+            raise WorkerDied(_status_of(error), error)
+        if error is not None:
+            raise error
         return answer
 
     def _death(self) -> WorkerDied:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -57,7 +56,7 @@ def only_campaign_on(monitor: Monitor) -> Iterator[None]:
     if not name:
         yield
         return
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             path = folder_of("locks") / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +137,6 @@ def run_campaign(
     bench: Bench,
     *,
     hours: float | None = None,
-    progress: bool = True,
     acquisition: Acquisition | None = None,
     anew: bool = False,
     usual_ms: Mapping[str, float] | None = None,
@@ -158,8 +156,6 @@ def run_campaign(
     hours : float, optional
         Time after which to stop, from the first measurement on; by default that of the campaign's
         file, if it has one.
-    progress : bool
-        Show progress on stderr if it is a terminal.
     acquisition : callable, optional
         Lets the campaign choose layers by what is known so far (see `campaign.adaptive`); all are
         drawn plainly without it.
@@ -206,7 +202,7 @@ def run_campaign(
                     if acquisition is None
                     else Batches(planned, acquisition, first_batch(planned, hours))
                 )
-                run = _Run(campaign, bench, planned, store, stop, hours, batches, progress)
+                run = _Run(campaign, bench, planned, store, stop, hours, batches)
                 reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
@@ -268,7 +264,6 @@ class _Run:
     stop: threading.Event
     hours: float | None
     batches: Batches | None
-    show: bool
 
     def __post_init__(self) -> None:
         self._notes, self._deadline = self.plan.notes, math.inf
@@ -296,9 +291,7 @@ class _Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._steps: Steps | None = None
-        if self.show:
-            self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
+        self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
 
     def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
@@ -368,8 +361,7 @@ class _Run:
         compact_at = start + self.campaign.run.compact_interval_s
         with ExitStack() as stack:
             stack.callback(self._end_worker)
-            if self._steps is not None:
-                stack.callback(self._steps.close)
+            stack.callback(self._steps.close)
             try:
                 while (item := self._next()) is not None:
                     # The hours count from the first measurement on: planning may take long.
@@ -547,14 +539,11 @@ class _Run:
 
     def _show(self, start: float) -> None:
         """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
-        if self._steps is None:
-            return
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
-        remaining_s = self._remaining_s * pace
-        remaining_s = min(remaining_s, self._deadline - time.monotonic())
-        words = [f"{self._taken / elapsed_s:.1f} rows/s"]
-        words.append(f"{format_duration(remaining_s)} remaining")
+        left_s = min(self._remaining_s * pace, self._deadline - time.monotonic())
+        rate = self._taken / elapsed_s
+        words = [f"{rate:.1f} rows/s", f"{format_duration(left_s)} remaining"]
         words += [f"{self._failed} failed"] if self._failed else []
         words += [f"{self._again} measured again"] if self._again else []
         self._steps.show(self._done, self._total, *words)

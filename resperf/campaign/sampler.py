@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from resperf.campaign.laws import Law
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
 from resperf.layers import Layer, key_at_any_batch, kind_of
 
-_T = TypeVar("_T")
 ATTEMPTS = 50_000
 """Consecutive rejected draws after which the campaign is refused."""
 NETWORK_ATTEMPTS = 200
@@ -70,7 +69,8 @@ class Sampler:
         return [self._draw_one() for _ in range(count)]
 
     def _draw_one(self) -> Layer:
-        kind = _drawn(*self._kinds, self._random)
+        kinds, weights = self._kinds
+        (kind,) = self._random.choices(kinds, cum_weights=weights)
         own = self._campaign.kinds[kind].from_networks
         share = self._campaign.mixture.from_networks if own is None else own
         from_network = self._random.random() < share and self._harvested[kind]
@@ -86,7 +86,8 @@ class Sampler:
 
     def _from_ranges(self, kind: str) -> Layer | None:
         """Draw every field from its distribution; None if the fields contradict each other."""
-        case = _drawn(*self._cases[kind], self._random)
+        cases, weights = self._cases[kind]
+        (case,) = self._random.choices(cases, cum_weights=weights)
         layer_type = kind_of(kind)
         words = draw_words(layer_type, case.laws, self._random)
         # Most draws of the paper's Table 3 have huge inputs: no layer is built to refuse them.
@@ -154,10 +155,6 @@ class Sampler:
             if law is not None:
                 changes |= dict.fromkeys(names, law.draw(self._random))
         return changes
-
-
-def _drawn(values: Sequence[_T], running_weights: Sequence[float], source: random.Random) -> _T:
-    return source.choices(values, cum_weights=running_weights)[0]
 
 
 def draw_words(

@@ -108,12 +108,11 @@ class Store:
         self.setting, self.platform = self._header.setting, self._header.platform
         self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
-        self._costs = {**compacted.costs, **written.costs}
-        self._records = Records(readings=self.readings, costs=self._costs)
-        known_ms = {**(usual_ms or {}), **{name: median(ms) for name, ms in self._costs.items()}}
+        costs = {**compacted.costs, **written.costs}
+        self._records = replace(written, rows=[], costs=costs)
+        known_ms = {**(usual_ms or {}), **self._medians_ms()}
         usual = [name for name in monitor.usual_costs if name in known_ms]
         self.usual = {name: (known_ms[name], KNOWN_READINGS) for name in usual}
-        self._graphs = written.graphs
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
         (reference_ms,) = compacted.costs.get(REFERENCE_COST, [math.nan])
@@ -137,10 +136,10 @@ class Store:
 
     def add_row(self, row: Measurement) -> None:
         """Add a row; when this returns, it survives a power cut."""
-        if isinstance(row.subject, NetworkRef) and row.subject.digest not in self._graphs:
+        if isinstance(row.subject, NetworkRef) and row.subject.digest not in self._records.graphs:
             graph = self._known_graphs[row.subject.digest]
             self._journal.add_graph(graph)
-            self._graphs[row.subject.digest] = graph
+            self._records.graphs[row.subject.digest] = graph
         self._journal.add_row(row)
         self.rows.append(_without_samples(row))
 
@@ -158,7 +157,10 @@ class Store:
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
         usual_ms = {name: time_ms for name, (time_ms, _) in self.usual.items()}
-        return {name: median(values) for name, values in self._costs.items()} | usual_ms
+        return self._medians_ms() | usual_ms
+
+    def _medians_ms(self) -> dict[str, float]:
+        return {name: median(values) for name, values in self._records.costs.items()}
 
     def best(self) -> list[Measurement]:
         """Return one row per subject and repeat, without samples."""
@@ -186,6 +188,7 @@ class Store:
         costs = self.costs
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
+        has_layers = any(not isinstance(row.subject, NetworkRef) for row in rows)
         info = DatasetInfo(
             setting=self.setting,
             platform=self.platform,
@@ -194,11 +197,11 @@ class Store:
             versions=self._header.versions,
             created=self._header.created,
             machine_costs=costs,
-            quantities=PHASES
-            if any(not isinstance(row.subject, NetworkRef) for row in rows)
-            else (),
+            quantities=PHASES if has_layers else (),
         )
-        write_dataset(self.output, Dataset(info, tuple(rows), {**there.graphs, **self._graphs}))
+        write_dataset(
+            self.output, Dataset(info, tuple(rows), {**there.graphs, **self._records.graphs})
+        )
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""

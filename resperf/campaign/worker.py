@@ -21,7 +21,13 @@ from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.campaign.measure import failure, measure_layer, time_network
 from resperf.campaign.networks import NetworkRun, harvest
 from resperf.campaign.process import Taken, WorkerSettings
-from resperf.errors import DeviceLostError, MissingExtraError, ResperfError, UnsupportedError
+from resperf.errors import (
+    CampaignError,
+    DeviceLostError,
+    MissingExtraError,
+    ResperfError,
+    UnsupportedError,
+)
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.quantities import layer_quantity
@@ -45,12 +51,10 @@ class Worker:
         A process that measures whole networks tells only the latter: what networks pay is part of
         their own times, and differs from what they pay for layers measured with other settings.
         """
-        besides = (
-            {}
-            if self.networks
-            else {**self.backend.costs(), **self.backend.overheads_between_layers()}
-        )
-        return {**besides, **self.monitor.costs()}
+        costs = dict(self.monitor.costs())
+        if not self.networks:
+            costs |= {**self.backend.costs(), **self.backend.overheads_between_layers()}
+        return costs
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn."""
@@ -132,17 +136,19 @@ def start(settings: WorkerSettings) -> Worker:
     return Worker(started, settings.protocol, monitor, settings.networks)
 
 
-def answer(worker: Worker, question: str, arguments: Sequence[Any]) -> tuple[str, Any]:
-    """Answer one question; an error that a user can mend becomes an answer too."""
+def answer(
+    worker: Worker, question: str, arguments: Sequence[Any]
+) -> tuple[Any, ResperfError | str | None]:
+    """Answer one question; the second value is an error that a user can mend, or a failure."""
     try:
-        return "answer", getattr(worker, question)(*arguments)
+        return getattr(worker, question)(*arguments), None
     except DeviceLostError as error:
-        return "lost", str(error)
+        return None, error
     except Exception as error:
         if isinstance(error, ResperfError) and not question.startswith("measure"):
-            return "error", str(error)
+            return None, CampaignError(str(error))
         # Whatever a framework raises for a subject belongs to that subject's row.
-        return "failure", f"{type(error).__name__}: {error}"
+        return None, f"{type(error).__name__}: {error}"
 
 
 def main(descriptor: str) -> None:
@@ -152,10 +158,10 @@ def main(descriptor: str) -> None:
         try:
             worker = start(pipe.recv())
         except ResperfError as error:
-            causes = {DeviceLostError: "lost", MissingExtraError: "missing"}
-            pipe.send((causes.get(type(error), "error"), str(error)))
+            told = isinstance(error, DeviceLostError | MissingExtraError)
+            pipe.send((None, error if told else CampaignError(str(error))))
             return
-        pipe.send(("answer", (worker.backend.setting(), worker.backend.platform())))
+        pipe.send(((worker.backend.setting(), worker.backend.platform()), None))
         # What was loaded so far stays: the collector need not look through it during a sample.
         gc.freeze()
         while True:

@@ -172,9 +172,7 @@ def _by_networks(
     shipped = shipped_networks(["*"]) if REFERENCE in networks else []
     paths = [*shipped, *network_files([path for path in networks if path != REFERENCE])]
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    calibrated, notes = calibrate(
-        bundle, paths, target, batches=batches, seconds=seconds, progress=True
-    )
+    calibrated, notes = calibrate(bundle, paths, target, batches=batches, seconds=seconds)
     notes = [*left_out, *notes]
     learnt, scaled = calibrated.network_calibrations[-1], calibrated.layer_calibrations
     if as_json:

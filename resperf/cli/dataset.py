@@ -20,7 +20,8 @@ from resperf.report.tables import percent_cell, table
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
-    from resperf.dataset import Imported, Summary
+    from resperf.dataset import Summary
+    from resperf.dataset.importing import Imported
     from resperf.dataset.importing.published import Untyped
 
 FILES = click.argument("files", type=options.PATH, nargs=-1, required=True)
@@ -271,7 +272,7 @@ def import_files(
     file, or a shipped name), time_ms, batch, framework, threads and more. Invalid rows are left out
     and counted by reason. docs/importing.md describes lists and mapping files.
     """
-    from resperf.dataset import (
+    from resperf.dataset.importing import (
         FORMATS,
         LIST,
         PUBLISHED,

@@ -288,7 +288,7 @@ def _beside(
     from resperf.prediction.reading import read
 
     require("h5py", "bench")
-    from resperf.dataset import read_engine_run
+    from resperf.dataset.importing.engine_rows import read_engine_run
     from resperf.report.engine_comparison import compare_with_engine, engine_comparison_text
 
     run = read_engine_run(against, question["batch"])

@@ -54,11 +54,8 @@ def export_dataset(path: Path, output: Path, *, replace: bool = False) -> list[P
         kinds = [name for name in file if name not in FILES]
         if not kinds:
             raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
-        targets = (
-            [output]
-            if len(kinds) == 1
-            else [output.with_name(f"{output.stem}.{name}{output.suffix}") for name in kinds]
-        )
+        names = [output.name] if len(kinds) == 1 else [f"{output.stem}.{k}.csv" for k in kinds]
+        targets = [output.with_name(name) for name in names]
         refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: a damaged file gives no partial export.
         contents = [csv_text(_columns(file, name)).encode() for name in kinds]

@@ -44,7 +44,7 @@ from resperf.dataset.schema import (
     kind_columns,
     network_columns,
 )
-from resperf.errors import DatasetError, LayerError
+from resperf.errors import DatasetError, LayerError, first_line
 from resperf.files import write_whole
 from resperf.layers import KINDS, kind_of
 from resperf.measurement import Measurement, NetworkRef, layer_kind, written_kind
@@ -270,14 +270,10 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
             yield file
     except _DAMAGE as error:
         raise DatasetError(
-            f"{path} is damaged or truncated ({_first_line(error)}); restore a copy, or move it "
+            f"{path} is damaged or truncated ({first_line(error)}); restore a copy, or move it "
             f"away and run its campaign again with resperf bench -o {path}: rows are restored from "
             "the journal beside it, if there is one"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip("'\"").partition("\n")[0] or type(error).__name__
 
 
 def _check_readable(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from resperf import targets
 from resperf.errors import ResperfError
 from resperf.limits import Limit, Limited, limited, read_toml
+from resperf.platform import Accelerator, Platform
 from resperf.settings import PEAKS_OF
 from resperf.units import MS_PER_S
 
@@ -51,7 +52,49 @@ class Peaks(Limited):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceTable(Limited):
+class _Device:
+    """What is the same in a table and in the facts read from it. Unknown numbers are NaN.
+
+    Attributes
+    ----------
+    name : str
+        The maker's name.
+    aliases : tuple of str
+        Other names; case, spaces and punctuation are ignored.
+    device_class : str
+        Class of its targets (`resperf.targets`).
+    multiprocessors, cores_per_multiprocessor, boost_mhz, board_w, process_nm : float
+        As in ``devices.toml``.
+    memory_bus_bits, memory_gbit_s_per_pin : float
+        What the bandwidth follows from.
+    bus : str
+        Between host and device, or `UNIFIED`; empty for a CPU.
+    bus_gb_s : float
+        One direction.
+    compute_capability : str
+        Such as ``"8.6"`` or ``"gfx90a"``; empty if unknown.
+    sources : tuple of str
+        Sources of the figures.
+    """
+
+    device_class: str
+    multiprocessors: float = _fact(1, 1000, default=math.nan)
+    boost_mhz: float = _fact(200, 10000, "MHz", math.nan)
+    board_w: float = _fact(1, 3000, "W", math.nan)
+    process_nm: float = _fact(1, 100, "nm", math.nan)
+    cores_per_multiprocessor: float = _fact(1, 1024, default=math.nan)
+    memory_bus_bits: float = _fact(16, 32768, "bits", math.nan)
+    memory_gbit_s_per_pin: float = _fact(0.1, 100, "Gbit/s", math.nan)
+    bus_gb_s: float = _fact(0.1, 2000, "GB/s", math.nan)
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    compute_capability: str = ""
+    bus: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTable(Limited, _Device):
     """The table of a device; ``devices.toml`` says what the words mean.
 
     Raises
@@ -60,38 +103,24 @@ class DeviceTable(Limited):
         If a fact is not plausible, is missing and needed of accelerators, or contradicts others.
     """
 
-    device_class: str
     peak_tflops: Peaks
     bandwidth_gb_s: float = _fact(5, 30000, "GB/s", MISSING)
     memory_gib: float = _fact(0.5, 2000, "GiB", MISSING)
     cache_mib: float = _fact(0.1, 2000, "MiB", MISSING)
-    multiprocessors: float | None = _fact(1, 1000)
-    boost_mhz: float | None = _fact(200, 10000, "MHz")
-    board_w: float | None = _fact(1, 3000, "W")
-    process_nm: float | None = _fact(1, 100, "nm")
-    cores_per_multiprocessor: float | None = _fact(1, 1024)
-    memory_bus_bits: float | None = _fact(16, 32768, "bits")
-    memory_gbit_s_per_pin: float | None = _fact(0.1, 100, "Gbit/s")
-    bus_gb_s: float | None = _fact(0.1, 2000, "GB/s")
-    name: str = ""
-    aliases: tuple[str, ...] = ()
-    compute_capability: str = ""
-    bus: str = ""
-    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         is_host = self.device_class == targets.DEFAULT.device_class
         for field in dataclasses.fields(self):
-            if field.name in _OF_ACCELERATORS and getattr(self, field.name) is None and not is_host:
+            needed = field.name in _OF_ACCELERATORS and not is_host
+            if needed and math.isnan(getattr(self, field.name)):
                 raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
-        if self.bus.casefold() == UNIFIED and self.bus_gb_s is not None:
+        if self.bus.casefold() == UNIFIED and not math.isnan(self.bus_gb_s):
             raise ResperfError(f'bus = "{UNIFIED}" says that nothing is copied; leave out bus_gb_s')
-        numbers = self.numbers()
-        cores = numbers["multiprocessors"] * numbers["cores_per_multiprocessor"]
-        pins_gb_s = numbers["memory_bus_bits"] * numbers["memory_gbit_s_per_pin"] / 8
+        cores = self.multiprocessors * self.cores_per_multiprocessor
+        pins_gb_s = self.memory_bus_bits * self.memory_gbit_s_per_pin / 8
         for fact, given, value, origin in (
-            ("peak_tflops.fp32", self.peak_tflops.fp32, cores * 2 * numbers["boost_mhz"] / 1e6,
+            ("peak_tflops.fp32", self.peak_tflops.fp32, cores * 2 * self.boost_mhz / 1e6,
              "multiprocessors, cores and clock"),
             ("bandwidth_gb_s", self.bandwidth_gb_s, pins_gb_s, "bus and rate of the memory"),
         ):  # fmt: skip
@@ -101,71 +130,39 @@ class DeviceTable(Limited):
                     "correct one of them"
                 )
 
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers that may be missing; NaN if one is."""
-        names = [field.name for field in dataclasses.fields(self) if field.default is None]
-        values = {name: getattr(self, name) for name in names}
-        return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """Published limits of a device. Numbers that are not known are NaN.
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts(_Device):
+    """Published limits of a device.
 
     Attributes
     ----------
     device : str
         Name that users write after ``--device``.
-    name : str
-        The maker's name.
-    aliases : tuple of str
-        Other names; case, spaces and punctuation are ignored.
-    device_class : str
-        Class of its targets (`resperf.targets`).
     peaks_flops_per_s : mapping of str to float
         Type of value (`Peaks`) -> operations per second, a multiply-accumulate counting as two.
     bandwidth_bytes_per_s : float
         Of the device's own memory.
     memory_bytes, cache_bytes : int
         Memory of one device, and its last-level cache.
-    bus : str
-        Between host and device, or `UNIFIED`; empty for a CPU.
-    bus_bytes_per_s : float
-        One direction.
-    multiprocessors, cores_per_multiprocessor, boost_mhz, board_w, process_nm : float
-        As in ``devices.toml``.
-    memory_bus_bits, memory_gbit_s_per_pin : float
-        What the bandwidth follows from.
-    compute_capability : str
-        Such as ``"8.6"`` or ``"gfx90a"``; empty if unknown.
-    sources : tuple of str
-        Sources of the figures.
     """
 
     device: str
-    name: str
-    aliases: tuple[str, ...]
-    device_class: str
     peaks_flops_per_s: Mapping[str, float]
     bandwidth_bytes_per_s: float
     memory_bytes: int
     cache_bytes: int
-    bus: str = ""
-    bus_bytes_per_s: float = math.nan
-    multiprocessors: float = math.nan
-    cores_per_multiprocessor: float = math.nan
-    boost_mhz: float = math.nan
-    board_w: float = math.nan
-    process_nm: float = math.nan
-    memory_bus_bits: float = math.nan
-    memory_gbit_s_per_pin: float = math.nan
-    compute_capability: str = ""
-    sources: tuple[str, ...] = ()
 
     @property
-    def peak_flops_per_s(self) -> float:
-        """Peak in float32, without tensor or matrix cores."""
-        return self.peaks_flops_per_s[FP32]
+    def platform(self) -> Platform:
+        """The platform of a device of which only the data sheet is known."""
+        card = Accelerator(self.name, self.memory_bytes, compute_capability=self.compute_capability)
+        return Platform(self.device, processor=self.name, accelerators=(card,))
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """Bytes per second between host and device, in one direction."""
+        return self.bus_gb_s * 1e9
 
     def peak_of(self, dtype: str) -> float:
         """Return the peak that frameworks use for a type of values without being asked to.
@@ -173,7 +170,7 @@ class DeviceFacts:
         NaN for products of a type that the device has no units for, or whose peak is not published.
         """
         usual = PEAKS_OF.get(dtype, (dtype,))[0]
-        otherwise = self.peak_flops_per_s if dtype in _AT_LEAST_FP32 else math.nan
+        otherwise = self.peaks_flops_per_s[FP32] if dtype in _AT_LEAST_FP32 else math.nan
         return self.peaks_flops_per_s.get(usual, otherwise)
 
     def largest_peak_of(self, dtype: str) -> float:
@@ -243,19 +240,15 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
         table = DeviceTable.from_table(own, device, device_class=device_class)
     except ResperfError as error:
         raise ResperfError(f"{where}: {error}") from error
-    numbers, peaks = table.numbers(), vars(table.peak_tflops)
+    own = {field.name: getattr(table, field.name) for field in dataclasses.fields(_Device)}
+    own["name"] = table.name or device
+    own["bus"] = UNIFIED if table.bus.casefold() == UNIFIED else table.bus
+    peaks = vars(table.peak_tflops)
     return DeviceFacts(
         device=device,
-        name=table.name or device,
-        aliases=table.aliases,
-        device_class=device_class,
         peaks_flops_per_s={k: tflops * 1e12 for k, tflops in peaks.items() if tflops is not None},
         bandwidth_bytes_per_s=table.bandwidth_gb_s * 1e9,
         memory_bytes=round(table.memory_gib * 2**30),
         cache_bytes=round(table.cache_mib * 2**20),
-        bus=UNIFIED if table.bus.casefold() == UNIFIED else table.bus,
-        bus_bytes_per_s=numbers.pop("bus_gb_s") * 1e9,
-        compute_capability=table.compute_capability,
-        sources=table.sources,
-        **numbers,
+        **own,
     )

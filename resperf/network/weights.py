@@ -36,7 +36,7 @@ _POSITIVE: Mapping[str, tuple[int, ...]] = {
 
 
 def materialise(
-    path: Path, *, seed: int = 0, **sizes: Unpack[Sizes]
+    path: Path, *, seed: int = 0, overridable: bool = False, **sizes: Unpack[Sizes]
 ) -> tuple[ModelProto, dict[str, Array]]:
     """Return a network ready to run, and its large weights separately.
 
@@ -46,6 +46,9 @@ def materialise(
         The ONNX file.
     seed : int
         Of random weights: the same seed gives the same values.
+    overridable : bool
+        Whether weights that are inputs of the file as well stay inputs, so that ONNX Runtime does
+        not take them for constants.
     sizes
         As in `resperf.network.read_network`; set in the returned model.
 
@@ -69,7 +72,7 @@ def materialise(
     with open_buffer(path) as buffer:
         stripped = strip_file(path, buffer, keep_attributes=True)
         model = parse(path, stripped)
-        resolve(path, model, stated(**sizes))
+        network = resolve(path, model, stated(**sizes))
         for start, end in stripped.weights:
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
@@ -98,6 +101,14 @@ def materialise(
         proto.data_location = EXTERNAL
         del proto.external_data[:]
         proto.external_data.add(key="location", value="weights")
+    if overridable and network.overridable:
+        from onnx.helper import make_tensor_value_info
+
+        model.graph.input.extend(
+            make_tensor_value_info(proto.name, proto.data_type, proto.dims)
+            for proto in model.graph.initializer
+            if proto.name in network.overridable
+        )
     return model, weights
 
 

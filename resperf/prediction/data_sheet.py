@@ -13,7 +13,6 @@ from resperf.devices import FP32, DeviceFacts, device_facts
 from resperf.features import FEATURE_SET_VERSION
 from resperf.layers import Activation, Dense, Elementwise
 from resperf.lowering import lower_layers
-from resperf.platform import Accelerator, Platform
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
@@ -100,12 +99,6 @@ def estimated_copies(facts: DeviceFacts | None) -> dict[str, Transfers]:
     return {"preprocess_ms": copy, "postprocess_ms": copy}
 
 
-def platform_of(facts: DeviceFacts) -> Platform:
-    """Return the platform of a device of which only the data sheet is known."""
-    card = Accelerator(facts.name, facts.memory_bytes, compute_capability=facts.compute_capability)
-    return Platform(facts.device, processor=facts.name, accelerators=(card,))
-
-
 def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
     """Return a bundle without any predictor: all that it says is estimated."""
     part = {
@@ -120,7 +113,7 @@ def sheet_bundle(facts: DeviceFacts, setting: Setting) -> Bundle:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "feature_set_version": FEATURE_SET_VERSION,
         "settings": {"1": setting.to_json()},
-        "platforms": {"1": platform_of(facts).to_json()},
+        "platforms": {"1": facts.platform.to_json()},
         "parts": [part],
         "provenance": {},
         "files": {},

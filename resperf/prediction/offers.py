@@ -10,7 +10,7 @@ from pathlib import Path
 from resperf.bundle import Bundle, platforms_of
 from resperf.devices import DeviceFacts, device_facts, devices
 from resperf.platform import Platform
-from resperf.prediction.data_sheet import platform_of, sheet_bundle
+from resperf.prediction.data_sheet import sheet_bundle
 from resperf.quantities import EXECUTION, LATENCY
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
@@ -138,7 +138,7 @@ def _of_unseen(parts: Iterable[Bundle], device: str | None) -> Iterator[Offer]:
         classes = {facts.device_class for facts in platforms if facts is not None}
         for facts in accelerators(device):
             if facts.device_class in classes and facts not in platforms:
-                platform = platform_of(facts)
+                platform = facts.platform
                 for setting in part.settings:
                     yield Offer(facts.device, setting, platform, part, unseen=True)
 
@@ -146,7 +146,7 @@ def _of_unseen(parts: Iterable[Bundle], device: str | None) -> Iterator[Offer]:
 def sheet_offers(device: str | None = None) -> Iterator[Offer]:
     """Yield the last group of `offers` alone: what is estimated for accelerators."""
     for facts in accelerators(device):
-        platform = platform_of(facts)
+        platform = facts.platform
         rows = [row for row in targets() if row.device_class == facts.device_class and row.lowering]
         by_use = sorted(
             rows, key=lambda row: (not row.default_for_class, -len(estimated_precisions(row)))

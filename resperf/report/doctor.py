@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from textwrap import indent
 from typing import Any
 
 from resperf.report.tables import counted, table
-from resperf.testing.backends import RULES, Conformance, Finding, Verdict
 from resperf.units import format_bytes
 from resperf.workflows.doctor import Examination, Framework, Gpu, Host
 
@@ -82,29 +80,3 @@ def _framework(framework: Framework) -> str:
     says = [f"devices {', '.join(framework.facts.devices) or 'none'}"]
     says += [f"built for CUDA {framework.facts.cuda}"] * bool(framework.facts.cuda)
     return "; ".join((packages, *says, *framework.facts.notes))
-
-
-def finding_line(finding: Finding) -> str:
-    """Write a finding in one line: ``growth conv: passed (small 0.1 ms, large 0.4 ms)``."""
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in finding.figures.items())
-    detail = f": {finding.detail}" if finding.detail else ""
-    return f"{finding.rule} {finding.subject}: {finding.verdict}{detail}" + (
-        f" ({figures})" if figures else ""
-    )
-
-
-def conformance_text(conformance: Conformance) -> str:
-    """Count the verdicts of each rule, and list what failed or is doubtful."""
-    counts = Counter((finding.rule, finding.verdict) for finding in conformance.findings)
-    headings = ("rule", *Verdict, "what")
-    rows = [
-        [rule, *(str(counts[rule, verdict] or "") for verdict in Verdict), what]
-        for rule, what in RULES.items()
-    ]
-    text = table(headings, rows, text=("rule", "what"))
-    refused = [finding for finding in conformance.of(Verdict.REFUSED) if finding.rule == "building"]
-    lines = [finding_line(finding) for finding in conformance.of(Verdict.FAILED, Verdict.DOUBTFUL)]
-    if refused:
-        lines.append(f"kinds that are refused: {', '.join(finding.subject for finding in refused)}")
-    ends = "keeps the contract" if conformance.conforms else "does not keep the contract"
-    return "\n\n".join(filter(None, (text, "\n".join(lines), f"{conformance.target} {ends}")))

@@ -20,8 +20,8 @@ from resperf.settings import PLAIN_PRECISIONS
 from resperf.units import format_ms, json_values
 
 if TYPE_CHECKING:
-    from resperf.dataset.engine_runs import EngineRun
     from resperf.dataset.importing import EngineLayer
+    from resperf.dataset.importing.engine_rows import EngineRun
 
 _SHOWN_NAME = 72
 """Characters of a fused layer's name."""

@@ -132,7 +132,7 @@ def _measured(result: MeasuredNetwork) -> str:
         for name, value in result.quantities.items()
     ]
     shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
-    return "\n".join([*lines, f"{result.runs} whole runs: {shown} ms"])
+    return "\n".join([*lines, f"{len(result.timed.totals_ms)} whole runs: {shown} ms"])
 
 
 def _predicted(prediction: Prediction) -> str:

@@ -1,16 +1,41 @@
 """Conformance: whether a backend keeps the contract of `Backend` on this machine.
 
 One small layer of each kind is built, run, timed and freed, and so is LeNet. Tests run this on
-every target that their machine has; `resperf doctor --conformance` does it for a user.
+every target that their machine has (`tests/testing/test_backends.py`). The rules:
+
+description
+    Setting and platform survive JSON, and are those of the target.
+costs
+    What a call costs are known times of at least 0.
+lowering
+    Lowering keeps number and kinds of layers, whose keys can be read back.
+building
+    A layer is built, or refused with UnsupportedError or MemoryError.
+phases
+    The phases of its mode are there, in order, in the units of their quantities.
+samples
+    Each run of a phase gives a number of at least 0.
+growth
+    Execution of a layer four times as large is not faster.
+marginal
+    One more copy of a layer takes at most as long as the layer alone.
+closing
+    What was closed is gone: a later run raises MeasurementError.
+memory
+    A layer that no memory can hold raises MemoryError or UnsupportedError.
+network
+    A network is built and run, with the phases of its mode.
+sum
+    Marginal times of a network's layers add up to about the network's time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
@@ -24,28 +49,11 @@ from resperf.errors import LayerError, MeasurementError, UnsupportedError, first
 from resperf.layers import KINDS, Activation, Conv, Layer, layer_from_key
 from resperf.lowering import lower
 from resperf.network import read_network
-from resperf.platform import Platform
 from resperf.quantities import PHASES, QUANTITIES, STEP, layer_quantity
-from resperf.records import Record
 from resperf.settings import Mode, Setting
 from resperf.targets import Target
 from resperf.units import format_bytes
 
-RULES: Mapping[str, str] = {
-    "description": "setting and platform survive JSON, and are those of the target",
-    "costs": "what a call costs are known times of at least 0",
-    "lowering": "lowering keeps number and kinds of layers, whose keys can be read back",
-    "building": "a layer is built, or refused with UnsupportedError or MemoryError",
-    "phases": "the phases of its mode are there, in order, in the units of their quantities",
-    "samples": "each run of a phase gives a number of at least 0",
-    "growth": "execution of a layer four times as large is not faster",
-    "marginal": "one more copy of a layer takes at most as long as the layer alone",
-    "closing": "what was closed is gone: a later run raises MeasurementError",
-    "memory": "a layer that no memory can hold raises MemoryError or UnsupportedError",
-    "network": "a network is built and run, with the phases of its mode",
-    "sum": "marginal times of a network's layers add up to about the network's time",
-}
-"""Name -> what is checked."""
 TIMED = frozenset({"growth", "marginal", "sum"})
 """Rules about times of a machine that may be disturbed: broken, they are doubtful, not failed."""
 
@@ -80,44 +88,30 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding(Record):
+class Finding:
     """One rule on one subject.
 
     Attributes
     ----------
     rule : str
-        Of `RULES`.
+        Its name, as above.
     subject : str
         The kind of the layer, the network's name, or the target's.
     verdict : Verdict
     detail : str
         What was wrong, or why it was refused or skipped.
-    figures : mapping of str to float
-        What was timed; names end in their unit, or in ``_ratio``.
     """
 
     rule: str
     subject: str
     verdict: Verdict
     detail: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Conformance(Record):
-    """All findings about one backend.
+class Conformance:
+    """All findings about one backend."""
 
-    Attributes
-    ----------
-    target : str
-    setting : Setting
-    platform : Platform
-    findings : tuple of Finding
-    """
-
-    target: str
-    setting: Setting
-    platform: Platform
     findings: tuple[Finding, ...]
 
     def of(self, *verdicts: Verdict) -> list[Finding]:
@@ -136,9 +130,8 @@ def check_backend(
     target: Target,
     *,
     kinds: Collection[str] = tuple(KINDS),
-    tell: Callable[[Finding], None] | None = None,
 ) -> Conformance:
-    """Check a backend against all `RULES`.
+    """Check a backend against all rules of this module.
 
     Parameters
     ----------
@@ -147,34 +140,23 @@ def check_backend(
         Its row of the table.
     kinds : collection of str
         Kinds of layers to check.
-    tell : callable, optional
-        Told every finding at once, which matters if the framework ends the process.
 
     Returns
     -------
     Conformance
         No error of the backend is raised: it is a finding.
     """
-    findings: list[Finding] = []
-    for finding in _findings(backend, target, kinds):
-        findings.append(finding)
-        if tell is not None:
-            tell(finding)
-    return Conformance(target.name, backend.setting(), backend.platform(), tuple(findings))
-
-
-def _findings(backend: Backend, target: Target, kinds: Collection[str]) -> Iterator[Finding]:
-    yield from _guarded("description", target.name, _described(backend, target))
-    yield from _guarded("costs", target.name, _costs(backend, target))
-    built: list[str] = []
-    for kind in kinds:
-        for finding in _guarded("building", kind, _of_kind(backend, kind)):
-            built += [kind] * (finding.rule == "phases")
-            yield finding
-    if built:
-        yield from _guarded("memory", target.name, _memory(backend))
     (network,) = shipped_networks(["lenet5"])
-    yield from _guarded("network", network.stem, _whole(backend, network))
+    findings = [
+        *_guarded("description", target.name, _described(backend, target)),
+        *_guarded("costs", target.name, _costs(backend, target)),
+    ]
+    for kind in kinds:
+        findings += _guarded("building", kind, _of_kind(backend, kind))
+    if any(finding.rule == "phases" for finding in findings):
+        findings += _guarded("memory", target.name, _memory(backend))
+    findings += _guarded("network", network.stem, _whole(backend, network))
+    return Conformance(tuple(findings))
 
 
 def _guarded(rule: str, subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -186,9 +168,9 @@ def _guarded(rule: str, subject: str, findings: Iterator[Finding]) -> Iterator[F
         yield Finding(rule, subject, Verdict.FAILED, f"{type(error).__name__}: {first_line(error)}")
 
 
-def _finding(rule: str, subject: str, wrong: str, **figures: float) -> Finding:
+def _finding(rule: str, subject: str, wrong: str) -> Finding:
     broken = Verdict.DOUBTFUL if rule in TIMED else Verdict.FAILED
-    return Finding(rule, subject, broken if wrong else Verdict.PASSED, wrong, figures)
+    return Finding(rule, subject, broken if wrong else Verdict.PASSED, wrong)
 
 
 def _described(backend: Backend, target: Target) -> Iterator[Finding]:
@@ -215,8 +197,7 @@ def _costs(backend: Backend, target: Target) -> Iterator[Finding]:
     needed = ["call_ms", *(["reshape_ms"] if "reshape_ms" not in target.no_such_costs else [])]
     wrong = [f"no {name}" for name in needed if name not in costs]
     wrong += [f"{name} is {value}" for name, value in costs.items() if not _is_amount(value)]
-    figures = {name: value for name, value in costs.items() if _is_amount(value)}
-    yield _finding("costs", target.name, "; ".join(wrong), **figures)
+    yield _finding("costs", target.name, "; ".join(wrong))
 
 
 def _is_amount(value: float) -> bool:
@@ -334,7 +315,7 @@ def _growth(kind: str, small: Phase, large: Phase) -> Finding:
     small_ms, large_ms = (median(times) for times in zip(*rounds, strict=True))
     faster = all(large < FASTER * small - SLACK_MS for small, large in rounds)
     wrong = f"{FACTOR} times as large, it takes {large_ms:.4g} ms instead of {small_ms:.4g}"
-    return _finding("growth", kind, wrong * faster, small_ms=small_ms, large_ms=large_ms)
+    return _finding("growth", kind, wrong * faster)
 
 
 def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
@@ -343,9 +324,7 @@ def _marginal(kind: str, built: Built, phase: Phase) -> Finding:
     longer = all(more > SLOWER * alone + SLACK_MS for more, alone in rounds)
     negative = all(more < -SLACK_MS - (1 - FASTER) * alone for more, alone in rounds)
     wrong = f"one more copy takes {marginal_ms:.4g} ms, one alone {alone_ms:.4g}"
-    return _finding(
-        "marginal", kind, wrong * (longer or negative), marginal_ms=marginal_ms, alone_ms=alone_ms
-    )
+    return _finding("marginal", kind, wrong * (longer or negative))
 
 
 def _fastest(phase: Phase) -> float:
@@ -456,4 +435,4 @@ def _sum(backend: Backend, path: Path, whole: Phase, own: str) -> Finding:
     ratio = sum_ms / whole_ms if whole_ms > 0 else math.inf
     low, high = SUM_BAND
     wrong = "" if low <= ratio <= high else f"layers take {sum_ms:.4g} ms, the whole {whole_ms:.4g}"
-    return _finding("sum", path.stem, wrong, sum_ms=sum_ms, whole_ms=whole_ms, sum_ratio=ratio)
+    return _finding("sum", path.stem, wrong)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from resperf.backends import Backend, Built, Phase
+from resperf.backends import Backend, Built, Phase, Shapes
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import limit_private_memory
 from resperf.errors import LayerError, ResperfError, UnsupportedError
@@ -194,9 +194,7 @@ class SyntheticBackend(Backend):
             if part in name:
                 _fail(failure)
 
-    def network(
-        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
-    ) -> Built:
+    def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a network: the sum of its layers; operators that are no layer take no time.
 
         Raises

@@ -1,7 +1,5 @@
 """Timing: clocks, the sampling protocol, robust statistics. Knows no framework."""
 
-from __future__ import annotations
-
 from resperf.timing.machine_check import KNOWN_READINGS, SLOW, MachineCheck, ReferenceHistory
 from resperf.timing.protocol import (
     TIME_UNIT,

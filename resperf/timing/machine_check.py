@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import math
 import time
-from collections.abc import Iterable
 from statistics import median, quantiles
 
 from resperf.timing.protocol import Clock, Sampler
@@ -105,20 +104,15 @@ class MachineCheck:
 
 
 class ReferenceHistory:
-    """Times of the reference, and the machine's speed at any moment derived from them.
+    """Times of the reference in ms, and the machine's speed at any moment derived from them.
 
-    Parameters
-    ----------
-    readings : iterable of (float, float)
-        Moment (seconds since 1970) and time of the reference (ms).
+    Moments are in seconds since 1970.
     """
 
-    def __init__(self, readings: Iterable[tuple[float, float]] = ()) -> None:
+    def __init__(self) -> None:
         self._at: list[float] = []
         self._ms: list[float] = []
         self._median_ms: float | None = math.nan
-        for at, time_ms in readings:
-            self.add(at, time_ms)
 
     def __len__(self) -> int:
         return len(self._at)
@@ -129,11 +123,6 @@ class ReferenceHistory:
         self._at.insert(index, at)
         self._ms.insert(index, time_ms)
         self._median_ms = None
-
-    @property
-    def readings(self) -> list[tuple[float, float]]:
-        """Moments and times, oldest first."""
-        return list(zip(self._at, self._ms, strict=True))
 
     @property
     def median_ms(self) -> float:

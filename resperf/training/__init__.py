@@ -1,7 +1,5 @@
 """Training bundles on datasets, and evaluating bundles and methods on unseen rows."""
 
-from __future__ import annotations
-
 from resperf.training.compare import Compared, Comparison, ComparisonSettings, compare
 from resperf.training.evaluate import Evaluated, Evaluation, evaluate
 from resperf.training.fit import keys_of_networks, train

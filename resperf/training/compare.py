@@ -190,12 +190,14 @@ def compare(
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
                     report = (
-                        partial(progress, source.kind, f"{phase} {method}") if progress else None
+                        partial(progress, source.rows.name, f"{phase} {method}")
+                        if progress
+                        else None
                     )
                     try:
                         one = _evaluated(trials, phase, method, settings, floor, report)
                     except (TrainingError, LayerError) as error:
-                        notes.append(f"{source.kind} {phase}: {method} skipped: {error}")
+                        notes.append(f"{source.rows.name} {phase}: {method} skipped: {error}")
                         continue
                     compared.append(one)
                     if on_result is not None:
@@ -221,17 +223,17 @@ class _Source:
     test_table: KindTable
     shared: bool
 
-    @property
-    def kind(self) -> str:
-        return self.rows.name
-
 
 def _sources(
     dataset: Path, test: Path | None, settings: ComparisonSettings, notes: list[str]
 ) -> Iterator[_Source]:
     """Read the requested kinds; notes name skipped kinds and differences between the machines."""
     many = all(layer_predictor_class(method).many_settings for method in settings.methods)
-    tables = _tables(dataset, settings, notes, many=many)
+    tables = _of_one(dataset, read_table(dataset), notes, many=many)
+    if missing := [kind for kind in settings.kinds if kind not in tables]:
+        raise TrainingError(
+            f"{dataset} has no layer of kind {', '.join(missing)}; it has: {', '.join(tables)}"
+        )
     others = tables if test is None else _of_one(test, read_table(test), notes, many=many)
     info, other_info = read_info(dataset), read_info(test or dataset)
     shared = test is not None and _of_two_devices(dataset, test, notes)
@@ -266,19 +268,6 @@ def _of_one(
         f"{', '.join(others)}, since not all methods learn several devices"
     )
     return of_most
-
-
-def _tables(
-    dataset: Path, settings: ComparisonSettings, notes: list[str], *, many: bool
-) -> dict[str, KindTable]:
-    """Read a dataset, and refuse kinds that it does not have."""
-    tables = _of_one(dataset, read_table(dataset), notes, many=many)
-    missing = [kind for kind in settings.kinds if kind not in tables]
-    if missing:
-        raise TrainingError(
-            f"{dataset} has no layer of kind {', '.join(missing)}; it has: {', '.join(tables)}"
-        )
-    return tables
 
 
 def _check_times(
@@ -336,12 +325,13 @@ def _evaluated(
 
     `floor` is the noise floor of single measurements.
     """
-    runs = [_run(trial, phase, method, settings, progress) for trial in trials]
+    runs = (_run(trial, phase, method, settings, progress) for trial in trials)
+    predictions_ms, fits_s, predicts_us = zip(*runs, strict=True)
     measured_ms = np.concatenate([trial.test.times_ms[phase] for trial in trials])
-    predicted_ms = np.concatenate([run.predicted_ms for run in runs])
+    predicted_ms = np.concatenate(predictions_ms)
     mapes = tuple(
-        errors(trial.test.times_ms[phase], run.predicted_ms).mape
-        for trial, run in zip(trials, runs, strict=True)
+        errors(trial.test.times_ms[phase], own_ms).mape
+        for trial, own_ms in zip(trials, predictions_ms, strict=True)
     )
     return Compared(
         kind=trials[0].test.name,
@@ -353,8 +343,8 @@ def _evaluated(
         bins=errors_by_time(measured_ms, predicted_ms),
         r2=r_squared(measured_ms, predicted_ms),
         fold_mapes=mapes if settings.folds is not None else (),
-        fit_s=mean(run.fit_s for run in runs),
-        predict_us=median(run.predict_us for run in runs),
+        fit_s=mean(fits_s),
+        predict_us=median(predicts_us),
         noise_floor=floor_of_medians(
             floor, np.concatenate([trial.test.measured for trial in trials])
         ),
@@ -363,23 +353,17 @@ def _evaluated(
     )
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Result of one fit."""
-
-    predicted_ms: Array
-    fit_s: float
-    predict_us: float
-
-
 def _run(
     trial: Trial,
     phase: str,
     method: str,
     settings: ComparisonSettings,
     progress: Progress | None,
-) -> _Run:
-    """Fit, store, load, and predict the test rows."""
+) -> tuple[Array, float, float]:
+    """Fit, store, load, and predict the test rows.
+
+    Also returns how long the fit takes in s, and the prediction of a row in us.
+    """
     if not len(trial.test):
         raise TrainingError("no rows to evaluate on; measure more layers with: resperf bench")
     start = time.perf_counter()
@@ -396,7 +380,7 @@ def _run(
         stored = type(predictor).load(values, Path(folder))
         predicted_ms = values_of(stored, trial.test.examples(phase))
         predict_us = _predict_us(stored, trial.test.columns, len(trial.test))
-    return _Run(predicted_ms, fit_s, predict_us)
+    return predicted_ms, fit_s, predict_us
 
 
 def _predict_us(predictor: LayerPredictor, columns: Columns, rows: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import UTC, datetime
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,8 @@ from resperf.training.learning import (
     CannotLearnError,
     Judged,
     Learning,
-    Places,
     TrainingProgress,
     described_dataset,
-    manifest_of,
     on_platforms,
     set_places,
     values_of,
@@ -248,7 +247,17 @@ def train(
             seeds={"training": seed, "split": SPLIT_SEED},
             excluded={"networks": list(excluded), "layers": len(exclude_keys)},
         )
-        write_manifest(folder, manifest_of(part, learning.how, learning.where, came_from))
+        stored = {
+            "settings": {str(i): how.to_json() for i, how in enumerate(learning.how, start=1)},
+            "platforms": {str(i): at.to_json() for i, at in enumerate(learning.where, start=1)},
+        }
+        manifest = {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            **stored,
+            "parts": [{**part, **{name: list(values) for name, values in stored.items()}}],
+            "provenance": came_from,
+        }
+        write_manifest(folder, manifest)
     return Bundle.load(output)
 
 
@@ -290,7 +299,7 @@ def _learn_layers(
         )
     used = {kind: parts[kind] for kind in learning.predictors}
     train = {kind: part.train for kind, part in used.items()}
-    places = set_places(learning, train)
+    set_places(learning, train)
     # Copies of several machines have nothing in common.
     transfers = _fit_transfers(parts) if len(learning.where) == 1 else {}
     for name in ("validation", "test"):
@@ -308,7 +317,7 @@ def _learn_layers(
         kind: ranges_of(rows.kind, rows.columns, learning.predictors[kind].get(rows.layer_quantity))
         for kind, rows in train.items()
     }
-    typical = {kind: _typical(rows, places) for kind, rows in train.items()}
+    typical = {kind: _typical(rows, learning) for kind, rows in train.items()}
     golden = golden_layers(typical, learning.predictors, learning.how, learning.where)
     entries = {
         "transfers": {name: transfer.to_json() for name, transfer in transfers.items()},
@@ -419,12 +428,19 @@ def _predicted(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _typical(rows: LayerRows, places: Places) -> list[GoldenLayer]:
+def _typical(rows: LayerRows, learning: Learning) -> list[GoldenLayer]:
     """Return layers spread over their times."""
     chosen = _spread(rows.times_ms[rows.layer_quantity], _GOLDEN)
     # Every third first, so that a shorter selection is spread as well.
     thirds = [row for start in range(3) for row in chosen[start::3]]
-    return places.golden(rows.select(np.array(thirds)))
+    some = rows.select(np.array(thirds))
+    places = (
+        # A method of one setting has the first.
+        [own.index(value) if value in own else 0 for value in values]
+        * (len(some) if len(values) == 1 else 1)
+        for values, own in ((some.settings, learning.how), (some.platforms, learning.where))
+    )
+    return [GoldenLayer(*row) for row in zip(some.keys, *places, strict=True)]
 
 
 BATCHES = (1, 8)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from resperf._version import __version__
-from resperf.bundle import GoldenLayer
 from resperf.dataset import DatasetInfo, KindTable, checksum
 from resperf.errors import TrainingError
 from resperf.features import Array, take
@@ -219,25 +217,6 @@ def _intervals_of(judged: Iterable[Judged]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def manifest_of(
-    part: Mapping[str, Any],
-    settings: Sequence[Setting],
-    platforms: Sequence[Platform],
-    came_from: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the manifest of a bundle of one part for some settings and platforms."""
-    stored = {
-        "settings": {str(i): setting.to_json() for i, setting in enumerate(settings, start=1)},
-        "platforms": {str(i): platform.to_json() for i, platform in enumerate(platforms, start=1)},
-    }
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **stored,
-        "parts": [{**part, **{name: list(values) for name, values in stored.items()}}],
-        "provenance": came_from,
-    }
-
-
 def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
     """Describe a dataset for a bundle's provenance."""
     return {
@@ -322,26 +301,8 @@ def on_platforms(
     return of_most
 
 
-@dataclass(frozen=True)
-class Places:
-    """Settings without optimizers, and platforms, in the order in which the bundle has them."""
-
-    settings: tuple[Setting, ...]
-    platforms: tuple[Platform, ...]
-
-    def golden(self, rows: LayerRows) -> list[GoldenLayer]:
-        """Return rows as layers whose predictions a bundle stores."""
-        places = (
-            # A method of one setting has the first.
-            [own.index(value) if value in own else 0 for value in values]
-            * (len(rows) if len(values) == 1 else 1)
-            for values, own in ((rows.settings, self.settings), (rows.platforms, self.platforms))
-        )
-        return [GoldenLayer(*row) for row in zip(rows.keys, *places, strict=True)]
-
-
-def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> Places:
-    """Set how and where the training rows were measured; return where to find those of a row.
+def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> None:
+    """Set how and where the training rows were measured.
 
     The most frequent come first, but settings of plain precision before others: the first one
     answers where none is asked for.
@@ -363,7 +324,6 @@ def set_places(learning: Learning, train: Mapping[str, LayerRows]) -> Places:
     learning.where = platforms
     if len(platforms) == 1:
         learning.where = [info.platform.with_machine_checks(info.machine_costs)]
-    return Places(tuple(settings), tuple(platforms))
 
 
 def _by_rows(parts: Iterable[tuple[Sequence[_Value], int]]) -> list[_Value]:

@@ -1,3 +1,1 @@
 """Workflows: what joins collecting and learning."""
-
-from __future__ import annotations

@@ -102,11 +102,6 @@ UNLEARNT_SCORE = 2.0
 score falls with their square root, to about the disagreement of predictors that have enough."""
 
 
-def unlearnt_score(rows: int) -> float:
-    """Return the acquisition score of a kind with too few rows to learn from."""
-    return UNLEARNT_SCORE / math.sqrt(1 + rows)
-
-
 def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
     """Return how uncertain the time of each layer still is, as a share of it.
 
@@ -120,8 +115,8 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
     Returns
     -------
     sequence of float
-        `acquisition_score` by the rows of its kind; `unlearnt_score` for kinds with few rows; 0 for
-        kinds that no predictor supports, or whose rows are nearly all unusable.
+        `acquisition_score` by the rows of its kind; `UNLEARNT_SCORE` and less for kinds with few
+        rows; 0 for kinds that no predictor supports, or whose rows are nearly all unusable.
     """
     tables, info = read_table(dataset), read_info(dataset)
     scores = np.zeros(len(layers))
@@ -129,7 +124,7 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
         indices = [index for index, layer in enumerate(layers) if layer.kind == kind]
         measured = len(tables[kind]) if kind in tables else 0
         if measured < FEWEST_ROWS_FOR_NETWORK:
-            scores[indices] = unlearnt_score(measured)
+            scores[indices] = UNLEARNT_SCORE / math.sqrt(1 + measured)
             continue
         rows = layer_rows(tables[kind], info=info)
         if len(rows) < FEWEST_ROWS_FOR_NETWORK:

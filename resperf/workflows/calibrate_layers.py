@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.backends import backend
 from resperf.bundle import (
     GROUPS,
     OVERHEAD_PER_MB,
@@ -144,9 +143,15 @@ def calibrate_by_layers(
     refuse_other_layers(bundle)
     here = this_platform(bundle.platform.device)
     is_own = not bundle.layer_calibrations and not here.hardware_differences(bundle.platform)
-    if output is not None and is_own:
-        return _with_reference_times(bundle, output, seconds, how, progress)
-    measured = measure_layers(bundle, seconds=seconds, how=how, progress=progress)
+    is_reference = output is not None and is_own
+    measured = measure_layers(
+        bundle, seconds=seconds, how=how, is_reference=is_reference, progress=progress
+    )
+    if output is not None and is_reference:
+        reference = replace(measured, setting=bundle.setting, platform=bundle.platform)
+        reason = "times of calibration layers on its own machine"
+        bundle = _with_calibration(bundle, reference, output, reason)
+        return bundle, reference, bundle.path
     if (busy := measured.times[-1].busy) > MOST_BUSY:
         raise MeasurementError(
             f"the CPU was busy with other programs during {busy:.0%} of the measurements; "
@@ -161,32 +166,6 @@ def calibrate_by_layers(
         reason = "scaled to another machine by calibration layers"
         bundle = _with_calibration(bundle, calibration, output, reason)
     return bundle, calibration, save_calibration(bundle, calibration)
-
-
-def _with_reference_times(
-    bundle: Bundle,
-    output: Path,
-    seconds: float,
-    how: Mapping[str, Any] | None,
-    progress: Progress | None,
-) -> tuple[Bundle, Calibration, Path]:
-    """Write a bundle with the times that the layers take on its own machine, which is this one."""
-    target = target_of(bundle.device, bundle.framework)
-    device = backend(
-        target.framework, target.device_class, threads=bundle.setting.threads, **(how or {})
-    )
-    if differences := device.setting().differences(bundle.setting):
-        raise MeasurementError(
-            f"{bundle.path} was measured on this machine with other settings "
-            f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
-        )
-    measured = measure_layers(
-        bundle, seconds=seconds, how=how, usual=bundle.costs, progress=progress
-    )
-    reference = replace(measured, setting=bundle.setting, platform=bundle.platform)
-    reason = "times of calibration layers on its own machine"
-    written = _with_calibration(bundle, reference, output, reason)
-    return written, reference, written.path
 
 
 def _with_calibration(bundle: Bundle, added: Calibration, output: Path, reason: str) -> Bundle:
@@ -225,6 +204,16 @@ def refuse_other_layers(bundle: Bundle) -> None:
         raise MeasurementError(f"{bundle.path} cannot be calibrated for this machine: {why}")
     require("scipy.optimize", "train")
     require("psutil", "bench")
+    refuse_more_threads(bundle)
+
+
+def refuse_more_threads(bundle: Bundle) -> None:
+    """Refuse a bundle of more threads than this machine has cores for.
+
+    Raises
+    ------
+    MeasurementError
+    """
     if bundle.setting.threads > usable_cores():
         raise MeasurementError(
             f"{bundle.path} is of {bundle.setting.threads} threads, and this machine has "
@@ -237,7 +226,7 @@ def measure_layers(
     *,
     seconds: float = SECONDS,
     how: Mapping[str, Any] | None = None,
-    usual: Mapping[str, float] | None = None,
+    is_reference: bool = False,
     progress: Progress | None = None,
 ) -> Calibration:
     """Measure the layers with a bundle's framework and threads, in three turns if time allows.
@@ -251,9 +240,10 @@ def measure_layers(
         As of `calibrate_by_layers`.
     how : mapping, optional
         Further keywords of the backend.
-    usual : mapping of str to float, optional
-        Usual times of the monitor's checks on this machine (`Monitor.usual_costs`), by which a
-        state that lasts as long as this shows.
+    is_reference : bool
+        Whether this is the bundle's own machine, for which its times are measured: then the usual
+        times of the monitor's checks are the bundle's (`Monitor.usual_costs`), by which a state
+        that lasts as long as this shows.
     progress : callable, optional
 
     Raises
@@ -264,12 +254,19 @@ def measure_layers(
     started_s = time.monotonic()
     refuse_other_layers(bundle)
     target = target_of(bundle.device, bundle.framework)
+    usual = bundle.costs if is_reference else {}
     settings = WorkerSettings(
         target, {"threads": bundle.setting.threads, **(how or {})}, protocol=_QUICK,
         reference_interval_s=1.0,
-        usual={name: (ms, KNOWN_READINGS) for name, ms in (usual or {}).items()},
+        usual={name: (ms, KNOWN_READINGS) for name, ms in usual.items()},
     )  # fmt: skip
     with WorkerProcess(settings) as worker:
+        differences = worker.setting.differences(bundle.setting)
+        if is_reference and differences:
+            raise MeasurementError(
+                f"{bundle.path} was measured on this machine with other settings "
+                f"({'; '.join(differences)}), so that its layers' times cannot be stored in it"
+            )
         if foreign := other_kernels(worker.setting, bundle.setting):
             raise MeasurementError(
                 f"{bundle.path} is of other layers than this machine runs ({'; '.join(foreign)}); "
@@ -368,11 +365,9 @@ class _Turns:
                     self.remarks.append(f"the time was over after {index} of {len(layers)} layers")
                 break
             if self.progress is not None:
-                done, planned = (
-                    index + repeat * len(CALIBRATION_LAYERS),
-                    self.turns * len(CALIBRATION_LAYERS),
-                )
-                self.progress(min(done, planned), planned, layer.kind)
+                planned = self.turns * len(CALIBRATION_LAYERS)
+                done = min(index + repeat * len(CALIBRATION_LAYERS), planned)
+                self.progress(done, planned, layer.kind)
             try:
                 taken: Taken = self.worker.measure(layer, repeat, _HUNG_S)
             except WorkerDied as death:

@@ -20,7 +20,7 @@ from resperf.layers import bytes_between_layers, layer_from_key
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
 from resperf.network.files import network_names
-from resperf.platform import Platform, usable_cores
+from resperf.platform import Platform
 from resperf.prediction import Prediction, predict_network
 from resperf.prediction.calibrated import why_not_by_layers
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
@@ -35,7 +35,12 @@ from resperf.training.correction import (
     refuse_few,
     standard_errors,
 )
-from resperf.workflows.calibrate_layers import fitted, measure_layers, other_kernels
+from resperf.workflows.calibrate_layers import (
+    fitted,
+    measure_layers,
+    other_kernels,
+    refuse_more_threads,
+)
 
 COST_READINGS = 5
 """Readings of the costs of calls, overhead between layers and weights; their medians count."""
@@ -48,7 +53,6 @@ def calibrate(
     *,
     batches: Sequence[int],
     seconds: float = 3.0,
-    progress: bool = False,
 ) -> tuple[Bundle, list[str]]:
     """Measure networks, learn how layers run inside them, and write the bundle with that.
 
@@ -69,8 +73,6 @@ def calibrate(
     batches : sequence of int
     seconds : float
         For each network and batch size.
-    progress : bool
-        Show progress on stderr if it is a terminal.
 
     Returns
     -------
@@ -106,11 +108,7 @@ def calibrate(
             f"{bundle.path} was measured with other settings ({'; '.join(foreign)}); calibrate it "
             "where it was measured"
         )
-    if here.threads > usable_cores():
-        raise MeasurementError(
-            f"{bundle.path} is of {here.threads} threads, and this machine has "
-            f"{usable_cores()} cores for them; only as many can be measured"
-        )
+    refuse_more_threads(bundle)
     refuse_published_rule(bundle)
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
@@ -131,7 +129,7 @@ def calibrate(
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
-            base, device, paths, dataset, batches=batches, seconds=seconds, progress=progress,
+            base, device, paths, dataset, batches=batches, seconds=seconds,
         )  # fmt: skip
         refuse_few({timed.network for timed in placed}, notes)
         layers = [
@@ -229,7 +227,6 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
-    progress: bool = False,
 ) -> tuple[list[TimedNetwork], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
 
@@ -259,24 +256,18 @@ def measured_networks(
     files = dict.fromkeys(path for path, _ in predicted)
     digests = {path: graph_digest(weightless(path)) for path in files}
     refuse_few({names[path] for path in digests}, _notes(names, reasons))
-    campaign = Campaign.from_mapping(
-        {
-            "name": "networks",
-            "networks": {
-                "files": [glob.escape(str(path.resolve())) for path in digests],
-                "batches": list(dict.fromkeys(batches)),
-                "seconds": seconds,
-                "repeats": 0,
-            },
-        }
-    )
+    networks = {
+        "files": [glob.escape(str(path.resolve())) for path in digests],
+        "batches": list(dict.fromkeys(batches)),
+        "seconds": seconds,
+        "repeats": 0,
+    }
     result = run_campaign(
-        campaign,
+        Campaign.from_mapping({"name": "networks", "networks": networks}),
         dataset,
         Bench(target_of(platform.device, device.name), {"threads": here.threads}),
         anew=True,
         usual_ms=bundle.costs,
-        progress=progress,
     )
     if result.reason == "interrupted":
         raise KeyboardInterrupt

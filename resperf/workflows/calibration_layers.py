@@ -36,24 +36,18 @@ def _square_conv(
 
 
 def _square_int8_conv(
-    channels_in: int,
-    channels_out: int,
-    size: int,
-    kernel: int,
-    *,
-    groups: int = 1,
-    **more: Any,
+    channels: int, size: int, kernel: int, *, groups: int = 1, **more: Any
 ) -> QuantizedConv:
     return QuantizedConv(
-        batch=1, channels_in=channels_in, channels_out=channels_out, rank=2, height=size,
-        width=size, kernel_height=kernel, kernel_width=kernel, pad_height=kernel // 2,
-        pad_width=kernel // 2, groups=groups, **more,
+        batch=1, channels_in=channels, channels_out=channels, rank=2, height=size, width=size,
+        kernel_height=kernel, kernel_width=kernel, pad_height=kernel // 2, pad_width=kernel // 2,
+        groups=groups, **more,
     )  # fmt: skip
 
 
-def _square_pool(channels: int, size: int, stride: int = 1) -> Pool:
+def _square_pool(size: int, stride: int = 1) -> Pool:
     return Pool(
-        batch=1, channels_in=channels, height=size, width=size, kernel_height=3, kernel_width=3,
+        batch=1, channels_in=64, height=size, width=size, kernel_height=3, kernel_width=3,
         stride_height=stride, stride_width=stride, pad_top=1, pad_left=1, pad_bottom=1,
         pad_right=1,
     )  # fmt: skip
@@ -68,7 +62,7 @@ CALIBRATION_LAYERS: tuple[Layer, ...] = (
     _square_conv(64, 64, 56, 3),
     Activation(batch=1, values=64, activation="relu"),
     Dense(batch=1, features_in=4096, features_out=4096),
-    _square_pool(64, 56),
+    _square_pool(56),
     Transpose(batch=1, dim1=197, dim2=6, dim3=64, order="213"),
     Elementwise(batch=1, inner=6_400_000),
     QuantizedDense(batch=128, features_in=768, features_out=768),
@@ -76,12 +70,12 @@ CALIBRATION_LAYERS: tuple[Layer, ...] = (
     Dense(batch=128, features_in=768, features_out=3072),
     Elementwise(batch=1, inner=64),
     Activation(batch=1, values=200_000, activation="relu"),
-    _square_pool(64, 204),
+    _square_pool(204),
     _square_conv(48, 48, 64, 3),
-    _square_int8_conv(64, 64, 56, 3),
+    _square_int8_conv(64, 56, 3),
     Reorder(batch=1, channels_in=96, height=28, width=28),
     _square_conv(256, 256, 16, 7, groups=256),
-    _square_int8_conv(144, 144, 56, 3, groups=144),
+    _square_int8_conv(144, 56, 3, groups=144),
     _square_conv(512, 128, 28, 1),
     MatMul(batch=1, outer=12, rows=197, depth=64, columns=197),
     Dense(batch=1, features_in=32, features_out=32),
@@ -98,23 +92,23 @@ CALIBRATION_LAYERS: tuple[Layer, ...] = (
     _square_conv(512, 512, 14, 3, groups=512),
     Reorder(batch=1, channels_in=480, height=14, width=14, layout="nchwc16", layout_out="nchw"),
     QuantizedDense(batch=197, features_in=768, features_out=3072, function="dynamic"),
-    _square_int8_conv(256, 256, 28, 1),
-    _square_int8_conv(64, 64, 56, 3, **_OF_SUMS),
-    _square_pool(64, 112, 2),
+    _square_int8_conv(256, 28, 1),
+    _square_int8_conv(64, 56, 3, **_OF_SUMS),
+    _square_pool(112, 2),
     Activation(batch=1, values=600_000, activation="gelu"),
     MatMul(batch=1, outer=6, rows=1024, depth=64, columns=1024),
-    _square_int8_conv(480, 480, 14, 5, groups=480),
+    _square_int8_conv(480, 14, 5, groups=480),
     Norm(batch=1, channels=64, pixels=3136),
     Softmax(batch=1, outer=2048, values=1024),
     _square_conv(24, 144, 56, 1),
     _square_conv(192, 128, 56, 1),
     Move(batch=1, outer=197, length=3, length_out=3, inner=384, function="split", parts=3),
     _square_conv(960, 160, 7, 1),
-    _square_int8_conv(256, 256, 14, 3),
+    _square_int8_conv(256, 14, 3),
     _square_conv(240, 240, 28, 5, groups=240),
     Activation(batch=1, values=200_000, activation="silu"),
     Dense(batch=3136, features_in=64, features_out=256),
-    _square_int8_conv(256, 256, 14, 1, **_OF_SUMS),
+    _square_int8_conv(256, 14, 1, **_OF_SUMS),
     Dense(batch=197, features_in=384, features_out=384),
     # Channels that are no multiples of four are not in blocks.
     _square_conv(62, 62, 56, 3),

@@ -67,7 +67,7 @@ class DemoRow:
     @property
     def is_spoilt(self) -> bool:
         """Whether the machine was off its speed in most rounds, by the reference layer alone."""
-        return self.measured.reference_rounds < ROUNDS
+        return self.measured.timed.reference_rounds < ROUNDS
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,8 @@ def run_demo(campaign: Campaign, folder: Path, *, minutes: float, tell: Tell) ->
     # What would be missed after minutes of measuring is missed before.
     require("lightgbm", "train")
     folder.mkdir(parents=True, exist_ok=True)
-    dataset, bundle_path = (
-        folder / "demo.h5",
-        folder / f"{DEFAULT.device_class}-{DEFAULT.framework}",
-    )
+    dataset = folder / "demo.h5"
+    bundle_path = folder / f"{DEFAULT.device_class}-{DEFAULT.framework}"
     device = backend(DEFAULT.framework)
     judged = list(_judged_networks(device, campaign.kinds))
     tell(f"[1/5] campaign: {minutes:g} minutes of layers into {dataset}")

@@ -278,7 +278,8 @@ def _gpus(device: str | None) -> tuple[tuple[Gpu, ...], str]:
                 name: sorted(value) if isinstance(value, frozenset) else value
                 for name, value in vars(gpu.state()).items()
             }
-            gpus.append(Gpu(word, facts.device, facts.cuda or "", dict(vars(facts)), state))
+            own = {k: v if v or k == "number" else None for k, v in vars(facts).items()}
+            gpus.append(Gpu(word, facts.device, facts.cuda, own, state))
     except ResperfError as error:
         return (), str(error)
     return tuple(gpus), "" if gpus else "this machine has no NVIDIA GPU that CUDA may use"

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
-from resperf.backends import Backend
+import numpy as np
+
+from resperf.backends import Backend, Shapes
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
@@ -62,8 +64,8 @@ class MeasuredNetwork:
     percentiles_ms : mapping of str to float
         Of whole runs, phase after phase: ``p50``, ``p95``, ``p99``. For networks of a few
         microseconds they lie above the total, as the phases disturb each other.
-    runs : int
-        How many runs were timed.
+    timed : GuardedRuns
+        All runs, and the rounds that they are of.
     layers : tuple of LayerPrediction
         Lowered layers, each measured alone; empty where that was not asked for.
     skipped : tuple of Skipped
@@ -76,12 +78,6 @@ class MeasuredNetwork:
         ``peak_memory_bytes``.
     warnings : tuple of str
     lowering : str
-    reference_ratio : float
-        Time of the reference layer meanwhile over its median.
-    rounds, steady_rounds : int
-        How many rounds the runs were timed in, and in how many the machine had its usual speed.
-    reference_rounds : int
-        In how many the reference layer had its usual time.
     row : Measurement or None
         The runs as a row of a dataset: samples of the phases as they were timed, re-layouts at
         the network's edges in its execution.
@@ -90,7 +86,7 @@ class MeasuredNetwork:
     subject: Subject
     phases: PhaseTimes
     percentiles_ms: Mapping[str, float]
-    runs: int
+    timed: GuardedRuns
     layers: tuple[LayerPrediction, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     call_ms: float = math.nan
@@ -98,16 +94,7 @@ class MeasuredNetwork:
     quantities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     lowering: str = ""
-    reference_ratio: float = math.nan
-    rounds: int = 0
-    steady_rounds: int = 0
-    reference_rounds: int = 0
     row: Measurement | None = None
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the machine had its usual speed in enough rounds."""
-        return self.steady_rounds >= ROUNDS
 
     @property
     def total_ms(self) -> float:
@@ -141,8 +128,9 @@ class MeasuredNetwork:
             "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
             "kinds", "summary",
         )  # fmt: skip
-        values = {**vars(self.subject), **vars(self)}
+        values = {**vars(self.subject), **vars(self.timed), **vars(self)}
         values |= {"total_ms": self.total_ms, "remainder_ms": self.remainder_ms}
+        values["runs"] = len(self.timed.totals_ms)
         others_ms = {COSTS[name]: values[name] for name in ("call_ms", "reshapes_ms")}
         values["summary"] = str(self)
         values["kinds"] = times_by_kind(self.total_ms, self.phases, self.layers, others_ms)
@@ -194,7 +182,7 @@ def measure_network(
     *,
     monitor: Monitor,
     batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     values: Mapping[str, Sequence[float]] | None = None,
     seconds: float = 6.0,
     layers: bool = True,
@@ -249,24 +237,16 @@ def measure_network(
     )
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     setting = dataclasses.replace(row.setting, batch=network.batch, shapes=given)
+    medians_ms = {name: median(times_ms) for name, times_ms in timed.phases_ms.items()}
     result = MeasuredNetwork(
         Subject(network.name, row.platform.device, row.setting.framework, network.batch),
-        phases=PhaseTimes(
-            *(
-                median(timed.phases_ms[name]) if name in timed.phases_ms else math.nan
-                for name in PHASES
-            )
-        ),
+        phases=PhaseTimes(*(medians_ms.get(name, math.nan) for name in PHASES)),
         percentiles_ms={
-            name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()
+            name: float(np.quantile(timed.totals_ms, share)) for name, share in PERCENTILES.items()
         },
-        runs=len(timed.totals_ms),
+        timed=timed,
         quantities={name: row.value(name) for name in row.samples if name not in PHASES},
         warnings=(*network.notes, *_run_warnings(timed)),
-        reference_ratio=timed.reference_ratio,
-        rounds=timed.rounds,
-        steady_rounds=timed.steady_rounds,
-        reference_rounds=timed.reference_rounds,
         row=dataclasses.replace(row, setting=setting),
     )
     if not layers:
@@ -356,20 +336,6 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> N
     rows = [measured.row for _, measured in runs if measured.row is not None]
     contents = [weightless(path) for path in dict.fromkeys(path for path, _ in runs)]
     append_networks(output, rows, {graph_digest(content): content for content in contents})
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return a percentile, linearly interpolated between the sorted values; NaN without any.
-
-    Parameters
-    ----------
-    values : sequence of float
-    share : float
-        In hundredths: 0.95 for the 95th percentile.
-    """
-    if len(values) < 2:
-        return values[0] if values else math.nan
-    return quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
 
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:

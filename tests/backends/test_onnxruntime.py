@@ -19,9 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
 from resperf.backends._ort_kernels import GEMM_ACTIVATIONS, copies_graph, kernel_of
-from resperf.backends._ort_runs import filled_input
 from resperf.backends._values import filled
-from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.backends.onnxruntime import OnnxRuntimeBackend, filled_input
 from resperf.copies import (
     COLD_WEIGHTS_BYTES,
     FOOTPRINTS_MB,

@@ -197,7 +197,7 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
     values = onnx_values(layer)
     operator = operator_of(layer)
     weights = [stored_weights(layer, values[name]) for name in "wb" if name in values]
-    assert [w.shape for w in weights] == list(operator.weight_shapes)
+    assert [w.shape for w in weights] == [shape for shape, _ in operator.weights]
     extras = [stored(values["r"])] if "r" in values else []
     x = stored(values["x"])
     # Through the graph optimiser, which may replace every kernel and has bugs.
@@ -330,7 +330,7 @@ def test_closing_a_layer_frees_its_weights(
 
     monkeypatch.setattr(tensorflow_runs, "dummy_weights", made)
     operator = operator_of(Dense(batch=1, features_in=300, features_out=2))
-    run = layer_run(operator, budget_ms=1.0, call_ms=0.0, link_ms=0.0)
+    run = layer_run(operator, {"call_ms": 0.0, "link_ms": 0.0}, 1.0)
     assert alive
     assert all(each() is not None for each in alive)
     with run:

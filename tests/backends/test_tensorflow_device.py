@@ -29,6 +29,7 @@ from resperf.network import read_network
 from resperf.network.weights import weights_of
 from resperf.quantities import PHASES
 
+FREE = {"call_ms": 0.0, "link_ms": 0.0}
 QUEUED = Device("/device:CPU:0")
 """Not the name of the CPU here: treated as a GPU."""
 CONV = Conv(
@@ -73,7 +74,7 @@ def test_a_layer_waits_for_its_device(
     sync = tf.raw_ops.SyncDevice
     monkeypatch.setattr(tf.raw_ops, "SyncDevice", lambda: waits.append("sync") or sync())
     monkeypatch.setattr(tensorflow_runs, "copies_for", lambda *_: 3)
-    built = layer_run(operator_of(DENSE), budget_ms=1.0, call_ms=0.0, link_ms=0.0, device=QUEUED)
+    built = layer_run(operator_of(DENSE), FREE, 1.0, QUEUED)
     with built:
         assert tuple(built.phases) == PHASES
         assert built.phases["execution_ms"].copies == 3
@@ -102,7 +103,7 @@ def test_xla_gets_one_copy_and_computes_the_same(
     monkeypatch.setattr(tensorflow_runs, "_ROUND_SECONDS", 0.001)
     device = Device(compiled="xla")
     operator = operator_of(Activation(batch=2, values=64, activation="gelu"))
-    built = layer_run(operator, budget_ms=1.0, call_ms=0.0, link_ms=0.0, device=device)
+    built = layer_run(operator, FREE, 1.0, device)
     with built:
         assert built.phases["execution_ms"].copies == 1
         (host,) = built.phases["postprocess_ms"].sampler.run()

@@ -14,14 +14,13 @@ from onnx import helper
 
 from resperf.backends import Backend, backend
 from resperf.backends._torch_modules import TorchNetwork
-from resperf.backends._torch_training import TorchStep
 from resperf.backends.monitors import Monitor
-from resperf.backends.tensorflow import _computing_weights
+from resperf.backends.tensorflow import OPTIMIZERS, TensorFlowStep, _computing_weights
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_device import peak_resident_bytes, resident_bytes
 from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import CPU
-from resperf.backends.tensorflow_training import OPTIMIZERS, TensorFlowStep
+from resperf.backends.torch import TorchStep
 from resperf.campaign.measure import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Dense
@@ -120,7 +119,7 @@ def test_gradients_are_those_of_pytorch(normalised: Path) -> None:
 def test_a_step_updates_weights_and_moves_the_running_statistics(normalised: Path) -> None:
     x = np.ones((4, 3, 8, 8), np.float32)
     step, builder = step_of(normalised, x)
-    mean, variance = builder.running_statistics(builder.network.nodes[1])
+    mean, variance = builder.statistics[builder.network.nodes[1].name]
     assert not any(each.trainable for each in (mean, variance))
     before = [each.numpy() for each in builder.held], mean.numpy(), variance.numpy()
     step.step()

@@ -39,7 +39,7 @@ def made(samples: int = 400, **changes: Any) -> Campaign:
 
 def go(campaign: Campaign, output: Path, acquisition: Any, **bench: Any) -> Any:
     with_what = Bench(target("synthetic"), **bench)
-    return run_campaign(campaign, output, with_what, progress=False, acquisition=acquisition)
+    return run_campaign(campaign, output, with_what, acquisition=acquisition)
 
 
 class Plain:

@@ -67,7 +67,7 @@ def campaign(tmp_path: Path, samples: int, **words: Any) -> Campaign:
 def go(gpu: Any, tmp_path: Path, samples: int, *, words: Any = None, **settings: Any) -> Any:
     bench = Bench(gpu.TARGET, settings)
     planned = campaign(tmp_path, samples, **(words or {}))
-    return run_campaign(planned, tmp_path / "a.h5", bench, progress=False)
+    return run_campaign(planned, tmp_path / "a.h5", bench)
 
 
 def rows_of(tmp_path: Path) -> tuple[Measurement, ...]:
@@ -176,7 +176,7 @@ def test_a_network_whose_weights_alone_do_not_fit_is_refused_too(gpu: Any, tmp_p
         )
         output = tmp_path / f"{len(statuses)}.h5"
         planned = Campaign.from_toml(path)
-        statuses += [*run_campaign(planned, output, Bench(gpu.TARGET), progress=False).statuses]
+        statuses += [*run_campaign(planned, output, Bench(gpu.TARGET)).statuses]
     assert statuses == [Status.OUT_OF_MEMORY, Status.OK]
 
 
@@ -211,7 +211,7 @@ def test_a_second_campaign_on_the_same_card_says_so_and_a_killed_one_does_not_ke
         assert not (tmp_path / "a.h5").exists()
         # Another card is free.
         second = Bench(gpu.TARGET, {"device": "cuda:1"})
-        run_campaign(campaign(tmp_path, 4), tmp_path / "b.h5", second, progress=False)
+        run_campaign(campaign(tmp_path, 4), tmp_path / "b.h5", second)
         platform = read_dataset(tmp_path / "b.h5").info.platform
         assert platform.device == "nvidia-rtx-6000-ada-generation"
         holder.kill()
@@ -234,7 +234,7 @@ def test_memory_stays_flat(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def note(run: Any, start: float) -> None:
         show(run, start)
-        resident = psutil.Process(run._worker.pid).memory_info().rss
+        resident = psutil.Process(run._worker._process.pid).memory_info().rss
         held.append((tracemalloc.get_traced_memory()[0], resident))
 
     monkeypatch.setattr(runner._Run, "_show", note)

@@ -75,7 +75,7 @@ def named_target(word: str) -> Target:
 def measure(campaign: str, output: str, framework: str, settings: str) -> None:
     """Run or resume the campaign; what is killed."""
     bench = Bench(named_target(framework), json.loads(settings))
-    run_campaign(Campaign.from_toml(Path(campaign)), Path(output), bench, progress=False)
+    run_campaign(Campaign.from_toml(Path(campaign)), Path(output), bench)
 
 
 def kill_and_resume(

@@ -47,7 +47,7 @@ def made(folder: Path, *, kinds: Any = None, run: Any = None, **networks: Any) -
 
 
 def go(campaign: Campaign, output: Path, **bench: Any) -> CampaignResult:
-    return run_campaign(campaign, output, Bench(target("synthetic"), **bench), progress=False)
+    return run_campaign(campaign, output, Bench(target("synthetic"), **bench))
 
 
 def rows_of(output: Path) -> tuple[Measurement, ...]:

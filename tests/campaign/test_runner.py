@@ -45,7 +45,7 @@ def go(
     **bench: Any,
 ) -> Any:
     with_what = Bench(target("synthetic", on), **bench)
-    return run_campaign(campaign, output, with_what, hours=hours, progress=False)
+    return run_campaign(campaign, output, with_what, hours=hours)
 
 
 def rows_of(output: Path) -> tuple[Measurement, ...]:
@@ -147,10 +147,10 @@ def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None
 
     settings = WorkerSettings(target("synthetic"), memory_bytes=200 << 20)
     with WorkerProcess(settings) as worker:
-        limits = Path(f"/proc/{worker.pid}/limits")
+        limits = Path(f"/proc/{worker._process.pid}/limits")
         if limits.exists():
             assert f"Max data size             {200 << 20}" in limits.read_text()
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(worker._process.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied) as death:
             worker.costs()
     assert death.value.status is Status.OUT_OF_MEMORY
@@ -269,7 +269,7 @@ def test_a_signal_keeps_finished_rows(
 
 def test_a_framework_that_cannot_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResperfError, match="no framework 'abacus'"):
-        run_campaign(made(), tmp_path / "a.h5", Bench(target("abacus")), progress=False)
+        run_campaign(made(), tmp_path / "a.h5", Bench(target("abacus")))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from resperf.backends import _ort_runs
+from resperf.backends.onnxruntime import filled_input
 from resperf.dataset import check_dataset, read_networks
 from resperf.layers import layer_from_key
 from resperf.network import read_graph
@@ -160,10 +160,9 @@ def test_sequences_are_measured_at_full_length(network_file, cli, monkeypatch):
     weights = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
     path = network_file("lstm.onnx", nodes, inputs, {"y": None}, weights)
     fed = {}
-    filled = _ort_runs.filled_input
     monkeypatch.setattr(
         "resperf.backends.onnxruntime.filled_input",
-        lambda value, given: fed.setdefault(value.name, filled(value, given)),
+        lambda value, given: fed.setdefault(value.name, filled_input(value, given)),
     )
     cli.json("measure", path, "--no-layers", *QUICK)
     assert fed["lengths"].tolist() == [7, 7]

@@ -42,7 +42,7 @@ def test_the_devices_of_the_public_data_and_of_the_papers_table_4_are_known() ->
         assert len(facts.sources) >= 1 + (facts.device_class != "cpu")
         assert 0 < facts.cache_bytes < facts.memory_bytes
         assert (facts.bus == "") == math.isnan(facts.bus_bytes_per_s)
-        assert 1 < facts.peak_flops_per_s / facts.bandwidth_bytes_per_s < 200
+        assert 1 < facts.peaks_flops_per_s["fp32"] / facts.bandwidth_bytes_per_s < 200
 
 
 def test_no_two_devices_share_a_name() -> None:
@@ -55,7 +55,7 @@ def test_no_two_devices_share_a_name() -> None:
 def test_table_4_of_the_paper() -> None:
     facts = device_facts("gtx1080ti")
     assert facts is not None
-    assert (facts.peak_flops_per_s, facts.bandwidth_bytes_per_s) == (11.34e12, 484.4e9)
+    assert (facts.peaks_flops_per_s["fp32"], facts.bandwidth_bytes_per_s) == (11.34e12, 484.4e9)
     assert facts.memory_bytes == 11 << 30
     assert device_facts("My Card") is None
 
@@ -65,7 +65,9 @@ def test_the_figures_of_every_gpu_agree_with_each_other() -> None:
     assert len(gpus) >= 30
     for facts in gpus:
         cores = facts.multiprocessors * facts.cores_per_multiprocessor
-        assert facts.peak_flops_per_s == pytest.approx(2e6 * cores * facts.boost_mhz, rel=0.015)
+        assert facts.peaks_flops_per_s["fp32"] == pytest.approx(
+            2e6 * cores * facts.boost_mhz, rel=0.015
+        )
         pins_bytes_per_s = facts.memory_bus_bits * facts.memory_gbit_s_per_pin * 1e9 / 8
         assert facts.bandwidth_bytes_per_s == pytest.approx(pins_bytes_per_s, rel=0.015)
         peaks = facts.peaks_flops_per_s
@@ -94,7 +96,7 @@ def test_the_figures_agree_with_those_of_the_public_data() -> None:
         facts = device_facts(sheet["Device"])
         assert facts is not None, sheet["Device"]
         flops = 1e9 * sheet.get("SingleFLOPs", sheet.get("SingleFLOPsVEC", 0))
-        assert facts.peak_flops_per_s == pytest.approx(flops, rel=0.04)
+        assert facts.peaks_flops_per_s["fp32"] == pytest.approx(flops, rel=0.04)
         assert facts.bandwidth_bytes_per_s == pytest.approx(1e9 * sheet["Mem_Bw"], rel=0.025)
         assert facts.memory_bytes == pytest.approx(sheet["Dev_Mem"] * 2**30, rel=0.07)
         # Slips of these files: multiprocessors of half the size on the P4, two too many on the L4.

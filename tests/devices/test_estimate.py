@@ -42,7 +42,7 @@ def test_the_peak_is_that_of_the_type() -> None:
     ):  # fmt: skip
         facts = devices()[device]
         peak = facts.peak_of("float64")
-        assert facts.peak_flops_per_s / peak == pytest.approx(ratio, rel=0.02)
+        assert facts.peaks_flops_per_s["fp32"] / peak == pytest.approx(ratio, rel=0.02)
         assert facts.largest_peak_of("float64") == peak
     # Of a type that a card has no units for, nothing is known; int8 is at least as fast as float32.
     for dtype in ("bfloat16", "int32", "int64"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf.dataset import import_trtexec, read_engine_run
-from resperf.dataset.importing import EngineLayer, EngineTensor
+from resperf.dataset.importing import EngineLayer, EngineTensor, import_trtexec
+from resperf.dataset.importing.engine_rows import read_engine_run
 from resperf.network import Network, read_network
 from resperf.report.engine_nodes import BY_NAMES, BY_SHAPES, nodes_of_layers
 

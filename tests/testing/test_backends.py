@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
+from resperf import nvml
 from resperf.backends import Built, Phase, backend
-from resperf.errors import UnsupportedError
+from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import KINDS, Dense, Layer
 from resperf.platform import Accelerator, Platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.targets import Target, target, targets
 from resperf.testing.backends import (
-    RULES,
     TIMED,
-    Conformance,
-    Finding,
     Verdict,
+    _fastest,
     check_backend,
     expected_phases,
     small_layers,
@@ -31,7 +30,10 @@ from resperf.testing.backends import (
 from resperf.testing.synthetic import SyntheticBackend
 
 SYNTHETIC = target("synthetic")
-CLASSES = ("cpu", "synthetic")
+RULES = {
+    "description", "costs", "lowering", "building", "phases", "samples", "growth", "marginal",
+    "closing", "memory", "network", "sum",
+}  # fmt: skip
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     name: {"threads": 1} for name in ("onnxruntime", "tensorflow", "torch")
 }
@@ -46,6 +48,13 @@ BUILT: Mapping[str, set[str]] = {
 """Kinds that a framework does not refuse; convolution and dense at least where none is named."""
 
 
+def has_gpu() -> bool:
+    try:
+        return bool(nvml.gpus())
+    except ResperfError:
+        return False
+
+
 def is_installed(row: Target) -> bool:
     for name in row.packages:
         try:
@@ -56,6 +65,7 @@ def is_installed(row: Target) -> bool:
     return not row.packages
 
 
+CLASSES = ("cpu", "synthetic", *(["cuda"] if has_gpu() else []))
 HERE = [
     row for row in targets() if row.backend and row.device_class in CLASSES and is_installed(row)
 ]
@@ -67,7 +77,12 @@ def test_the_targets_of_the_dependencies_are_checked() -> None:
 
 @pytest.mark.parametrize("row", HERE, ids=[row.name for row in HERE])
 def test_a_backend_keeps_the_contract(row: Target) -> None:
-    started = backend(row.framework, row.device_class, **SETTINGS.get(row.framework, {}))
+    try:
+        started = backend(row.framework, row.device_class, **SETTINGS.get(row.framework, {}))
+    except ResperfError as error:
+        if row.device_class != "cuda":
+            raise
+        pytest.skip(f"{row.name}: {error}")
     kinds = tuple(KINDS) if row.framework in BUILT else FEW
     result = check_backend(started, row, kinds=kinds)
     assert result.of(Verdict.FAILED) == []
@@ -76,11 +91,10 @@ def test_a_backend_keeps_the_contract(row: Target) -> None:
     assert built & set(kinds) >= BUILT.get(row.framework, {"conv", "dense"})
     refused = {each.subject for each in result.of(Verdict.REFUSED)}
     assert refused == set(kinds) - built
-    assert {each.rule for each in result.findings} == set(RULES)
-    # Times of this machine are figures, whatever they are.
+    assert {each.rule for each in result.findings} == RULES
+    # Times of this machine may be disturbed.
     for each in result.findings:
         assert each.verdict is not Verdict.DOUBTFUL or each.rule in TIMED
-        assert set(each.figures) or each.rule not in TIMED or each.verdict is Verdict.SKIPPED
 
 
 def test_a_layer_without_weights_has_nothing_to_update() -> None:
@@ -90,16 +104,13 @@ def test_a_layer_without_weights_has_nothing_to_update() -> None:
     assert expected_phases(Setting("f"), learns=False) == PHASES
 
 
-def test_findings_are_told_at_once_and_survive_json() -> None:
-    told: list[Finding] = []
-    result = check_backend(SyntheticBackend(), SYNTHETIC, kinds=["dense"], tell=told.append)
-    assert tuple(told) == result.findings
-    assert Conformance.from_json(result.to_json()) == result
+def test_a_marginal_time_is_without_the_call() -> None:
     # Closed-form times of the simulated clock: NODE_MS is in one more copy, SESSION_MS is not.
-    (marginal,) = (each for each in told if each.rule == "marginal")
-    figures = marginal.figures
-    assert figures["alone_ms"] - figures["marginal_ms"] == pytest.approx(0.02, abs=1e-6)
-    assert {each.verdict for each in told} == {Verdict.PASSED, Verdict.SKIPPED}
+    with SyntheticBackend().layer(small_layers("dense")[0], budget_ms=1.0) as built:
+        alone_ms, marginal_ms = map(_fastest, (Phase(built.isolated), built.phases["execution_ms"]))
+    assert alone_ms - marginal_ms == pytest.approx(0.02, abs=1e-6)
+    findings = check_backend(SyntheticBackend(), SYNTHETIC, kinds=["dense"]).findings
+    assert {each.verdict for each in findings} == {Verdict.PASSED, Verdict.SKIPPED}
 
 
 class Wrong(SyntheticBackend):
@@ -258,7 +269,7 @@ def test_a_rule_catches_who_breaks_it(wrong: type[Wrong], rule: str, said: str) 
 
 def test_every_rule_has_a_backend_that_breaks_it() -> None:
     (mark,) = test_a_rule_catches_who_breaks_it.pytestmark  # type: ignore[attr-defined]
-    assert {rule for _, rule, _ in mark.args[1]} == set(RULES)
+    assert {rule for _, rule, _ in mark.args[1]} == RULES
 
 
 def test_a_backend_that_refuses_everything_does_not_conform() -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, find_bundle
-from resperf.dataset import import_dataset, read_table, shipped_mapping
+from resperf.dataset import read_table
+from resperf.dataset.importing import (
+    import_dataset,
+    shipped_mapping,
+)
 from resperf.errors import DeviceError, TrainingError, UnsupportedError
 from resperf.layers import Conv
 from resperf.measurement import layer_key

@@ -103,6 +103,10 @@ def test_without_keras_the_default_is_shown_alone(run, monkeypatch):
     assert any("pip install 'resperf[keras]'" in line for line in told)
 
 
+def with_rounds(measured, reference_rounds):
+    return replace(measured, timed=replace(measured.timed, reference_rounds=reference_rounds))
+
+
 @pytest.mark.parametrize(("spoilt_runs", "again", "left"), [(0, 0, 0), (2, 2, 0), (99, 6, 2)])
 def test_what_the_reference_calls_spoilt_is_measured_again(
     run, monkeypatch, spoilt_runs, again, left
@@ -112,7 +116,7 @@ def test_what_the_reference_calls_spoilt_is_measured_again(
     def measure(path, *words, **options):
         row = measure_network(path, *words, **options)
         measured.append(path)
-        return replace(row, reference_rounds=2 if len(measured) <= spoilt_runs else 3)
+        return with_rounds(row, 2 if len(measured) <= spoilt_runs else 3)
 
     monkeypatch.setattr(demo, "measure_network", measure)
     result, _ = run()
@@ -128,9 +132,9 @@ def test_means_are_of_what_is_not_spoilt_and_both_counts_are_shown(run, monkeypa
     first, second = result.rows
     rounds = 0 if spoilt else 3
     phases = replace(second.measured.phases, execution_ms=1e6)
-    far = replace(second.measured, reference_rounds=rounds, phases=phases)
+    far = replace(with_rounds(second.measured, rounds), phases=phases)
     rows = (
-        replace(first, measured=replace(first.measured, reference_rounds=8)),
+        replace(first, measured=with_rounds(first.measured, 8)),
         replace(second, measured=far),
     )
     monkeypatch.setattr(demo, "run_demo", lambda *_, **__: replace(result, rows=rows))

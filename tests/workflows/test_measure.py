@@ -13,6 +13,7 @@ from onnx.helper import make_node
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
+from resperf.campaign.measure import GuardedRuns
 from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
@@ -23,7 +24,6 @@ from resperf.workflows.demo import light_networks, unknown_share
 from resperf.workflows.measure import (
     MeasuredNetwork,
     measure_network,
-    percentile,
     reference_monitor,
     with_speed_warning,
 )
@@ -107,12 +107,12 @@ def test_the_json_form_is_that_of_a_prediction_with_percentiles():
 
 def test_few_runs_are_said_to_be_few():
     few = measured(SyntheticBackend(), batch=1, seconds=1e-6, layers=False)
-    assert few.runs == 9
+    assert len(few.timed.totals_ms) == 9
     assert any(warning.startswith("only 9 runs") for warning in few.warnings)
     many = measured(SyntheticBackend(), layers=False)
-    assert many.runs > 20
+    assert len(many.timed.totals_ms) > 20
     assert not any(warning.startswith("only") for warning in many.warnings)
-    assert many.is_steady
+    assert many.timed.steady_rounds == many.timed.rounds
 
 
 def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_little():
@@ -136,7 +136,10 @@ def test_a_machine_of_another_speed_is_named() -> None:
     """Of two hosts with one marketing name, machine checks tell which is faster."""
     device = SyntheticBackend()
     measured = MeasuredNetwork(
-        Subject("n", "synthetic", "synthetic", 1), PhaseTimes(1, 1, 1), {}, 3
+        Subject("n", "synthetic", "synthetic", 1),
+        PhaseTimes(1, 1, 1),
+        {},
+        GuardedRuns({}, (), 1.0, 3, 3, 3),
     )
     there = replace(
         device.platform(), machine_checks={"check_call_us": 22.0, "check_product_gflops": 50}
@@ -158,14 +161,6 @@ def test_a_machine_of_another_speed_is_named() -> None:
     )
     # A bundle made before says nothing of its machine's speed.
     assert warnings(replace(there, machine_checks={})) == ()
-
-
-def test_percentiles_are_interpolated():
-    values = [5.0, 1.0, 3.0, 2.0, 4.0]
-    assert percentile(values, 0.5) == 3.0
-    assert percentile(values, 0.95) == pytest.approx(4.8)  # position 3.8
-    assert percentile([7.0], 0.99) == 7.0
-    assert math.isnan(percentile([], 0.5))
 
 
 def test_usual_times_of_machine_checks_count_on_their_own_machine_only():

@@ -2,7 +2,7 @@
 
     python tools/benchmarks/gpu_check.py gpu_check --device cuda:0 --minutes 20
 
-For each target that works there: conformance of its backend, a short campaign, training, predicted
+For each target that works there: a short campaign, training, predicted
 and measured times of LeNet, AlexNet, VGG16 and ResNet-50 at batch 1, 8 and 64. Every step is a
 `resperf` command in a process of its own, so that none ends the check. The folder has `report.md`,
 `results.json`, a log of each step, datasets and bundles; both files are written after each step.
@@ -38,7 +38,7 @@ COMMAND = (sys.executable, "-m", "resperf")
 NETWORKS = ("lenet5", "alexnet", "vgg16", "resnet50")
 BATCHES = (1, 8, 64)
 BENCH_SHARE, LEAST_BENCH_S = 0.45, 5.0
-"""Of a target's time; the rest is for conformance, training, and runs of networks."""
+"""Of a target's time; the rest is for training and runs of networks."""
 ROUND_FACTOR = 3.0
 """How many times as long as its --seconds `measure` may take, as it starts and repeats rounds."""
 RUN_SECONDS = 0.2, 6.0
@@ -197,8 +197,6 @@ def check_target(check: Check, options: argparse.Namespace, target: str, share_s
     started = time.monotonic()
     networks = [Path(network) for network in options.networks]
     half_s = share_s / 2 + PATIENCE_S
-    conformance = ("doctor", "--device", options.device, "--conformance", target)
-    check.run(f"{target}/conformance", *conformance, limit_s=half_s)
     bench_s = max(BENCH_SHARE * share_s, LEAST_BENCH_S)
     exclude = [word for path in networks if path.is_file() for word in ("--exclude", path)]
     hours = ("--hours", f"{bench_s / 3600:.4f}")
@@ -267,14 +265,6 @@ def report(check: Check) -> str:
         facts = [said["host"], *said["gpus"], *said["frameworks"]]
         lines = [f"- {json.dumps(fact)}" for fact in facts]
         parts += ["## Machine", "\n".join(lines + [f"- {hint}" for hint in said["advice"]])]
-    conformance = [
-        [step.name, finding["rule"], finding["subject"], finding["verdict"], finding["detail"]]
-        for step in steps if step.name.endswith("/conformance")
-        for document in step.documents for finding in document["findings"]
-        if finding["verdict"] in (FAILED, "doubtful")
-    ]  # fmt: skip
-    parts += ["## Conformance, what failed or is doubtful",
-              table(("step", "rule", "subject", "verdict", "detail"), conformance)]  # fmt: skip
     parts += ["## Networks", "Times are medians; a whole run is from host arrays to host arrays."]
     headings = ("target", "network", "batch", "sum of phases ms", "whole run ms", "sum against "
                 "whole", "predicted ms", "predicted against whole", "warnings")  # fmt: skip

@@ -124,13 +124,14 @@ def measure(
                 except (ResperfError, MemoryError) as error:
                     print(f"{key} is not measured: {error}", flush=True)
                     continue
-                values = {"total_ms": measured.total_ms, "steady_rounds": measured.steady_rounds}
+                timed = measured.timed
+                values = {"total_ms": measured.total_ms, "steady_rounds": timed.steady_rounds}
                 turns.setdefault(key, []).append(values)
                 if store is not None:
                     write_whole(store, json.dumps(turns, indent=1).encode())
                 print(f"turn {turn + 1}: {key}: {measured.total_ms:.4g} ms, "
-                      f"{measured.steady_rounds} of {measured.rounds} rounds steady, "
-                      f"reference {measured.reference_ratio:.2f}",
+                      f"{timed.steady_rounds} of {timed.rounds} rounds steady, "
+                      f"reference {timed.reference_ratio:.2f}",
                       flush=True)  # fmt: skip
 
 

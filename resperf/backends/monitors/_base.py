@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Self
 
-from resperf.backends._base import Backend
+from resperf.backends._base import Backend, Closing
 from resperf.errors import UnsupportedError, require
 from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
@@ -65,7 +65,7 @@ class Reading:
         return cls(at, math.nan if reference_ms is None else reference_ms, *facts)
 
 
-class Monitor:
+class Monitor(Closing):
     """Watches a device between `start` and `close`, or inside a ``with`` block.
 
     Attributes
@@ -185,8 +185,8 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        machine_checks = self._machine_checks(backend, self._usual_before)
-        self.watch(reference.isolated, interval_s=interval_s, machine_checks=machine_checks)
+        checks = self._machine_checks(backend)
+        self.watch(reference.isolated, interval_s=interval_s, machine_checks=checks)
         return self
 
     def watch(
@@ -203,9 +203,7 @@ class Monitor:
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
 
-    def _machine_checks(
-        self, _backend: Backend, _usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, MachineCheck]:
+    def _machine_checks(self, _backend: Backend) -> Mapping[str, MachineCheck]:
         """Build further machine checks of disturbances, by the flag that they set."""
         return {}
 
@@ -215,12 +213,6 @@ class Monitor:
     def close(self) -> None:
         """Free the reference and the machine checks."""
         self._built.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def reading(self, *, force: bool = False) -> Reading | None:
         """Read the device if a reading is due or with `force`; else return None.

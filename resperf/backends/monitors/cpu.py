@@ -59,34 +59,25 @@ class LoadMeter:
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = affinity(0) if affinity else set(range(os.cpu_count() or 1))
         self._highest_mhz = 0.0
-        self._start = (0.0, 0.0, 0.0)
+        self._began_s = 0.0
 
     def start(self) -> None:
         """Begin an interval."""
-        self._start = (time.monotonic(), *self._used_s())
+        self._other_cores()
+        self._began_s = time.monotonic()
 
     def stop(self) -> Load:
         """End the interval and return its load."""
-        wall_s, all_s, own_s = (
-            now - then
-            for now, then in zip((time.monotonic(), *self._used_s()), self._start, strict=True)
-        )
+        wall_s = time.monotonic() - self._began_s
         # The kernel counts in ticks of 10 ms: an interval of a few ticks is too short.
-        other = max(0.0, all_s - own_s) / wall_s if wall_s >= 0.1 else 0.0
-        return Load(other_cores=other, frequency_share=self._frequency_share())
+        other_cores = self._other_cores() if wall_s >= 0.1 else 0.0
+        return Load(other_cores=other_cores, frequency_share=self._frequency_share())
 
-    def _used_s(self) -> tuple[float, float]:
-        """Core seconds used by all processes, and by this one."""
-        used = 0.0
-        for core, times in enumerate(self._source.cpu_times(percpu=True)):
-            if core in self._cores:
-                fields = times._asdict()
-                idle = fields.get("idle", 0.0) + fields.get("iowait", 0.0)
-                # The kernel counts a guest's time within user time as well.
-                guest = fields.get("guest", 0.0) + fields.get("guest_nice", 0.0)
-                used += sum(fields.values()) - idle - guest
-        own = self._process.cpu_times()
-        return used, own.user + own.system
+    def _other_cores(self) -> float:
+        """Return how many cores others used on average since this was last asked."""
+        percents = self._source.cpu_percent(percpu=True)
+        all_percent = sum(used for core, used in enumerate(percents) if core in self._cores)
+        return float(max(0.0, all_percent - self._process.cpu_percent())) / 100
 
     def _frequency_share(self) -> float:
         frequency = self._source.cpu_freq() if hasattr(self._source, "cpu_freq") else None
@@ -221,9 +212,7 @@ class CpuMonitor(Monitor):
         if not self._networks:
             self.load = LoadMeter()
 
-    def _machine_checks(
-        self, backend: Backend, usual: Mapping[str, tuple[float, int]]
-    ) -> Mapping[str, MachineCheck]:
+    def _machine_checks(self, backend: Backend) -> Mapping[str, MachineCheck]:
         machine_checks = {}
         slow = SLOW_FOR_NETWORKS if self._networks else {}
         for name, build in MACHINE_CHECKS.items():
@@ -231,7 +220,7 @@ class CpuMonitor(Monitor):
                 built = build(backend)
             except UnsupportedError:
                 continue
-            usual_ms, readings = usual.get(check_cost(name), (None, 0))
+            usual_ms, readings = self._usual_before.get(check_cost(name), (None, 0))
             machine_checks[name] = MachineCheck(
                 # A single run: the number of copies in the execution phase may change.
                 self._built.enter_context(built).isolated,

@@ -1,7 +1,5 @@
 """Published timings, imported as datasets (docs/importing.md)."""
 
-from __future__ import annotations
-
 from resperf.dataset.importing.engine_rows import TRTEXEC, import_trtexec
 from resperf.dataset.importing.importer import import_dataset
 from resperf.dataset.importing.mapping import FORMATS, read_mapping, shipped_mapping

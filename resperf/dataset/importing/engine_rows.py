@@ -1,22 +1,24 @@
-"""From the exports of trtexec to a dataset: rows of an engine's layers, and one of its runs."""
+"""From the exports of trtexec to a dataset, and back: an engine's layers, and its runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from resperf.dataset.hdf5 import read_dataset
 from resperf.dataset.importing.engine_layers import is_relayout, is_view, typed_layer
 from resperf.dataset.importing.mapping import Source
-from resperf.dataset.importing.published import Imported, Published, Untyped
+from resperf.dataset.importing.published import Imported, Published, Untyped, sample
 from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
-from resperf.dataset.records import ListedOperator, ListedTensor, NetworkDescription
+from resperf.dataset.records import Dataset, ListedOperator, ListedTensor, NetworkDescription
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer
-from resperf.measurement import MAX_SAMPLES, Samples, StopReason, capped
+from resperf.measurement import MAX_SAMPLES, NetworkRef, Samples, StopReason, capped
+from resperf.platform import Platform
 from resperf.quantities import EXECUTION, PHASES, Estimator
 from resperf.settings import CONTAINS, MEASURED_BY, UNKNOWN, Setting
 
@@ -83,11 +85,9 @@ def import_trtexec(
             published.left_out.add("a time of 0", where)
         else:
             estimator = Estimator.MEDIAN if layer.is_median else Estimator.THROUGHPUT_MEAN
-            samples = Samples(
-                (layer.ms,), engine.profiled_runs, 0, StopReason.BUDGET, estimator=estimator
-            )
+            samples = sample(layer.ms, estimator, engine.profiled_runs)
             published.add(outcome, setting, {EXECUTION: samples})
-    subject = published.network(_described(engine, typed))
+    subject = published.network(_described(engine))
     if phases := _phases(engine):
         published.add(subject, _of_run(engine, setting), phases)
     sums = {**_sums(engine), "description": subject.description}
@@ -178,7 +178,7 @@ def _phases(engine: Engine) -> dict[str, Samples]:
     }
 
 
-def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescription:
+def _described(engine: Engine) -> NetworkDescription:
     """Describe the network by the engine's layers, in the order of execution."""
     operators = tuple(
         ListedOperator(
@@ -190,12 +190,10 @@ def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescripti
                 "nodes": list(layer.nodes),
                 "spans": layer.spans,
                 "parameters": dict(layer.parameters),
-                "layer": "" if isinstance(outcome, str) else outcome.key,
-                "reason": outcome if isinstance(outcome, str) else "",
             },
             times_ms={} if math.isnan(layer.ms) else {EXECUTION: layer.ms},
         )
-        for layer, outcome in zip(engine.layers, typed, strict=True)
+        for layer in engine.layers
     )
     return NetworkDescription(engine.name, engine.name, batch=_batch(engine), operators=operators)
 
@@ -224,3 +222,108 @@ def _sums(engine: Engine) -> dict[str, Any]:
         "copies": bool(engine.h2d_ms and engine.d2h_ms),
         "facts": dict(engine.facts),
     }
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """An engine, its layers' times and its runs.
+
+    Attributes
+    ----------
+    name : str
+    batch : int or None
+    setting : Setting
+    platform : Platform
+    layers : tuple of EngineLayer
+        In the order of execution.
+    phases : mapping of str to float
+        Quantity -> its median; only those that were measured.
+    """
+
+    name: str
+    batch: int | None
+    setting: Setting
+    platform: Platform
+    layers: tuple[EngineLayer, ...]
+    phases: Mapping[str, float]
+
+    @property
+    def layers_ms(self) -> float:
+        """Sum of the layers' times; NaN if none was profiled."""
+        times_ms = [layer.ms for layer in self.layers if not math.isnan(layer.ms)]
+        return math.fsum(times_ms) if times_ms else math.nan
+
+    @property
+    def latency_ms(self) -> float:
+        """All three phases; NaN unless each of them was measured."""
+        return math.fsum(self.phases.get(name, math.nan) for name in PHASES)
+
+
+def read_engine_run(path: Path, batch: int | None = None) -> EngineRun:
+    """Read the engine of a dataset.
+
+    Parameters
+    ----------
+    path : Path
+    batch : int, optional
+        Which of several engines is meant.
+
+    Raises
+    ------
+    DatasetError
+        If it cannot be read, or has no engine or several of this batch size.
+    """
+    if path.suffix in (".json", ".gz"):
+        raise DatasetError(
+            f"{path} is no dataset; make one of trtexec's exports: "
+            f"resperf dataset import {path} ... --format trtexec -o engine.h5"
+        )
+    dataset = read_dataset(path)
+    entries = dataset.info.source.get("engines", ())
+    runs = [_run(dataset, entry["description"]) for entry in entries]
+    if not runs:
+        raise DatasetError(
+            f"{path} holds no engine; make it with resperf dataset import --format trtexec"
+        )
+    fitting = [run for run in runs if batch in (None, run.batch)] or runs
+    if len(fitting) > 1:
+        names = ", ".join(f"{run.name} (batch {run.batch})" for run in fitting)
+        raise DatasetError(f"{path} holds several engines: {names}; import each into its own file")
+    return fitting[0]
+
+
+def _run(dataset: Dataset, digest: str) -> EngineRun:
+    description = NetworkDescription.from_bytes(dataset.descriptions[digest])
+    rows = [
+        row
+        for row in dataset.measurements
+        if isinstance(row.subject, NetworkRef) and row.subject.description == digest
+    ]
+    row = rows[0] if rows else None
+    return EngineRun(
+        description.name,
+        description.batch,
+        row.setting if row else dataset.info.setting,
+        row.platform if row else dataset.info.platform,
+        tuple(map(_layer_of, description.operators)),
+        {name: samples.value for name, samples in row.samples.items()} if row else {},
+    )
+
+
+def _layer_of(listed: ListedOperator) -> EngineLayer:
+    said = listed.attributes
+    return EngineLayer(
+        said["name"],
+        listed.op,
+        tuple(map(_tensor_of, listed.inputs)),
+        tuple(map(_tensor_of, listed.outputs)),
+        tuple(said["nodes"]),
+        said["spans"],
+        said["parameters"],
+        listed.times_ms.get(EXECUTION, math.nan),
+    )
+
+
+def _tensor_of(listed: ListedTensor) -> EngineTensor:
+    """Return a tensor, of which a dataset knows neither name nor format."""
+    return EngineTensor("", listed.shape, listed.dtype, "")

@@ -17,7 +17,7 @@ from resperf.settings import OPTIMIZER
 FORMATS = ("justus", "perfnet", "neusight")
 """Mappings that resperf ships; that of neusight is of its single operators."""
 
-_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,8 @@ class Runs(Limited):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unit not in _UNITS_MS:
-            raise DatasetError(f"unit={self.unit!r} must be one of {', '.join(_UNITS_MS)}")
-
-    @property
-    def unit_ms(self) -> float:
-        """Length of one unit of time, in ms."""
-        return _UNITS_MS[self.unit]
+        if self.unit not in UNITS_MS:
+            raise DatasetError(f"unit={self.unit!r} must be one of {', '.join(UNITS_MS)}")
 
 
 @dataclass(frozen=True)

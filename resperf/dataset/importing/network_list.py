@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from resperf.dataset.importing.mapping import Source
@@ -67,6 +66,9 @@ SETTING_COLUMNS: Mapping[str, Callable[[str], object]] = {
 COLUMNS = ("network", "time_ms", "value", "quantity", "estimator", "device", *SETTING_COLUMNS)
 
 
+_Run = tuple[NetworkRef, Setting, str]
+
+
 def import_list(paths: Sequence[Path], output: Path, *, device: str | None = None) -> Imported:
     """Read lists of measured networks and write them as one dataset.
 
@@ -92,27 +94,21 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
     published = Published(_SOURCE, device or "")
     graphs = _Graphs(published.graphs)
     files = [ForeignFile.read(path) for path in paths]
-    rows: list[_Row] = []
+    taken: Counter[tuple[object, ...]] = Counter()
+    runs: dict[tuple[*_Run, int], dict[str, Samples]] = {}
     for path, file in zip(paths, files, strict=True):
         for location, cells in file.cells(_check_header):
             try:
-                rows.append(_row(cells, path.parent, device, graphs))
+                run, name, value = _row(cells, path.parent, device, graphs)
             except (ResperfError, ValueError, OSError) as error:
                 published.left_out.add(str(error), location)
-    for (network, setting, on, _), samples in _runs(rows).items():
+                continue
+            # Quantities of one run are a row; one that comes again is of a repeat.
+            runs.setdefault((*run, taken[run, name]), {})[name] = value
+            taken[run, name] += 1
+    for (network, setting, on, _), samples in runs.items():
         published.add(network, setting, samples, device=on)
     return published.write(output, files)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row of a list."""
-
-    network: NetworkRef
-    setting: Setting
-    device: str
-    quantity: Quantity
-    samples: Samples
 
 
 class _Graphs:
@@ -152,8 +148,10 @@ def _check_header(name: str, header: Sequence[str]) -> None:
         raise DatasetError(f"{name} needs either a column 'time_ms' or a column 'value'; {hint}")
 
 
-def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Graphs) -> _Row:
-    """Read one row.
+def _row(
+    cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Graphs
+) -> tuple[_Run, str, Samples]:
+    """Read one row: network, setting and device; quantity; its value.
 
     Raises
     ------
@@ -170,13 +168,9 @@ def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Gr
     value = _value(cells, measured)
     shipped = shipped_networks()
     estimator = Estimator(cells.get("estimator", Estimator.UNKNOWN))
-    return _Row(
-        graphs.reference(shipped.get(cells["network"], folder / cells["network"]), setting),
-        setting,
-        canonical_device(device),
-        measured,
-        sample(value, estimator),
-    )
+    path = shipped.get(cells["network"], folder / cells["network"])
+    run = (graphs.reference(path, setting), setting, canonical_device(device))
+    return run, measured.name, sample(value, estimator)
 
 
 def _setting(cells: Mapping[str, str]) -> Setting:
@@ -214,15 +208,3 @@ def _value(cells: Mapping[str, str], measured: Quantity) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{measured.name} = {cell} is not above 0")
     return value
-
-
-def _runs(rows: Sequence[_Row]) -> dict[tuple[NetworkRef, Setting, str, int], dict[str, Samples]]:
-    """Join the quantities of one run; repeated values are of its repeats."""
-    taken: Counter[tuple[object, ...]] = Counter()
-    samples: dict[tuple[NetworkRef, Setting, str, int], dict[str, Samples]] = {}
-    for row in rows:
-        run = (row.network, row.setting, row.device)
-        repeat = taken[run, row.quantity.name]
-        taken[run, row.quantity.name] += 1
-        samples.setdefault((*run, repeat), {})[row.quantity.name] = row.samples
-    return samples

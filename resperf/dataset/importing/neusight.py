@@ -6,7 +6,6 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -155,15 +154,6 @@ def _share_of_peak(rows: Sequence[ForeignRow], facts: DeviceFacts) -> float:
     return median(shares) if len(shares) >= FEWEST_LARGE else math.inf
 
 
-@dataclass(frozen=True)
-class _Totals:
-    """The file of a network's totals, times in ms."""
-
-    layers: int
-    forward_ms: float
-    backward_ms: float
-
-
 def _beside(path: Path) -> ForeignFile:
     """Read the file of totals that is beside a network's list of operators."""
     stem = re.sub(r"\.csv(\.gz)?$", "", path.name)
@@ -173,19 +163,19 @@ def _beside(path: Path) -> ForeignFile:
     raise DatasetError(f"{path} needs {stem}.json with the network's totals beside it")
 
 
-def _totals(file: ForeignFile) -> _Totals:
+def _totals(file: ForeignFile) -> tuple[int, float, float]:
+    """Return how often a network repeats its block, and its times forward and backward in ms."""
     try:
         values = parse_json(file.text)
-        totals = _Totals(
-            int(values["num_layer"]), float(values["fw_latency"]), float(values["bwall_latency"])
-        )
+        forward_ms, backward_ms = float(values["fw_latency"]), float(values["bwall_latency"])
+        layers = int(values["num_layer"])
     except (ValueError, TypeError, KeyError) as error:
         raise DatasetError(
             f"{file.name} needs num_layer, fw_latency and bwall_latency ({first_line(error)})"
         ) from error
-    if totals.layers < 1 or not 0 < totals.forward_ms < math.inf or not totals.backward_ms >= 0:
+    if layers < 1 or not 0 < forward_ms < math.inf or not backward_ms >= 0:
         raise DatasetError(f"{file.name}: num_layer and times must be above 0")
-    return totals
+    return layers, forward_ms, backward_ms
 
 
 def _add_network(
@@ -194,10 +184,10 @@ def _add_network(
     """Add the row of a network: its totals, and the list of its operators with their times."""
     words = _NETWORK.fullmatch(file.name)
     assert words is not None
-    total = _totals(totals)
+    layers, forward_ms, backward_ms = _totals(totals)
     batch, sequence = int(words["batch"]), int(words["sequence"])
     training = words["mode"] == "train"
-    operators = tuple(_operators(file, total.layers))
+    operators = tuple(_operators(file, layers))
     description = NetworkDescription(
         name=f"{words['name']}-{sequence}",
         architecture=words["name"],
@@ -206,9 +196,9 @@ def _add_network(
         batch=batch,
         operators=operators,
     )
-    measured = {"forward_ms": total.forward_ms}
+    measured = {"forward_ms": forward_ms}
     if training:
-        measured["backward_ms"] = total.backward_ms
+        measured["backward_ms"] = backward_ms
     flags, details = [], []
     share = _linear_share(operators, facts)
     if share < THROTTLED_LINEAR_SHARE:
@@ -225,7 +215,7 @@ def _add_network(
         details += wrong
         published.mark(f"flagged {INCONSISTENT}", _INCONSISTENT, file.name, "; ".join(wrong))
     if not training:
-        measured = {EXECUTION: total.forward_ms}
+        measured = {EXECUTION: forward_ms}
     published.add(
         published.network(description),
         _setting(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,7 +148,7 @@ class Published:
         self.graphs: dict[str, bytes] = {}
         self._source, self._device = source, device
         # Rows share platforms: comparing equal ones takes longer than reading the rows.
-        self._platforms: dict[str, Platform] = {}
+        self._platform = cache(published_platform)
         self._rows: list[Measurement] = []
         self._repeats: Counter[Any] = Counter()
         self._descriptions: dict[str, bytes] = {}
@@ -207,12 +208,9 @@ class Published:
         """
         if isinstance(subject, Layer) and "isolated_ms" not in values:
             values["isolated_ms"] = samples[EXECUTION].value
-        name = device or self._device
-        if name not in self._platforms:
-            self._platforms[name] = published_platform(name)
         row = Measurement(
             subject, values.pop("status", Status.OK), samples, setting=setting,
-            platform=self._platforms[name],
+            platform=self._platform(device or self._device),
             started_at=math.nan, duration_s=math.nan, overhead_s=math.nan, **values,
         )  # fmt: skip
         same = (row.identity, row.platform.device)

@@ -9,12 +9,12 @@ import hashlib
 import io
 import math
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
+from resperf.dataset.importing.mapping import UNITS_MS, KindColumns, SourceMapping, TimeColumns
 from resperf.errors import DatasetError, LayerError, listed
 from resperf.layers import Layer, kind_of
 from resperf.measurement import layer_kind, quantity_of, written_kind, written_layer
@@ -244,12 +244,10 @@ def read_files(paths: Sequence[Path]) -> list[ForeignFile]:
         If one cannot be read, or two are the same.
     """
     files = [ForeignFile.read(path) for path in paths]
-    copies = [
-        digest for digest, count in Counter(file.sha256 for file in files).items() if count > 1
-    ]
-    if copies:
-        names = [file.name for file in files if file.sha256 == copies[0]]
-        raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
+    for file in files:
+        names = [other.name for other in files if other.sha256 == file.sha256]
+        if len(names) > 1:
+            raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
     return files
 
 
@@ -258,7 +256,7 @@ class _Reader:
 
     def __init__(self, mapping: SourceMapping, kinds: Sequence[KindColumns]) -> None:
         self._mapping, self._kinds = mapping, kinds
-        self._words: dict[tuple[str, str], str] = {}
+        self._word = cache(self._meaning)
         self._names: dict[str, set[str]] = {}
         for kind in kinds:
             for word, spec in kind_of(layer_kind(kind.kind)).specs.items():
@@ -296,13 +294,8 @@ class _Reader:
         except LayerError as error:
             raise _InvalidRowError("not a possible layer", str(error)) from error
 
-    def _word(self, word: str, column: str, cell: str) -> str:
-        meaning = self._words.get((word, cell))
-        if meaning is None:
-            meaning = self._words[word, cell] = self._meaning(word, column, _plain(cell))
-        return meaning
-
-    def _meaning(self, word: str, column: str, cell: str) -> str:
+    def _meaning(self, word: str, column: str, text: str) -> str:
+        cell = _plain(text)
         if (
             cell.casefold() in _EMPTY
             and cell not in self._mapping.values.get(word, {})
@@ -323,7 +316,7 @@ class _Reader:
         if list(times) != sorted(times):
             raise _InvalidRowError("shortest, median and longest time out of order",
                                  _shown(columns, times))  # fmt: skip
-        return tuple(time * self._mapping.unit_ms for time in times)
+        return tuple(time * UNITS_MS[self._mapping.unit] for time in times)
 
     def _number(self, column: str, cells: Mapping[str, str]) -> float:
         cell = cells[column].strip()

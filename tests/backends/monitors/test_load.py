@@ -1,5 +1,4 @@
 import os
-from collections import namedtuple
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -8,7 +7,6 @@ import pytest
 from resperf.backends.monitors import cpu
 from resperf.backends.monitors.cpu import Load, LoadMeter
 
-Times = namedtuple("Times", "user system idle iowait steal guest")
 FIRST = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 
@@ -16,18 +14,17 @@ class FakePsutil:
     """What the meter asks of psutil, with numbers that a test sets."""
 
     def __init__(self) -> None:
-        self.all_s = 0.0
-        self.own_s = 0.0
+        self.all_cores = 0.0
+        self.own_cores = 0.0
         self.mhz = 3000.0
 
     def Process(self) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=self.own_s, system=0.0))
+        return SimpleNamespace(cpu_percent=lambda: 100 * self.own_cores)
 
-    def cpu_times(self, percpu: bool) -> list[Times]:
+    def cpu_percent(self, percpu: bool) -> list[float]:
         assert percpu
-        idle = Times(0, 0, 99, 9, 0, 0)
-        # A guest's second is counted within user's.
-        return [idle] * FIRST + [Times(self.all_s, 0, 50, 5, 0, self.all_s / 2), idle]
+        # Cores that this process may not use are busy as well.
+        return [100.0] * FIRST + [100 * self.all_cores, *[0.0] * 3]
 
     def cpu_freq(self) -> SimpleNamespace:
         return SimpleNamespace(current=self.mhz)
@@ -44,8 +41,7 @@ def load_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Load]:
     def measure(wall_s: float, *, all_s: float = 0.0, own_s: float = 0.0, mhz: float = 3e3) -> Load:
         meter.start()
         now_s[0] += wall_s
-        source.all_s += all_s
-        source.own_s += own_s
+        source.all_cores, source.own_cores = all_s / wall_s, own_s / wall_s
         source.mhz = mhz
         return meter.stop()
 
@@ -54,7 +50,7 @@ def load_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Load]:
 
 def test_other_load_is_what_this_process_did_not_use(load_of: Callable[..., Load]) -> None:
     result = load_of(2.0, all_s=3.0, own_s=0.5)
-    # 3 s used (guests' half of them is counted twice), 0.5 of them here: 2.5 over 2 s.
+    # 3 s used, 0.5 of them here: 2.5 over 2 s.
     assert result.other_cores == pytest.approx(1.25)
     assert result.is_busy
 

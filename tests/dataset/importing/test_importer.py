@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from resperf.dataset import (
-    Imported,
     check_dataset,
     export_dataset,
-    import_dataset,
     merge_datasets,
     noise_floor,
     read_dataset,
     read_table,
-    shipped_mapping,
     summarize,
+)
+from resperf.dataset.importing import (
+    Imported,
+    import_dataset,
+    shipped_mapping,
 )
 from resperf.errors import DatasetError
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from resperf.cli.main import main
-from resperf.dataset import check_dataset, import_list, merge_datasets, read_info, read_networks
+from resperf.dataset import (
+    check_dataset,
+    merge_datasets,
+    read_info,
+    read_networks,
+)
+from resperf.dataset.importing import import_list
 from resperf.errors import DatasetError
 from resperf.network import read_graph, read_network
 from resperf.quantities import Estimator

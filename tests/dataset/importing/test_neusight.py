@@ -10,12 +10,12 @@ import pytest
 from resperf.dataset import (
     NetworkDescription,
     check_dataset,
-    import_neusight,
     noise_floor,
     read_dataset,
     read_networks,
     read_table,
 )
+from resperf.dataset.importing import import_neusight
 from resperf.dataset.importing.rows import ForeignFile
 from resperf.errors import DatasetError
 from resperf.layers import Activation, Conv, Dense, Elementwise, MatMul, Norm, Operand, Softmax

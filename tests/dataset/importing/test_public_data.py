@@ -14,12 +14,14 @@ import pytest
 
 from resperf.dataset import (
     NetworkDescription,
+    read_networks,
+    read_table,
+)
+from resperf.dataset.importing import (
     import_dataset,
     import_neusight,
     import_timm,
     import_vidur,
-    read_networks,
-    read_table,
     shipped_mapping,
 )
 from resperf.dataset.importing.importer import session_costs

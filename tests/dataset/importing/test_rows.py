@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resperf.dataset import shipped_mapping
+from resperf.dataset.importing import shipped_mapping
 from resperf.dataset.importing.mapping import mapping_of
 from resperf.dataset.importing.rows import CountedRows, ForeignFile, ForeignRow
 from resperf.errors import DatasetError

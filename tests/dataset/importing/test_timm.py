@@ -15,9 +15,9 @@ from resperf.dataset import (
     NetworkDescription,
     check_dataset,
     export_dataset,
-    import_timm,
     read_networks,
 )
+from resperf.dataset.importing import import_timm
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement, Status
 from resperf.network import Network

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from resperf.dataset import check_dataset, import_vidur, read_dataset
+from resperf.dataset import (
+    check_dataset,
+    read_dataset,
+)
+from resperf.dataset.importing import import_vidur
 from resperf.errors import DatasetError
 from resperf.layers import Activation, Dense, Elementwise, Layer, Norm
 from resperf.quantities import Estimator
