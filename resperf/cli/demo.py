@@ -143,7 +143,8 @@ def _next_commands(dataset: Path, bundle: Path) -> str:
         network = str(Path(network).relative_to(Path.cwd()))
     lines = (
         f"resperf predict {network} --bundle {bundle} --batch 1 8",
-        f"resperf measure {network} --batch 8 --against {bundle}",
+        f"resperf measure {network} --batch 8 --json > measured.json",
+        f"resperf compare measured.json {network} --batch 8 --device {bundle}",
         f"resperf evaluate {dataset} --bundle {bundle}",
         "resperf bench cpu-overnight --hours 8",
     )

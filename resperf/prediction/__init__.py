@@ -11,7 +11,7 @@ from resperf.prediction.api import (
 )
 from resperf.prediction.known import KnownDevice, list_devices
 from resperf.prediction.layers import predict_layers
-from resperf.prediction.network import layers_alone, predict_network, predict_networks
+from resperf.prediction.network import predict_network, predict_networks
 from resperf.prediction.result import (
     WHOLE_NETWORK,
     LayerPrediction,
@@ -24,7 +24,7 @@ from resperf.prediction.sum_of_layers import SumOfLayers
 
 __all__ = [
     "WHOLE_NETWORK", "Failure", "KnownDevice", "LayerPrediction", "PhaseTimes", "Prediction",
-    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "list_devices", "predict",
+    "QuantityPrediction", "Skipped", "SumOfLayers", "list_devices", "predict",
     "predict_everywhere", "predict_layers", "predict_many", "predict_network", "predict_networks",
     "predict_within",
 ]  # fmt: skip

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from resperf.errors import DatasetError, printable
 from resperf.network import Network
 from resperf.prediction import LayerPrediction, Prediction
+from resperf.prediction.result import EXECUTING
 from resperf.quantities import PHASES, quantity
-from resperf.report.comparison import ComparisonRow, comparison_table
+from resperf.report.comparison import ComparisonRow, comparison_table, order_agreement
 from resperf.report.engine_nodes import nodes_of_layers
 from resperf.report.network import SHOWN_LAYERS, notes_text, slowest_first, warnings_text
-from resperf.report.side_by_side import order_agreement, slower_ms, sum_of_layers_ms
 from resperf.report.tables import counted
 from resperf.settings import PLAIN_PRECISIONS
 from resperf.units import format_ms, json_values
@@ -68,8 +68,10 @@ class EngineComparison:
             for name in PHASES
         ]  # fmt: skip
         remark = "profiled layers do not overlap, and each carries its launch"
-        return [*rows, ComparisonRow("    sum of layers", None, sum_of_layers_ms(mine),
-                                     self.run.layers_ms, remark)]  # fmt: skip
+        times_ms = [layer.execution_ms for layer in mine.layers if layer.phase == EXECUTING]
+        layers_ms = sum(times_ms) if mine.layers else math.nan
+        layers = ComparisonRow("    sum of layers", None, layers_ms, self.run.layers_ms, remark)
+        return [*rows, layers]
 
     @property
     def differences(self) -> list[str]:
@@ -230,7 +232,7 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
 
 
 def _layers_text(comparison: EngineComparison, every: bool) -> str:
-    shown, title = slowest_first(comparison.layers, slower_ms, every)
+    shown, title = slowest_first(comparison.layers, lambda row: row.slower_ms, every)
     if not comparison.prediction.layers:
         return "the network was predicted as a whole: no layers to compare"
     if not shown:
