@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 FREE_WEIGHT_BYTES = 1 << 20
 """Matrices above this size become inputs where no fusion reads their values."""
 
-_TEXTS = "O"
-"""Kind of numpy's type of texts, in which ONNX Runtime takes no weights."""
 MAX_WEIGHT_BYTES = 1 << 30
 """Largest weight that is given placeholder values. Tables and matrices of language models may be
 larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
@@ -83,7 +82,8 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free or _numpy_type(tensor).kind == _TEXTS:
+        elif tensor.name in free or tensor.dtype == "string":
+            # ONNX Runtime takes no weights in texts.
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor
@@ -213,25 +213,23 @@ def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
 
 def _free_matrices(network: Network) -> set[str]:
     """Names of large weights that only matrix products without a BatchNormalization read."""
-    readers: dict[str, set[str]] = {}
-    following: dict[str, list[Node]] = {}
+    following: dict[str, list[Node]] = defaultdict(list)
     for node in network.nodes:
         for name in node.inputs:
-            following.setdefault(name, []).append(node)
-    for node in network.nodes:
-        for position, name in enumerate(node.inputs):
-            matrix = node.op in ("Gemm", "MatMul") and position < 2
-            if matrix and _reaches(node.outputs[0], "BatchNormalization", following):
-                # ONNX Runtime folds the normalisation into such weights.
-                matrix = False
-            readers.setdefault(name, set()).add("matrix" if matrix else node.op)
+            following[name].append(node)
+
+    def is_matrix(name: str, node: Node) -> bool:
+        # ONNX Runtime folds a normalisation into such weights.
+        is_product = node.op in ("Gemm", "MatMul") and name not in node.inputs[2:]
+        return is_product and not _reaches(node.outputs[0], "BatchNormalization", following)
+
     return {
         name
-        for name, ops in readers.items()
-        if ops == {"matrix"}
-        and (tensor := network.tensors.get(name)) is not None
-        and tensor.is_weight
+        for name, tensor in network.tensors.items()
+        if tensor.is_weight
         and 4 * math.prod(tensor.shape) > FREE_WEIGHT_BYTES
+        and name in following
+        and all(is_matrix(name, node) for node in following[name])
     }
 
 
@@ -255,13 +253,6 @@ def _element_type(tensor: Tensor) -> int:
     return number
 
 
-def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
-    from onnx import helper
-
-    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
-    return dtype
-
-
 def _value_info(tensor: Tensor) -> Any:
     from onnx import helper
 
@@ -270,9 +261,13 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
-    largest = {tensor.dtype: tensor for tensor in sorted(absent.values(), key=_size)}
+    from onnx import helper
+
+    sizes = {name: math.prod(tensor.shape) for name, tensor in absent.items()}
+    by_size = sorted(absent.values(), key=lambda tensor: sizes[tensor.name])
+    largest = {tensor.dtype: tensor for tensor in by_size}
     for tensor in largest.values():
-        weight_bytes = _size(tensor) * DTYPE_BYTES.get(tensor.dtype, 1)
+        weight_bytes = sizes[tensor.name] * DTYPE_BYTES.get(tensor.dtype, 1)
         if weight_bytes > MAX_WEIGHT_BYTES:
             raise UnsupportedError(
                 f"weight {tensor.name!r} of shape {'x'.join(map(str, tensor.shape))} has "
@@ -281,15 +276,12 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
             )
     # Zeros that nobody writes take no time.
     blocks = {
-        dtype: np.zeros(_size(tensor), _numpy_type(tensor)) for dtype, tensor in largest.items()
+        dtype: np.zeros(sizes[tensor.name], helper.tensor_dtype_to_np_dtype(_element_type(tensor)))
+        for dtype, tensor in largest.items()
     }
     for block in blocks.values():
         block[:_ANY_VALUES] = _ANY_VALUE
     return {
-        name: blocks[tensor.dtype][: _size(tensor)].reshape(tensor.shape)
+        name: blocks[tensor.dtype][: sizes[name]].reshape(tensor.shape)
         for name, tensor in absent.items()
     }
-
-
-def _size(tensor: Tensor) -> int:
-    return math.prod(tensor.shape)

@@ -165,17 +165,9 @@ def _conv(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     return shapes[0][1], shapes[1][1] * int(attributes.get("group", 1))
 
 
-def _transposed(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
-    return shapes[0][1], shapes[1][0]
-
-
 def _gemm(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     (m, k), (k_b, n) = shapes[0], shapes[1]
     return m if attributes.get("transA") else k, n if attributes.get("transB") else k_b
-
-
-def _recurrent(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
-    return shapes[0][2], shapes[1][2]
 
 
 def _recurrent_fits(gates: int, shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
@@ -226,11 +218,6 @@ def _einsum_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     return all(length in (1, lengths[letter]) for letter, length in pairs if letter in lengths)
 
 
-def _scatter_fits(shapes: Shapes, _: Mapping[str, Any]) -> bool:
-    data, indices, updates = shapes[:3]
-    return updates == indices[:-1] + data[indices[-1] :]
-
-
 def _scales_fit(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
     scales = shapes[1]
     per_channel = len(scales) == 1 and scales != (1,)
@@ -251,10 +238,13 @@ def _attention_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
-    **dict.fromkeys(("BatchNormalization", "ConvTranspose", "InstanceNormalization"), _transposed),
+    **dict.fromkeys(
+        ("BatchNormalization", "ConvTranspose", "InstanceNormalization"),
+        lambda shapes, _: (shapes[0][1], shapes[1][0]),
+    ),
     **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _conv),
     "Gemm": _gemm,
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda shapes, _: (shapes[0][2], shapes[1][2])),
 }
 _OPERANDS = {"Conv": (0, 1, 2), "ConvInteger": (0, 1, -1), "QLinearConv": (0, 3, 8)}
 """Image, weights and bias among the inputs."""
@@ -271,7 +261,8 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     ),
     **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},
     "Einsum": _einsum_fits,
-    "ScatterND": _scatter_fits,
+    # data, indices, updates
+    "ScatterND": lambda shapes, _: shapes[2] == shapes[1][:-1] + shapes[0][shapes[1][-1] :],
     "Transpose": lambda shapes, a: len(a.get("perm", shapes[0])) == len(shapes[0]),
     "DepthToSpace": lambda shapes, a: not shapes[0][1] % a["blocksize"] ** 2,
     "SpaceToDepth": lambda shapes, a: not any(n % a["blocksize"] for n in shapes[0][2:]),

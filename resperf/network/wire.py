@@ -145,7 +145,8 @@ def _message(
         if wire != _LENGTH:
             continue
         child = children.get(number)
-        if number in unused or (message == "attribute" and _too_long(number, content, stop, state)):
+        is_list = message == "attribute" and number in _LISTS and not state.keep_attributes
+        if number in unused or (is_list and stop - content > _COPIED_LIST_BYTES):
             new = b""
         elif child is None or stop - content <= COPIED_BYTES:
             continue
@@ -167,11 +168,6 @@ def _message(
         copied = stop
     pieces.append(buffer[copied:end])
     return b"".join(pieces)
-
-
-def _too_long(number: int, content: int, stop: int, state: Stripped) -> bool:
-    long = number in _LISTS and stop - content > _COPIED_LIST_BYTES
-    return long and not state.keep_attributes
 
 
 def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | None:

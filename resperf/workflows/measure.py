@@ -234,8 +234,8 @@ def measure_network(
         If it does not fit into the memory of this machine, or of its GPU.
     """
     network = read_network(path, batch=batch, shapes=shapes, values=values)
-    if undecided := [note for note in network.notes if "--value" in note]:
-        raise ShapeError(f"{path}: {undecided[0]}")
+    if network.undecided:
+        raise ShapeError(f"{path}: {network.undecided}")
     takes_values = getattr(backend, "takes_values", False)  # backends of others need not say
     if values and not takes_values:
         raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
