@@ -15,8 +15,7 @@ from resperf.cli._sections import COMMON, OUTPUT, WHAT, Group, option
 from resperf.errors import DatasetError, printable
 from resperf.files import refuse_to_replace
 from resperf.quantities import quantity
-from resperf.report.settings import setting_columns
-from resperf.report.tables import percent_cell, table
+from resperf.report.tables import percent_cell, setting_columns, table
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
@@ -40,20 +39,17 @@ def info(file: Path, as_json: bool) -> None:
     from resperf.dataset import summarize
 
     summary = summarize(file)
-    if as_json:
-        options.show_json(summary.to_json())
-        return
     tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
         tables.insert(1, _settings_table(summary))
     if len(summary.platforms) > 1:
         tables.insert(1, _devices_table(summary))
-    print(*tables, sep="\n\n")
     if summary.rows:
-        print(
-            "\nNoise: the error that a perfect predictor would score, from layers and networks "
-            "that were measured twice (pairs)."
+        tables.append(
+            "Noise: the error that a perfect predictor would score, from layers and networks that "
+            "were measured twice (pairs)."
         )
+    options.show(as_json, summary.to_json(), "\n\n".join(tables))
 
 
 def _identity(summary: Summary) -> str:

@@ -98,4 +98,4 @@ def command(
     finally:
         # Batches that were measured are printed even if another one fails.
         if as_json and done:
-            options.show_json([measured.to_json() for measured in done])
+            print(options.json_of([measured.to_json() for measured in done]))

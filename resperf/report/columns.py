@@ -15,7 +15,7 @@ from resperf.prediction import PhaseTimes
 from resperf.prediction.result import KindTime, Subject, times_by_kind
 from resperf.quantities import PHASES
 from resperf.records import Record, parse_json
-from resperf.report.network import joined, notes_text, warnings_text
+from resperf.report.network import joined, remarks_text
 from resperf.report.tables import ms_cell, percent_cell, table
 
 _WRITE = (
@@ -117,6 +117,6 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
         if document.get("inferred_from"):
             notes.append((name, ": predicted as a whole, its kinds are classes of operators"))
         warnings += [(name, f": {printable(warning)}") for warning in document.get("warnings", ())]
-    parts = ["\n".join(titles), table(headings, rows, text=headings[:1]),
-             notes_text(joined(notes)), warnings_text(joined(warnings))]  # fmt: skip
-    return "\n\n".join(filter(None, parts))
+    compared = table(headings, rows, text=headings[:1])
+    remarks = remarks_text(notes=joined(notes)), remarks_text(warnings=joined(warnings))
+    return "\n\n".join(filter(None, ("\n".join(titles), compared, *remarks)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from resperf.prediction.result import EXECUTING
 from resperf.quantities import PHASES, quantity
 from resperf.report.comparison import ComparisonRow, comparison_table, order_agreement
 from resperf.report.engine_nodes import nodes_of_layers
-from resperf.report.network import SHOWN_LAYERS, notes_text, slowest_first, warnings_text
+from resperf.report.network import SHOWN_LAYERS, remarks_text, slowest_first
 from resperf.report.tables import counted
 from resperf.settings import PLAIN_PRECISIONS
 from resperf.units import format_ms, json_values
@@ -152,11 +153,6 @@ class _Group:
     mine: list[int] = field(default_factory=list)
     theirs: list[int] = field(default_factory=list)
 
-    def join(self, other: _Group) -> None:
-        self.nodes |= other.nodes
-        self.mine += other.mine
-        self.theirs += other.theirs
-
 
 def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> list[_Group]:
     """Join what shares nodes; return what both sides have, in the order of the second."""
@@ -166,7 +162,9 @@ def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) ->
     for group in alone:
         touched = {id(of_node[name]): of_node[name] for name in group.nodes if name in of_node}
         for other in touched.values():
-            group.join(other)
+            group.nodes |= other.nodes
+            group.mine += other.mine
+            group.theirs += other.theirs
         of_node |= dict.fromkeys(group.nodes, group)
     matched = {id(group): group for group in of_node.values() if group.mine and group.theirs}
     return sorted(matched.values(), key=lambda group: min(group.theirs))
@@ -174,20 +172,12 @@ def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) ->
 
 def _row(mine: Sequence[LayerPrediction], theirs: Sequence[EngineLayer]) -> ComparisonRow:
     name = " | ".join(_short(layer.name) for layer in theirs)
-    kinds = ", ".join(_counted(layer.kind for layer in mine))
+    counts = Counter(layer.kind for layer in mine)
+    kinds = ", ".join(f"{n} {kind}" if n > 1 else kind for kind, n in counts.items())
     return ComparisonRow(
         name, None, sum(layer.execution_ms for layer in mine), sum(layer.ms for layer in theirs),
         kinds,
     )  # fmt: skip
-
-
-def _counted(kinds: Iterable[str]) -> list[str]:
-    """Write each kind once, with its number if it is above 1."""
-    listed = list(kinds)
-    return [
-        f"{listed.count(kind)} {kind}" if listed.count(kind) > 1 else kind
-        for kind in dict.fromkeys(listed)
-    ]
 
 
 def _short(name: str) -> str:
@@ -217,7 +207,7 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
     )
     parts = [
         f"{title}\n{comparison_table(comparison.totals, title='')}",
-        notes_text(comparison.differences),
+        remarks_text(notes=comparison.differences),
         _layers_text(comparison, every),
         order_agreement(comparison.layers),
         _only_text("predicted, without a layer of the engine",
@@ -226,7 +216,7 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
         _only_text("in the engine only",
                    [(layer.ms, f"{_short(layer.name)} ({layer.type or 'unknown'})")
                     for layer in comparison.engine_only], every),
-        warnings_text(comparison.prediction.remarks.warnings),
+        remarks_text(warnings=comparison.prediction.remarks.warnings),
     ]  # fmt: skip
     return "\n\n".join(filter(None, parts))
 
