@@ -105,6 +105,7 @@ def _milliseconds(text: str) -> float:
 
 
 _A_TIME = "a time above 0 in us, ms or s"
+"""What `_milliseconds` reads, in messages."""
 
 
 def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -> float | None:

@@ -12,7 +12,7 @@ import click
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
-from resperf.errors import CampaignError, did_you_mean
+from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
 from resperf.units import format_bytes, format_duration
@@ -131,25 +131,20 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
+    acquisition: Acquisition | None = None
+    if adaptive:  # Only these campaigns import the learning libraries.
+        require("lightgbm", "train")
+        from resperf.workflows.adaptive import acquisition_scores as acquisition
     result = run_campaign(
         defined,
         output or default_output(defined.name, target, settings),
         bench,
         hours=hours,
-        acquisition=_acquisition() if adaptive else None,
+        acquisition=acquisition,
     )
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
-
-
-def _acquisition() -> Acquisition:
-    """Return the scores of adaptive campaigns; only these import the learning libraries."""
-    from resperf.errors import require
-    from resperf.workflows.adaptive import acquisition_scores
-
-    require("lightgbm", "train")
-    return acquisition_scores
 
 
 def campaign_file(name: str) -> Path:

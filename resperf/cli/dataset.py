@@ -119,15 +119,13 @@ def _day(started_at: float) -> str:
 
 def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
-    headings = ["device", "processor", "rows"]
+    headings = ("device", "processor", "rows", "sharing a run", "interconnect")
+    several = any(platform.devices > 1 for platform in summary.platforms)
     rows = [
-        [platform.device, platform.processor, str(count)]
-        for platform, count in summary.platforms.items()
-    ]
-    if any(platform.devices > 1 for platform in summary.platforms):
-        headings += ["sharing a run", "interconnect"]
-        for row, platform in zip(rows, summary.platforms, strict=True):
-            row += [str(platform.devices), platform.interconnect or "-"]
+        [where.device, where.processor, str(count),
+         *([str(where.devices), where.interconnect or "-"] if several else ["", ""])]
+        for where, count in summary.platforms.items()
+    ]  # fmt: skip
     return table(headings, rows, text=("device", "processor", "interconnect"))
 
 

@@ -9,8 +9,8 @@ from typing import Protocol, cast
 from resperf.devices import target_of
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
-from resperf.lowering._proto import Skeleton, skeleton
+from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering._proto import skeleton
 from resperf.lowering._work import (
     Work,
     macs_of,
@@ -27,8 +27,6 @@ from resperf.settings import Setting
 __all__ = [
     "LoweredNetwork",
     "LoweredNode",
-    "Role",
-    "Skeleton",
     "Work",
     "lower",
     "lower_layers",

@@ -142,12 +142,6 @@ def in_type(layer: Layer, dtype: str) -> Layer:
     return with_fields(layer, {"dtype": dtype} if dtype and is_single else {})
 
 
-def is_computed_once(network: Network, node: Node) -> bool:
-    """Say whether a node computes weights only, so that it is folded and no run executes it."""
-    outputs = [network.tensors.get(name) for name in node.outputs if name]
-    return all(tensor is not None and tensor.is_weight for tensor in outputs)
-
-
 def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
     """Make every original node a source of some lowered node.
 

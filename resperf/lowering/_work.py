@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from resperf.errors import LayerError
-from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
+from resperf.layers import OPERATOR_DOMAINS, layer_of_operator
 from resperf.layers._operator import CONTRIB, product_shapes
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.lowering._ort_attention import by_heads
@@ -177,19 +177,16 @@ def macs_of(network: Network, node: Node) -> float:
             return _fourier(node, axis, result.shape)
         if sized and result is not None:
             operator = operator_of(network, node)
-            inputs = tuple(map(_in_float32, operator.inputs))
+            inputs = tuple(
+                replace(x, dtype="float32") if x and x.dtype in _OTHER_FLOATS else x
+                for x in operator.inputs
+            )
             return float(layer_of_operator(replace(operator, inputs=inputs)).macs)
     except (LayerError, *MALFORMED):
         pass
     if node.domain:
         return 0.0 if node.domain == CONTRIB and node.op in _OWN_WITHOUT_PRODUCTS else math.nan
     return math.nan if node.op in _MULTIPLYING else 0.0
-
-
-def _in_float32(operand: Operand | None) -> Operand | None:
-    if operand is None or operand.dtype not in _OTHER_FLOATS:
-        return operand
-    return replace(operand, dtype="float32")
 
 
 def _conv(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:

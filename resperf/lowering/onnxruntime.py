@@ -389,13 +389,7 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     Also return the names of the original nodes that each of its nodes replaces.
     """
     makers = {node.name: node for node in network.nodes}
-    weights = {
-        initializer.name: weight(Path(network.name), initializer)
-        for initializer in graph.initializer
-    }
-    inner = _inner_tensors(graph)
-    # ONNX Runtime also transposes constants without renaming them: its weights come last.
-    tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
+    inner, tensors = _tensors(network, graph)
     origin: dict[str, str] = {}
     nodes: list[Node] = []
     # Large matrices are inputs of this graph only: where they are weights, they are cast once.
@@ -453,24 +447,29 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     return replace(network, nodes=tuple(nodes), tensors=tensors), sources
 
 
-def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    return {
-        name: replace(network.tensors[own], name=name, dtype="float32", value=None)
-        for name in names
-        if name.startswith(PRECISE) and (own := name.removeprefix(PRECISE)) in network.tensors
-    }
+def _tensors(
+    network: Network, graph: onnx.GraphProto
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors inside an optimised graph whose whole shape is known, and all known ones.
 
-
-def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return the tensors whose whole shape is stated or inferred, also inside fused nodes."""
+    The latter include those of the original network, and those that ONNX Runtime computes in
+    float32 instead of half precision.
+    """
     parts = {v.name: part for v in graph.value_info if (part := partial_type(v.type))}
-    return {
+    inner = {
         name: Tensor(name, shape, dtype)
         for name, (dtype, shape) in complete_only(parts).items()
         if all(shape)
     }
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    precise = {
+        name: replace(network.tensors[own], name=name, dtype="float32", value=None)
+        for name in names
+        if name.startswith(PRECISE) and (own := name.removeprefix(PRECISE)) in network.tensors
+    }
+    weights = {proto.name: weight(Path(network.name), proto) for proto in graph.initializer}
+    # ONNX Runtime also transposes constants without renaming them: its weights come last.
+    return inner, {**inner, **precise, **network.tensors, **weights}
 
 
 def _original_tensor(network: Network, makers: Mapping[str, Node], label: str, own: str) -> str:

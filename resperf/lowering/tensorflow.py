@@ -36,7 +36,6 @@ from resperf.lowering._base import (
     answer,
     in_precision,
     in_type,
-    is_computed_once,
     qualified_by_domain,
     with_fields,
 )
@@ -117,7 +116,9 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
     for node in present.nodes:
-        if node.name not in absorbed and not is_computed_once(present, node):
+        outputs = [present.tensors.get(name) for name in node.outputs if name]
+        is_folded = all(tensor is not None and tensor.is_weight for tensor in outputs)
+        if node.name not in absorbed and not is_folded:
             lowered = [*rules.transpositions(node), *rules.layers(node)]
             absorbed.update(source for part in lowered for source in part.sources)
             nodes += lowered

@@ -5,7 +5,6 @@ from __future__ import annotations
 from resperf.network._base import (
     MALFORMED,
     NETWORKS_CACHED,
-    SMALL_ELEMENTS,
     Network,
     Node,
     Rewritten,
@@ -23,7 +22,6 @@ from resperf.network.weights import materialise
 __all__ = [
     "MALFORMED",
     "NETWORKS_CACHED",
-    "SMALL_ELEMENTS",
     "Network",
     "Node",
     "Rewritten",

@@ -18,7 +18,6 @@ from resperf.network.shapes import schema_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
-    from onnx.defs import OpSchema
 
 Shapes = Sequence[tuple[int, ...]]
 Sizes = tuple[int, int]
@@ -63,36 +62,26 @@ def check_inputs(
         raise NetworkError(
             f"{path} is damaged: {label} has {given} inputs and needs {schema.min_input}"
         )
-    if schema is not None and (unequal := _unequal_types(schema, node, tensors)):
-        raise NetworkError(
-            f"{path}: {label} is given {unequal}, which must be of one type; no framework runs "
-            "this file: export or convert it again"
-        )
-    inputs = [tensors.get(name) for name in node.input]
-    unknown = any(name and name not in tensors for name in node.input)
-    if node.op_type == "PRelu" and opsets.get("", 0) < _NUMPY_BROADCASTING:
-        return
-    if unknown or node.domain not in ("", CONTRIB):
-        return
-    if why := _misfit(node.op_type, inputs, attributes):
-        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
-
-
-def _unequal_types(schema: OpSchema, node: NodeProto, tensors: Mapping[str, Tensor]) -> str:
-    """Say which inputs differ in element type that must not; empty if none do.
-
-    Converters to float16 leave such files, and no framework runs them.
-    """
     first: dict[str, Tensor] = {}
-    for index, name in enumerate(node.input if schema.inputs else ()):
-        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-        tensor = tensors.get(name)
+    formals = () if schema is None else schema.inputs
+    for index, name in enumerate(node.input if formals else ()):
+        formal, tensor = formals[min(index, len(formals) - 1)], tensors.get(name)
         if tensor is None or not formal.is_homogeneous:
             continue
         other = first.setdefault(formal.type_str, tensor)
-        if other.dtype != tensor.dtype:
-            return f"{other.dtype} ({other.name}) and {tensor.dtype} ({tensor.name})"
-    return ""
+        if other.dtype != tensor.dtype:  # Converters to float16 leave such files.
+            raise NetworkError(
+                f"{path}: {label} is given {other.dtype} ({other.name}) and {tensor.dtype} "
+                f"({tensor.name}), which must be of one type; no framework runs this file: "
+                "export or convert it again"
+            )
+    inputs = [tensors.get(name) for name in node.input]
+    unknown = any(name and name not in tensors for name in node.input)
+    is_old = node.op_type == "PRelu" and opsets.get("", 0) < _NUMPY_BROADCASTING
+    if is_old or unknown or node.domain not in ("", CONTRIB):
+        return
+    if why := _misfit(node.op_type, inputs, attributes):
+        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
 
 
 def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from resperf.network.wire import COPIED_BYTES, COPIED_INTEGER_BYTES, INTEGER_TYP
 from resperf.units import LOW_BITS
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import NodeProto, SparseTensorProto, TensorProto
 
 MAX_ELEMENTS = 1 << 40
 """Larger tensors are refused: their dimensions are damaged or mistyped."""
@@ -119,21 +119,22 @@ def attributes_of(path: Path, node: NodeProto) -> dict[str, Any]:
     Numbers, strings, tuples of these; a small tensor as an array, a large one as a `Tensor`
     without value; a subgraph as the bytes of its GraphProto.
     """
-    return {attribute.name: _value(path, attribute) for attribute in node.attribute}
-
-
-def _value(path: Path, attribute: AttributeProto) -> Any:
-    kind = attribute.type
-    if kind in _PLAIN:
-        return _PLAIN[kind](attribute)
-    if kind in (4, 9):
-        protos = (attribute.t,) if kind == 4 else attribute.tensors
-        tensors = [weight(path, proto) for proto in protos]
-        values = tuple(t if t.value is None else t.value for t in tensors)
-        return values[0] if kind == 4 else values
-    if kind == 11:
-        return sparse_weight(path, attribute.sparse_tensor)
-    return attribute.SerializeToString(deterministic=True)
+    values: dict[str, Any] = {}
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind in _PLAIN:
+            value = _PLAIN[kind](attribute)
+        elif kind in (4, 9):
+            protos = (attribute.t,) if kind == 4 else attribute.tensors
+            tensors = [weight(path, proto) for proto in protos]
+            arrays = tuple(t if t.value is None else t.value for t in tensors)
+            value = arrays[0] if kind == 4 else arrays
+        elif kind == 11:
+            value = sparse_weight(path, attribute.sparse_tensor)
+        else:
+            value = attribute.SerializeToString(deterministic=True)
+        values[attribute.name] = value
+    return values
 
 
 def with_shapes(path: Path, content: bytes) -> bytes:

@@ -13,11 +13,11 @@ from resperf.network import Network
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.prediction.result import EXECUTING
 from resperf.quantities import PHASES, quantity
-from resperf.report.comparison import ComparisonRow, comparison_table, order_agreement
 from resperf.report.engine_nodes import nodes_of_layers
 from resperf.report.network import SHOWN_LAYERS, remarks_text, slowest_first
-from resperf.report.tables import counted
+from resperf.report.tables import counted, ms_cell, percent_cell, table
 from resperf.settings import PLAIN_PRECISIONS
+from resperf.timing import rank_correlation
 from resperf.units import format_ms, json_values
 
 if TYPE_CHECKING:
@@ -26,6 +26,41 @@ if TYPE_CHECKING:
 
 _SHOWN_NAME = 72
 """Characters of a fused layer's name."""
+SLOWEST, SEARCHED = 5, 7
+"""How many of the slowest measured layers are looked up among how many of the slowest predicted."""
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A network, phase or layer with predicted and measured time.
+
+    Attributes
+    ----------
+    name : str
+    batch : int or None
+    predicted_ms, measured_ms : float
+        NaN if the time is missing.
+    remark : str
+        Shown at the end of the row.
+    """
+
+    name: str
+    batch: int | None
+    predicted_ms: float
+    measured_ms: float
+    remark: str = ""
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, a fraction; NaN if one is missing."""
+        if not self.measured_ms > 0:
+            return math.nan
+        return (self.predicted_ms - self.measured_ms) / self.measured_ms
+
+    @property
+    def slower_ms(self) -> float:
+        """The longer of both times; 0 if none is known."""
+        return max(ms for ms in (self.predicted_ms, self.measured_ms, 0.0) if ms >= 0)
 
 
 @dataclass(frozen=True)
@@ -129,17 +164,20 @@ def compare_with_engine(
         )
     nodes, matched_by = nodes_of_layers(run.layers, network)
     groups = _groups([frozenset(layer.sources) for layer in prediction.layers], nodes)
-    rows = tuple(
-        _row(
-            [prediction.layers[index] for index in sorted(group.mine)],
-            [run.layers[index] for index in sorted(group.theirs)],
-        )
-        for group in groups
-    )
+    rows = []
+    for group in groups:
+        own = [prediction.layers[index] for index in sorted(group.mine)]
+        others = [run.layers[index] for index in sorted(group.theirs)]
+        counts = Counter(layer.kind for layer in own)
+        rows.append(ComparisonRow(
+            " | ".join(_short(layer.name) for layer in others), None,
+            sum(layer.execution_ms for layer in own), sum(layer.ms for layer in others),
+            ", ".join(f"{n} {kind}" if n > 1 else kind for kind, n in counts.items()),
+        ))  # fmt: skip
     mine = {index for group in groups for index in group.mine}
     theirs = {index for group in groups for index in group.theirs}
     return EngineComparison(
-        prediction, run, matched_by, rows,
+        prediction, run, matched_by, tuple(rows),
         tuple(layer for index, layer in enumerate(prediction.layers) if index not in mine),
         tuple(layer for index, layer in enumerate(run.layers) if index not in theirs),
     )  # fmt: skip
@@ -168,16 +206,6 @@ def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) ->
         of_node |= dict.fromkeys(group.nodes, group)
     matched = {id(group): group for group in of_node.values() if group.mine and group.theirs}
     return sorted(matched.values(), key=lambda group: min(group.theirs))
-
-
-def _row(mine: Sequence[LayerPrediction], theirs: Sequence[EngineLayer]) -> ComparisonRow:
-    name = " | ".join(_short(layer.name) for layer in theirs)
-    counts = Counter(layer.kind for layer in mine)
-    kinds = ", ".join(f"{n} {kind}" if n > 1 else kind for kind, n in counts.items())
-    return ComparisonRow(
-        name, None, sum(layer.execution_ms for layer in mine), sum(layer.ms for layer in theirs),
-        kinds,
-    )  # fmt: skip
 
 
 def _short(name: str) -> str:
@@ -246,3 +274,50 @@ def _only_text(title: str, layers: Sequence[tuple[float, str]], every: bool) -> 
     if idle:
         lines.append(f"  {idle} without a time (views, or not profiled)")
     return "\n".join(lines)
+
+
+def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -> str:
+    """Show predicted and measured times side by side.
+
+    Parameters
+    ----------
+    rows : sequence of ComparisonRow
+    title : str
+        Heading of the first column.
+    """
+    cells = [
+        [
+            row.name,
+            "" if row.batch is None else str(row.batch),
+            ms_cell(row.predicted_ms),
+            ms_cell(row.measured_ms),
+            percent_cell(row.error, signed=True),
+            row.remark,
+        ]
+        for row in rows
+    ]
+    headings = (title, "batch", "predicted ms", "measured ms", "error", "remark")
+    return table(headings, cells, text=(title, "remark"))
+
+
+def order_agreement(rows: Sequence[ComparisonRow]) -> str:
+    """Say how well predicted and measured times agree in the order of layers.
+
+    Spearman's rank correlation (ties have their mean rank), and how many of the slowest measured
+    layers are among the slowest predicted. Empty if fewer than `SLOWEST` layers have both times.
+    """
+    timed = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
+    if len(timed) < SLOWEST:
+        return ""
+    predicted_ms = [row.predicted_ms for row in timed]
+    measured_ms = [row.measured_ms for row in timed]
+    slowest, searched = (
+        set(sorted(range(len(timed)), key=lambda index: -times_ms[index])[:count])
+        for times_ms, count in ((measured_ms, SLOWEST), (predicted_ms, SEARCHED))
+    )
+    return (
+        f"order of {len(timed)} layers: rank correlation "
+        f"{rank_correlation(predicted_ms, measured_ms):.3f}; "
+        f"{len(slowest & searched)} of the {SLOWEST} slowest are among the first {SEARCHED} "
+        "predicted"
+    )

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from resperf.report.comparison import ComparisonRow, comparison_table, order_agreement
+from resperf.report.engine_comparison import ComparisonRow, comparison_table, order_agreement
 from resperf.timing import rank_correlation
 
 
