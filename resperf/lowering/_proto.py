@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import all_tensors, names_read
+from resperf.network.graph import all_tensors, captured
 from resperf.network.protos import data_type_of, has_bytes
 from resperf.units import DTYPE_BYTES, format_bytes
 
@@ -65,14 +64,9 @@ def skeleton(network: Network) -> Skeleton:
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
     values = _bias_scales(network)
-    bodies = {
-        node.name: _bodies(network, node) for node in network.nodes if node.op in CONTROL_FLOW
-    }
-    used = {name for node in network.nodes for name in node.inputs if name}
+    nodes = [_node_proto(network, node) for node in network.nodes]
+    used = {name for node in nodes for name in (*node.input, *captured(node)) if name}
     used.update(network.outputs)
-    used.update(
-        name for graphs in bodies.values() for body in graphs.values() for name in names_read(body)
-    )
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
@@ -95,25 +89,6 @@ def skeleton(network: Network) -> Skeleton:
             )
             proto.external_data.add(key="location", value="absent.bin")
             initializers.append(proto)
-    nodes = []
-    for node in network.nodes:
-        written = helper.make_node(
-            node.op, node.inputs, node.outputs, node.name, domain=node.domain
-        )
-        for label, value in node.attributes.items():
-            if isinstance(value, tuple) and not value:
-                # An empty list means the same as an absent one, but has no element type.
-                continue
-            if isinstance(value, np.ndarray):
-                value = numpy_helper.from_array(value)
-            value = bodies.get(node.name, {}).get(label, value)
-            try:
-                written.attribute.append(helper.make_attribute(label, value))
-            except (TypeError, ValueError) as error:
-                raise UnsupportedError(
-                    f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
-                ) from error
-        nodes.append(written)
     graph = helper.make_graph(
         nodes,
         network.name or "network",
@@ -125,6 +100,26 @@ def skeleton(network: Network) -> Skeleton:
     return Skeleton(
         helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
     )
+
+
+def _node_proto(network: Network, node: Node) -> onnx.NodeProto:
+    from onnx import helper, numpy_helper
+
+    proto = helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain)
+    bodies = _bodies(network, node) if node.op in CONTROL_FLOW else {}
+    for label, value in {**node.attributes, **bodies}.items():
+        if isinstance(value, tuple) and not value:
+            # An empty list means the same as an absent one, but has no element type.
+            continue
+        if isinstance(value, np.ndarray):
+            value = numpy_helper.from_array(value)
+        try:
+            proto.attribute.append(helper.make_attribute(label, value))
+        except (TypeError, ValueError) as error:
+            raise UnsupportedError(
+                f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
+            ) from error
+    return proto
 
 
 def _bodies(network: Network, node: Node) -> dict[str, Any]:
@@ -219,9 +214,14 @@ def _free_matrices(network: Network) -> set[str]:
             following[name].append(node)
 
     def is_matrix(name: str, node: Node) -> bool:
-        # ONNX Runtime folds a normalisation into such weights.
-        is_product = node.op in ("Gemm", "MatMul") and name not in node.inputs[2:]
-        return is_product and not _reaches(node.outputs[0], "BatchNormalization", following)
+        if node.op not in ("Gemm", "MatMul") or name in node.inputs[2:]:
+            return False
+        # ONNX Runtime folds a normalisation into such weights, also one behind views.
+        while len(readers := following.get(node.outputs[0], [])) == 1:
+            (node,) = readers
+            if node.op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
+                return node.op != "BatchNormalization"
+        return True
 
     return {
         name
@@ -231,17 +231,6 @@ def _free_matrices(network: Network) -> set[str]:
         and name in following
         and all(is_matrix(name, node) for node in following[name])
     }
-
-
-def _reaches(name: str, op: str, following: Mapping[str, list[Node]]) -> bool:
-    """Whether only views and transpositions separate a tensor from an operator."""
-    while len(readers := following.get(name, [])) == 1:
-        if readers[0].op == op:
-            return True
-        if readers[0].op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
-            return False
-        name = readers[0].outputs[0]
-    return False
 
 
 def _element_type(tensor: Tensor) -> int:

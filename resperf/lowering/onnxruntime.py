@@ -401,30 +401,24 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
             continue
         # The first output that is present.
         first = next((index for index, name in enumerate(proto.output) if name), 0)
-        own = proto.output[first]
+        own, *rest = proto.output[first:]
         original = tensor_name = _original_tensor(network, makers, proto.name, own)
         attributes = attributes_of(Path(network.name), proto)
         given = ((name, tensors.get(origin.get(name, name))) for name in proto.input)
         inputs = {name: tensor for name, tensor in given if tensor is not None}
         before = tensors.get(original)
         outputs = []
-        if own not in inner or any(
-            name and name not in tensors for name in (original, *proto.output[first + 1 :])
-        ):
+        if own not in inner or any(name and name not in tensors for name in (original, *rest)):
             outputs = _inferred(proto, inputs, attributes, network.opsets)[first:]
         # ONNX Runtime sinks transpositions: a node's output may have another order of axes.
         if own in inner:
             tensor_name = own
             tensors[own] = inner[own]
-        elif (
-            outputs
-            and outputs[0]
-            and (before is None or (before.dtype, before.shape) != outputs[0])
-        ):
+        elif outputs and outputs[0] and outputs[0] != (before and (before.dtype, before.shape)):
             # An int8 operator writes other values under the name of the one in floats.
             tensor_name = own
             tensors[own] = Tensor(own, outputs[0][1], outputs[0][0])
-        for name, output in zip((tensor_name, *proto.output[first + 1 :]), outputs, strict=False):
+        for name, output in zip((tensor_name, *rest), outputs, strict=False):
             if name and output and name not in tensors:
                 tensors[name] = Tensor(name, output[1], output[0])
         if first == 0 and own in tensors and own not in network.tensors:
@@ -438,7 +432,7 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
             op=proto.op_type,
             domain=proto.domain,
             inputs=tuple(origin.get(name, name) for name in proto.input),
-            outputs=(*proto.output[:first], tensor_name, *proto.output[first + 1 :]),
+            outputs=(*proto.output[:first], tensor_name, *rest),
             attributes=attributes,
         )
         nodes.append(node)
