@@ -47,9 +47,12 @@ from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
-from resperf.lowering._ort_graph import add_weights
-from resperf.lowering._ort_threads import set_threads, share_threads
-from resperf.lowering.onnxruntime import block_size
+from resperf.lowering.onnxruntime import (
+    add_weights,
+    block_size,
+    session_options,
+    share_threads,
+)
 from resperf.network import Network
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
@@ -316,9 +319,7 @@ class OnnxRuntimeBackend(Backend):
         return BoundSession(session, host, model.graph.output[0].name, self.device, output)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        set_threads(options, self.threads)
+        options = session_options(self.threads)
         options.graph_optimization_level = level
         if weights:
             add_weights(options, model, weights)

@@ -23,8 +23,6 @@ _SHAPE = re.compile(r"\d{1,18}(,\d{1,18})*|\d{1,18}(x\d{1,18})*")
 _DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-_COUNTED = ("threads", "processes")
-"""Settings that a file's name names beside their number."""
 _MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
 """Unit of time -> its milliseconds."""
 
@@ -57,62 +55,62 @@ def positive_integers(
     return tuple(numbers)
 
 
-def _by_name(read: Callable[[str], tuple[str, _V]]) -> Callable[..., dict[str, _V]]:
-    """Return what parses a repeated option ``NAME=VALUE``, of which `read` reads one."""
+def _value(word: str, text: str, read: Callable[[str], _V], example: str) -> _V:
+    """Read the value in a word; `read` raises ValueError where it is none."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{word!r} must look like {example}") from error
+
+
+def _by_name(read: Callable[[str], _V], example: str) -> Callable[..., dict[str, _V]]:
+    """Return what parses a repeated option ``NAME=VALUE``."""
 
     def parse(
         _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
     ) -> dict[str, _V]:
         values: dict[str, _V] = {}
-        for name, value in map(read, words):
+        for word in words:
+            name, _, text = word.rpartition("=")
             if name in values:
                 raise click.BadParameter(f"{name} is given twice; leave one out")
-            values[name] = value
+            values[name] = _value(word, text if name else "", read, example)
         return values
 
     return parse
 
 
-def _shape(word: str) -> tuple[str, tuple[int, ...]]:
-    name, _, numbers = word.rpartition("=")
-    if not name or not _SHAPE.fullmatch(numbers):
-        raise click.BadParameter(f"{word!r} must look like input=1,3,640,640 (or 1x3x640x640)")
-    return name, tuple(int(number) for number in re.split("[,x]", numbers))
+def _dims(text: str) -> tuple[int, ...]:
+    if not _SHAPE.fullmatch(text):
+        raise ValueError(text)
+    return tuple(int(number) for number in re.split("[,x]", text))
 
 
-def _numbers(word: str) -> tuple[str, tuple[float, ...]]:
-    name, _, numbers = word.rpartition("=")
-    try:
-        return name, tuple(float(n) if set(n) & set(".en") else int(n) for n in numbers.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"{word!r} must look like orig_im_size=1080,1920") from error
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(n) if set(n) & set(".en") else int(n) for n in text.split(","))
 
 
-def _count(word: str) -> tuple[str, int]:
-    name, _, number = word.partition("=")
-    if not number.isdecimal() or len(number) > 18 or int(number) < 1:
-        raise click.BadParameter(f"{word!r} must look like boxes=100, a whole number of at least 1")
-    return name, int(number)
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
 
 
-def _duration_ms(word: str, example: str) -> float:
-    match = _DURATION.fullmatch(word.rpartition("=")[2])
+def _milliseconds(text: str) -> float:
+    match = _DURATION.fullmatch(text)
     number = float(match["number"]) if match else 0.0
     if match is None or not 0 < number < math.inf:
-        raise click.BadParameter(
-            f"{word!r} must look like {example}, a time above 0 in us, ms or s"
-        )
+        raise ValueError(text)
     return number * _MS[match["unit"]]
 
 
-def _custom(word: str) -> tuple[str, float]:
-    name, example = word.rpartition("=")[0], "my.domain.MyOp=0.5ms"
-    return name, _duration_ms(word if name else "", example)
+_A_TIME = "a time above 0 in us, ms or s"
+"""What `_milliseconds` reads, in messages."""
 
 
 def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -> float | None:
     """Parse a time such as ``10ms``."""
-    return None if word is None else _duration_ms(word, "10ms")
+    return None if word is None else _value(word, word, _milliseconds, f"10ms, {_A_TIME}")
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -142,7 +140,7 @@ SHAPE: Decorator = option(
     "shapes",
     section=COMMON,
     multiple=True,
-    callback=_by_name(_shape),
+    callback=_by_name(_dims, "input=1,3,640,640 (or 1x3x640x640)"),
     metavar="NAME=N,N,...",
     help="Shape of an input with free dimensions: --shape input=1,3,640,640. A pattern names "
     "several inputs: --shape 'past_*=1x12x128x64'. Or a dimension's length by its name, or a "
@@ -153,7 +151,7 @@ VALUE: Decorator = option(
     "values",
     section=WHAT,
     multiple=True,
-    callback=_by_name(_numbers),
+    callback=_by_name(_numbers, "orig_im_size=1080,1920"),
     metavar="NAME=V,V,...",
     help="Values of an input (or one for all) that decide shapes: --value orig_im_size=1080,1920.",
 )
@@ -161,7 +159,7 @@ ASSUME: Decorator = option(
     "--assume",
     section=WHAT,
     multiple=True,
-    callback=_by_name(_count),
+    callback=_by_name(_count, "boxes=100, a whole number of at least 1"),
     metavar="WHAT=N",
     help="How many an operator finds whose output depends on the data: boxes=100 "
     "(NonMaxSuppression), values=100 (NonZero, Compress, Unique). The prediction states it.",
@@ -171,7 +169,7 @@ CUSTOM: Decorator = option(
     "custom_ms",
     section=WHAT,
     multiple=True,
-    callback=_by_name(_custom),
+    callback=_by_name(_milliseconds, f"my.domain.MyOp=0.5ms, {_A_TIME}"),
     metavar="DOMAIN.OP=TIME",
     help="Time of one run of an operator that resperf has no layer for: "
     "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",
@@ -277,15 +275,6 @@ def run_settings(device: str | None, **given: Any) -> dict[str, Any]:
     return settings
 
 
-def settings_name(settings: Mapping[str, Any]) -> str:
-    """Name settings for a file: ``-2threads-amp-nhwc``; empty for the defaults."""
-    return "".join(
-        f"-{value}{name}" if name in _COUNTED else f"-{value}"
-        for name, value in settings.items()
-        if name != "device"
-    )
-
-
 def seconds(default: float | None, text: str) -> Decorator:
     """Option --seconds, a measuring time."""
     return option(
@@ -300,19 +289,18 @@ def seconds(default: float | None, text: str) -> Decorator:
 
 
 def show(
-    as_json: bool, document: Mapping[str, Any] | Sequence[Mapping[str, Any]], text: str
+    as_json: bool,
+    document: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    text: str,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Print an answer as JSON, like `show_json`, or as text."""
+    """Print an answer as JSON, or as text and notes, which are on stderr."""
     print(json_of(document) if as_json else text)
-
-
-def show_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    """Print a document, or a list of them, as JSON; each begins with the version of its keys."""
-    print(json_of(value))
+    show_notes(() if as_json else notes)
 
 
 def json_of(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
-    """Return what `show_json` prints."""
+    """Write a document, or a list of them, as JSON; each begins with the version of its keys."""
     from resperf.report.documents import json_text, versioned
 
     return json_text(versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)])

@@ -12,7 +12,7 @@ import click
 
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
-from resperf.errors import CampaignError, did_you_mean
+from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
 from resperf.units import format_bytes, format_duration
@@ -33,6 +33,8 @@ Examples:
   resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
 """
 INTERRUPTED = 130
+_COUNTED = ("threads", "processes")
+"""Settings that a file's name names beside their number."""
 
 
 @click.command("bench", cls=Command, epilog=EPILOG)
@@ -129,25 +131,20 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
+    acquisition: Acquisition | None = None
+    if adaptive:  # Only these campaigns import the learning libraries.
+        require("lightgbm", "train")
+        from resperf.workflows.adaptive import acquisition_scores as acquisition
     result = run_campaign(
         defined,
         output or default_output(defined.name, target, settings),
         bench,
         hours=hours,
-        acquisition=_acquisition() if adaptive else None,
+        acquisition=acquisition,
     )
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
-
-
-def _acquisition() -> Acquisition:
-    """Return the scores of adaptive campaigns; only these import the learning libraries."""
-    from resperf.errors import require
-    from resperf.workflows.adaptive import acquisition_scores
-
-    require("lightgbm", "train")
-    return acquisition_scores
 
 
 def campaign_file(name: str) -> Path:
@@ -174,8 +171,13 @@ def default_output(campaign: str, target: Target, settings: Mapping[str, Any]) -
     """Name the dataset of a campaign and of how it is run, in ``datasets/`` if that exists."""
     number = device_number(settings.get("device", ""))
     device = target.device_class + (str(number) if number else "")
-    name = f"{campaign}-{device}-{target.framework}{options.settings_name(settings)}"
+    how = [
+        f"{value}{name}" if name in _COUNTED else str(value)
+        for name, value in settings.items()
+        if name != "device"
+    ]
     folder = Path("datasets")
+    name = "-".join([campaign, device, target.framework, *how])
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"
 
 
@@ -190,46 +192,42 @@ def show_plan(
     hours: float | None = None,
 ) -> None:
     """Print what a campaign would measure; an adaptive one plans only its `first` layers."""
-    from resperf.units import format_duration
-
-    if as_json:
-        values = {
-            "campaign": campaign.name,
-            "framework": setting.framework,
-            "layers": dict(planned.counts),
-            "networks": len(planned.networks),
-            "repeats": planned.repeats,
-            "hours": planned.hours,
-            "time_limit_hours": hours,
-            "layers_in_time": None if hours is None else planned.first_layers(hours),
-            "disk_bytes": planned.disk_bytes,
-            "too_large": planned.too_large,
-            "first_batch": first,
-            "notes": list(planned.notes),
-        }
-        options.show_json(values)
-        return
-    click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
+    values = {
+        "campaign": campaign.name,
+        "framework": setting.framework,
+        "layers": dict(planned.counts),
+        "networks": len(planned.networks),
+        "repeats": planned.repeats,
+        "hours": planned.hours,
+        "time_limit_hours": hours,
+        "layers_in_time": None if hours is None else planned.first_layers(hours),
+        "disk_bytes": planned.disk_bytes,
+        "too_large": planned.too_large,
+        "first_batch": first,
+        "notes": list(planned.notes),
+    }
     width = max(map(len, (*planned.counts, "networks")))
-    for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
-        click.echo(f"  {kind:<{width}} {count:>8} layers")
+    lines = [f"{campaign.name} on {platform.device} with {setting.framework}, not started:"]
+    lines += [
+        f"  {kind:<{width}} {count:>8} layers"
+        for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1])
+    ]
     if planned.networks:
-        click.echo(f"  {'networks':<{width}} {len(planned.networks):>8} runs")
-    click.echo(f"  {'repeats':<{width}} {planned.repeats:>8}")
-    click.echo(
-        f"about {format_duration(planned.hours * 3600)}, {format_bytes(planned.disk_bytes)} of disk"
-    )
+        lines.append(f"  {'networks':<{width}} {len(planned.networks):>8} runs")
+    duration, size = format_duration(planned.hours * 3600), format_bytes(planned.disk_bytes)
+    lines += [f"  {'repeats':<{width}} {planned.repeats:>8}", f"about {duration}, {size} of disk"]
     if planned.too_large:
-        click.echo(f"{planned.too_large} layers do not fit into the card's memory")
+        lines.append(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:
-        click.echo(f"each run stops after {hours:g} hours")
+        lines.append(f"each run stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
-        click.echo(
-            f"{hours:g} hours suffice for about the first {planned.first_layers(hours)} layers"
-        )
+        suffice = planned.first_layers(hours)
+        lines.append(f"{hours:g} hours suffice for about the first {suffice} layers")
     if first is not None:
-        click.echo(f"after the first {first} layers, the campaign chooses those it predicts worst")
-    options.show_notes(planned.notes)
+        lines.append(
+            f"after the first {first} layers, the campaign chooses those it predicts worst"
+        )
+    options.show(as_json, values, "\n".join(lines), planned.notes)
 
 
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
@@ -239,45 +237,42 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
     options.show_notes(result.notes)
-    if as_json:
-        values = {
-            "dataset": str(result.path),
-            "reason": result.reason,
-            "rows": result.rows,
-            "networks": result.networks,
-            "statuses": dict(result.statuses),
-            "measured": result.measured,
-            "again": result.again,
-            "doubtful": result.noisy,
-            "elapsed_s": result.elapsed_s,
-            "layers_per_second": rate,
-            "median_overhead_s": result.overhead_s,
-            "choosing_s": result.choosing_s,
-            "notes": list(result.notes),
-            "failure": result.failure or None,
-        }
-        options.show_json(values)
-        return
+    values = {
+        "dataset": str(result.path),
+        "reason": result.reason,
+        "rows": result.rows,
+        "networks": result.networks,
+        "statuses": dict(result.statuses),
+        "measured": result.measured,
+        "again": result.again,
+        "doubtful": result.noisy,
+        "elapsed_s": result.elapsed_s,
+        "layers_per_second": rate,
+        "median_overhead_s": result.overhead_s,
+        "choosing_s": result.choosing_s,
+        "notes": list(result.notes),
+        "failure": result.failure or None,
+    }
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
-    click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
-    click.echo(
+    lines = [
+        f"{result.path}: {result.rows} rows ({statuses or 'none'})",
         f"measured {result.measured} in {format_duration(result.elapsed_s)} ({rate:.1f} rows/s), "
-        f"{result.again} of them repeated; {result.noisy} rows remain noisy"
-    )
+        f"{result.again} of them repeated; {result.noisy} rows remain noisy",
+    ]
     if result.choosing_s:
-        click.echo(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
+        lines.append(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
     has_times = result.statuses.get(Status.OK, 0) > 0
     if result.failure and not has_times:
-        click.echo(f"every row failed; the most frequent message: {result.failure}")
-    if result.reason == "complete" and not has_times:
-        click.echo(
+        lines.append(f"every row failed; the most frequent message: {result.failure}")
+    if result.reason != "complete":
+        cause = "time limit reached" if result.reason == "hours" else "interrupted"
+        lines.append(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
+    elif not has_times:
+        lines.append(
             "next: mend the cause, then start again with another file (-o), since finished rows "
             "are not measured again"
         )
-    elif result.reason == "complete" and result.networks == result.rows:
-        click.echo(f"next: resperf dataset info {result.path}")
-    elif result.reason == "complete":
-        click.echo(f"next: resperf train {result.path}")
     else:
-        cause = "time limit reached" if result.reason == "hours" else "interrupted"
-        click.echo(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
+        command = "dataset info" if result.networks == result.rows else "train"
+        lines.append(f"next: resperf {command} {result.path}")
+    options.show(as_json, values, "\n".join(lines))

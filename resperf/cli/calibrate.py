@@ -143,16 +143,17 @@ def _by_layers(bundle: Bundle, seconds: float, output: Path | None, as_json: boo
         text = f"{path}: holds the times of {len(times_ms)} calibration layers on its own machine"
         options.show(as_json, {"path": str(path), "reference_times_ms": times_ms}, text)
         return
-    if as_json:
-        options.show_json({"path": str(path), "bundle": str(bundle.path), **calibration.summary()})
-        return
-    print(_text_of_layers(bundle, calibration))
-    options.show_notes(calibration.remarks)
-    if calibration.remarks and seconds < LONGER_S:
-        options.show_notes([f"a longer time averages out what lasts minutes: --seconds {LONGER_S}"])
-    print(f"{path}: predictions by {bundle.path.name} on this machine now use this")
+    lines = [
+        _text_of_layers(bundle, calibration),
+        f"{path}: predictions by {bundle.path.name} on this machine now use this",
+    ]
     if output is not None:
-        print(f"{calibrated.path}: its predictions on similar machines begin with this")
+        lines.append(f"{calibrated.path}: its predictions on similar machines begin with this")
+    notes = [*calibration.remarks]
+    if notes and seconds < LONGER_S:
+        notes.append(f"a longer time averages out what lasts minutes: --seconds {LONGER_S}")
+    values = {"path": str(path), "bundle": str(bundle.path), **calibration.summary()}
+    options.show(as_json, values, "\n".join(lines), notes)
 
 
 def _by_networks(
@@ -175,22 +176,18 @@ def _by_networks(
     calibrated, notes = calibrate(bundle, paths, target, batches=batches, seconds=seconds)
     notes = [*left_out, *notes]
     learnt, scaled = calibrated.network_calibrations[-1], calibrated.layer_calibrations
-    if as_json:
-        values = {"path": str(calibrated.path), "notes": notes, **learnt.to_json()}
-        if scaled:
-            values["layers"] = scaled[-1].to_json()
-        options.show_json(values)
-        return
-    print(_text_of_networks(learnt))
+    values = {"path": str(calibrated.path), "notes": notes, **learnt.to_json()}
+    lines = [_text_of_networks(learnt)]
     for layers in scaled:
+        values["layers"] = layers.to_json()
         how = (
             f"multiplied by {layers.others:.2f}"
             if layers.speeds is None
             else f"scaled by {layers.count} calibration layers here"
         )
-        print(f"layer times of {calibrated.origin.machine}, {how}")
-    options.show_notes(notes)
-    print(f"{calibrated.path}: predictions of networks now include this correction")
+        lines.append(f"layer times of {calibrated.origin.machine}, {how}")
+    lines.append(f"{calibrated.path}: predictions of networks now include this correction")
+    options.show(as_json, values, "\n".join(lines), notes)
 
 
 def _by_runs(
@@ -219,16 +216,13 @@ def _by_runs(
     calibrated, calibration, notes = calibrate_by_runs(
         Query(device, framework, word), runs, chosen_output
     )
-    if as_json:
-        values = {"path": str(calibrated.path), "networks": calibration.count, "notes": notes}
-        options.show_json({**values, **calibration.to_json()})
-        return
-    print(_text_of_runs(calibration))
-    options.show_notes(notes)
-    print(
+    values = {"path": str(calibrated.path), "networks": calibration.count, "notes": notes}
+    text = (
+        f"{_text_of_runs(calibration)}\n"
         f"{calibrated.path}: predictions for {calibrated.device} are now calibrated with "
         f"{counted(calibration.count, 'network')}"
     )
+    options.show(as_json, {**values, **calibration.to_json()}, text, notes)
 
 
 def _default_output(word: str | None, bundle: Bundle) -> Path:
@@ -255,13 +249,19 @@ def _default_output(word: str | None, bundle: Bundle) -> Path:
 def _without_excluded(
     paths: Sequence[Path], excluded: Sequence[Path]
 ) -> tuple[list[Path], list[str]]:
-    """Return paths without the excluded ones and their copies, and one note for each copy."""
+    """Return paths without the excluded ones and their copies, and one note for each copy.
+
+    Of a copy, the name or the content is the same.
+    """
     own = {path.resolve() for path in excluded}
     remaining, notes = [], []
     for path in paths:
         if path.resolve() in own:
             continue
-        twin = next((candidate for candidate in excluded if _is_same(path, candidate)), None)
+        twin = next(
+            (x for x in excluded if x.stem == path.stem or filecmp.cmp(x, path, shallow=False)),
+            None,
+        )
         if twin is None:
             remaining.append(path)
         else:
@@ -269,13 +269,6 @@ def _without_excluded(
                 f"{path} is left out: it may be the same network as {twin}, which is excluded"
             )
     return remaining, notes
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Return whether two files have the same name or the same content."""
-    if one.stem == other.stem:
-        return True
-    return one.stat().st_size == other.stat().st_size and filecmp.cmp(one, other, shallow=False)
 
 
 def _text_of_runs(calibration: Calibration) -> str:

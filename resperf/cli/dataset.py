@@ -15,8 +15,7 @@ from resperf.cli._sections import COMMON, OUTPUT, WHAT, Group, option
 from resperf.errors import DatasetError, printable
 from resperf.files import refuse_to_replace
 from resperf.quantities import quantity
-from resperf.report.settings import setting_columns
-from resperf.report.tables import percent_cell, table
+from resperf.report.tables import percent_cell, setting_columns, table
 from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
@@ -41,20 +40,17 @@ def info(file: Path, as_json: bool) -> None:
     from resperf.dataset import summarize
 
     summary = summarize(file)
-    if as_json:
-        options.show_json(summary.to_json())
-        return
     tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
         tables.insert(1, _settings_table(summary))
     if len(summary.platforms) > 1:
         tables.insert(1, _devices_table(summary))
-    print(*tables, sep="\n\n")
     if summary.rows:
-        print(
-            "\nNoise: the error that a perfect predictor would score, from layers and networks "
-            "that were measured twice (pairs)."
+        tables.append(
+            "Noise: the error that a perfect predictor would score, from layers and networks that "
+            "were measured twice (pairs)."
         )
+    options.show(as_json, summary.to_json(), "\n\n".join(tables))
 
 
 def _identity(summary: Summary) -> str:
@@ -124,15 +120,13 @@ def _day(started_at: float) -> str:
 
 def _devices_table(summary: Summary) -> str:
     """Count rows per platform."""
-    headings = ["device", "processor", "rows"]
+    headings = ("device", "processor", "rows", "sharing a run", "interconnect")
+    several = any(platform.devices > 1 for platform in summary.platforms)
     rows = [
-        [platform.device, platform.processor, str(count)]
-        for platform, count in summary.platforms.items()
-    ]
-    if any(platform.devices > 1 for platform in summary.platforms):
-        headings += ["sharing a run", "interconnect"]
-        for row, platform in zip(rows, summary.platforms, strict=True):
-            row += [str(platform.devices), platform.interconnect or "-"]
+        [where.device, where.processor, str(count),
+         *([str(where.devices), where.interconnect or "-"] if several else ["", ""])]
+        for where, count in summary.platforms.items()
+    ]  # fmt: skip
     return table(headings, rows, text=("device", "processor", "interconnect"))
 
 

@@ -14,7 +14,7 @@ import click
 from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, Command, option
 from resperf.quantities import EXECUTION
-from resperf.report.tables import counted, percent_cell
+from resperf.report.tables import counted, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -66,24 +66,24 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
         method: fmean(abs(row.error(method)) for row in steady) if steady else math.nan
         for method in result.bundles
     }
-    if as_json:
-        document = {
-            "dataset": str(result.dataset),
-            "bundle": str(bundle.path),
-            "layers": {method: one.errors["test"] for method, one in result.bundles.items()},
-            "mean_error": errors[default],
-            "mean_errors": errors,
-            "mean_of": len(steady),
-            "spoilt": spoilt,
-            "networks": [_document(row) for row in result.rows],
-        }
-        options.show_json(document)
-        return
-    print(f"\n{_layers_table(result.bundles)}\n\n{_networks_table(result.rows)}\n")
+    document = {
+        "dataset": str(result.dataset),
+        "bundle": str(bundle.path),
+        "layers": {method: one.errors["test"] for method, one in result.bundles.items()},
+        "mean_error": errors[default],
+        "mean_errors": errors,
+        "mean_of": len(steady),
+        "spoilt": spoilt,
+        "networks": [_document(row) for row in result.rows],
+    }
     means = ", ".join(f"{method} {percent_cell(error)}" for method, error in errors.items())
-    print(f"mean absolute error of {counted(len(steady), 'network')}: {means}")
-    print(f"left out, as the machine's speed changed: {counted(spoilt, 'network')}")
-    print(f"\n{_next_commands(result.dataset, bundle.path)}")
+    text = (
+        f"\n{_layers_table(result.bundles)}\n\n{_networks_table(result.rows)}\n\n"
+        f"mean absolute error of {counted(len(steady), 'network')}: {means}\n"
+        f"left out, as the machine's speed changed: {counted(spoilt, 'network')}\n\n"
+        f"{_next_commands(result.dataset, bundle.path)}"
+    )
+    options.show(as_json, document, text)
 
 
 def _document(row: DemoRow) -> dict[str, Any]:
@@ -98,8 +98,6 @@ def _document(row: DemoRow) -> dict[str, Any]:
 
 def _layers_table(bundles: Mapping[str, Bundle]) -> str:
     """Show the errors of methods on layers that none of them learnt from."""
-    from resperf.report.tables import percent_cell, table
-
     cells = []
     for kind in next(iter(bundles.values())).kinds:
         errors = [one.errors["test"].get(kind, {}).get(EXECUTION, {}) for one in bundles.values()]
@@ -111,8 +109,6 @@ def _layers_table(bundles: Mapping[str, Bundle]) -> str:
 
 def _networks_table(rows: Sequence[DemoRow]) -> str:
     """Show the predictions of all methods beside what was measured."""
-    from resperf.report.tables import ms_cell, percent_cell, table
-
     headings, cells = ["network", "batch", "measured ms"], []
     for method in rows[0].predictions:
         headings += [f"{method} ms", "error"]
@@ -143,7 +139,8 @@ def _next_commands(dataset: Path, bundle: Path) -> str:
         network = str(Path(network).relative_to(Path.cwd()))
     lines = (
         f"resperf predict {network} --bundle {bundle} --batch 1 8",
-        f"resperf measure {network} --batch 8 --against {bundle}",
+        f"resperf measure {network} --batch 8 --json > measured.json",
+        f"resperf compare measured.json {network} --batch 8 --device {bundle}",
         f"resperf evaluate {dataset} --bundle {bundle}",
         "resperf bench cpu-overnight --hours 8",
     )

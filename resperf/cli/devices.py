@@ -32,9 +32,9 @@ def command(bundle: str | None, as_json: bool) -> None:
     ]
     if as_json and bundle is None:
         rows = [{name: row[name] for name in row if name != "provenance"} for row in rows]
-    if as_json:
-        options.show_json(rows)
-        return
-    print(device_table(rows))
+    lines = [device_table(rows)]
     if not parts:
-        print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
+        lines.append(
+            "no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5"
+        )
+    options.show(as_json, rows, "\n".join(lines))

@@ -14,8 +14,7 @@ from resperf.cli import _options as options
 from resperf.cli._sections import COMMON, WHAT, Command, option
 from resperf.quantities import QUANTITIES, Level
 from resperf.report.methods import PLACE, left_out_text, methods_text
-from resperf.report.settings import setting_columns
-from resperf.report.tables import UNKNOWN, ms_cell, percent_cell, table
+from resperf.report.tables import UNKNOWN, ms_cell, percent_cell, setting_columns, table
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -125,16 +124,17 @@ def command(
     if of_bundle:
         _evaluate(file, _judged(file, device, framework, bundle), cast("Part", split), as_json)
         return
-    if by is not None:
-        _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
-        _leave_out(file, methods, by, folds, seed, as_json)
-        return
     from resperf.predictors import methods_of
     from resperf.training import ComparisonSettings
 
-    every = methods_of(Level.LAYER) if methods == ("all",) else methods
-    settings = ComparisonSettings(every, rows, folds, seed=seed)
-    _compare(file, settings, test, as_json)
+    if by is not None:
+        _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
+    if methods == ("all",):
+        methods = methods_of(Level.LAYER if by is None else Level.NETWORK)
+    if by is not None:
+        _leave_out(file, methods, by, folds, seed, as_json)
+    else:
+        _compare(file, ComparisonSettings(methods, rows, folds, seed=seed), test, as_json)
 
 
 def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
@@ -199,12 +199,10 @@ def _leave_out(
     seed: int,
     as_json: bool,
 ) -> None:
-    from resperf.predictors import methods_of
     from resperf.training import leave_out
 
-    every = methods_of(Level.NETWORK) if methods == ("all",) else methods
     notes: list[str] = []
-    results = leave_out(file, every, by=by, folds=folds, seed=seed, notes=notes)
+    results = leave_out(file, methods, by=by, folds=folds, seed=seed, notes=notes)
     options.show(as_json, [result.to_json() for result in results], left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))
 

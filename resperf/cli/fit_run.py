@@ -79,26 +79,19 @@ def command(
     judged, fitted = judge_runs(fit, runs), {*chosen}
     asked = list(itertools.product(batches, iterations))
     notes = [*filter(None, [fit.odd_run()])]
-    if as_json:
-        predictions = [
-            {"batch": batch, "iterations": count, "seconds": fit.seconds(batch, count),
-             "times_the_largest_fitted_run": fit.beyond(batch, count)}
-            for batch, count in asked
-        ]  # fmt: skip
-        rows = [
-            {**run._asdict(), "predicted_s": predicted, "error": float(error),
-             "fitted": run in fitted}
-            for run, predicted, error in zip(
-                runs, judged.predicted_s, judged.errors(), strict=True
-            )
-        ]  # fmt: skip
-        options.show_json(
-            {"coefficients_s": dict(fit.coefficients), "runs": rows, "predictions": predictions,
-             "notes": notes}
-        )  # fmt: skip
-        return
-    print(formula_text(fit))
-    print(f"\n{runs_text(judged, fitted)}")
-    options.show_notes(notes)
-    if asked:
-        print(f"\n{asked_text(fit, asked)}")
+    predictions = [
+        {"batch": batch, "iterations": count, "seconds": fit.seconds(batch, count),
+         "times_the_largest_fitted_run": fit.beyond(batch, count)}
+        for batch, count in asked
+    ]  # fmt: skip
+    rows = [
+        {**run._asdict(), "predicted_s": predicted, "error": float(error), "fitted": run in fitted}
+        for run, predicted, error in zip(runs, judged.predicted_s, judged.errors(), strict=True)
+    ]
+    document = {
+        "coefficients_s": dict(fit.coefficients), "runs": rows, "predictions": predictions,
+        "notes": notes,
+    }  # fmt: skip
+    texts = [formula_text(fit), runs_text(judged, fitted)]
+    texts += [asked_text(fit, asked)] if asked else []
+    options.show(as_json, document, "\n\n".join(texts), notes)

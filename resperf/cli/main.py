@@ -135,11 +135,6 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _silence_stdout() -> None:
-    """Redirect stdout to the null device, so that Python's last flush raises nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -168,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("resperf: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
+        # Python's last flush must raise nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ResperfError, click.ClickException, MemoryError, OSError) as error:
         if "--debug" in words:

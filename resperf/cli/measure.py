@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import OUTPUT, WHAT, Command, option
+from resperf.cli._sections import WHAT, Command, option
 from resperf.errors import require
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Command,
-    epilog="Example: resperf measure vgg16 --device cpu --batch 1 8 --against cpu-onnxruntime",
+    epilog="\b\nExamples:\n  resperf measure vgg16 --device cpu --batch 1 8\n"
+    "  resperf measure vgg16 --json > run.json  "
+    "(beside a prediction: resperf compare run.json vgg16 --device cpu)",
 )
 @options.NETWORK
 @options.DEVICE
@@ -27,12 +29,6 @@ if TYPE_CHECKING:
 @options.BATCH
 @options.SHAPE
 @options.VALUE
-@option(
-    "--against",
-    section=OUTPUT,
-    metavar="B",
-    help="Bundle (name, folder or device) whose prediction is shown beside the measurement.",
-)
 @options.seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
 @options.output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
 @option("--no-layers", section=WHAT, is_flag=True, help="Measure the whole network only.")
@@ -45,7 +41,6 @@ def command(
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, tuple[float, ...]],
-    against: str | None,
     seconds: float,
     output: Path | None,
     no_layers: bool,
@@ -61,18 +56,9 @@ def command(
     from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.network.files import network_file
-    from resperf.prediction import layers_alone
-    from resperf.prediction.calibrated import calibrated_here
-    from resperf.prediction.choice import Query, choose
     from resperf.prediction.reading import read
     from resperf.report.network import batches_text, network_text
-    from resperf.report.side_by_side import side_by_side_text
-    from resperf.workflows.measure import (
-        append_runs,
-        measure_network,
-        reference_monitor,
-        with_speed_warning,
-    )
+    from resperf.workflows.measure import append_runs, measure_network, reference_monitor
 
     if output is not None:
         require("h5py", "bench")
@@ -80,24 +66,16 @@ def command(
     network = network_file(network)
     networks = read(network, list(batches) or None, shapes, values=values)
     target = named_target(device, framework)
-    bundle = None
-    if against is not None:
-        bundle = calibrated_here(choose(Query(None, target.framework, against)).bundle)
     started = backend(target.framework, target.device_class, **options.run_settings(device, **how))
-    # Refuse what cannot be compared or written before measuring for minutes.
+    # Refuse what cannot be written before measuring for minutes.
     if output is not None:
         refuse_to_append(output, started.setting(), started.platform())
-    predictions = [
-        None if bundle is None else layers_alone(graph, bundle, threads=started.setting().threads)
-        for graph in networks
-    ]
-    documents: list[dict[str, Any]] = []
     done: list[MeasuredNetwork] = []
     try:
-        for graph, prediction in zip(networks, predictions, strict=True):
+        for graph in networks:
             with (
                 options.bar_of_steps("layers") as progress,
-                reference_monitor(started, bundle=bundle) as monitor,
+                reference_monitor(started) as monitor,
             ):
                 measured = measure_network(
                     network,
@@ -110,23 +88,14 @@ def command(
                     monitor=monitor,
                     progress=progress,
                 )
-                if bundle is not None:
-                    measured = with_speed_warning(measured, started, monitor, bundle)
-            document = measured.to_json()
             if output is not None:
                 append_runs(output, [(network, measured)])
-            if prediction is None:
-                text = network_text(measured, every=every)
-            else:
-                document["predicted"] = prediction.to_json()
-                text = side_by_side_text(prediction, measured, every=every)
             if not as_json:
-                print("\n" * bool(documents) + text, flush=True)
-            documents.append(document)
+                print("\n" * bool(done) + network_text(measured, every=every), flush=True)
             done.append(measured)
         if len(done) > 1 and not as_json:
             print(f"\n{batches_text(done)}")
     finally:
         # Batches that were measured are printed even if another one fails.
-        if as_json and documents:
-            options.show_json(documents)
+        if as_json and done:
+            print(options.json_of([measured.to_json() for measured in done]))

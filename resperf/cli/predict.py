@@ -19,7 +19,6 @@ from resperf.files import write_whole
 from resperf.records import csv_of_rows
 
 if TYPE_CHECKING:
-    from resperf.layers import Layer
     from resperf.prediction import Prediction
 
 EVERY_DEVICE, KIND, NODE = "all", "kind", "node"
@@ -352,33 +351,26 @@ def predict_layer(
     conv_step and dense_step are training steps of a conv and a dense layer, with the optimizer
     as a field: optimizer=adam.
     """
+    from resperf.measurement import written_layer
     from resperf.prediction import predict_layers
     from resperf.prediction.calibrated import calibrated_here
     from resperf.prediction.choice import Query, choose
     from resperf.prediction.host import bundle_warnings
-    from resperf.report.network import layers_text, notes_text, warnings_text
+    from resperf.report.network import layers_text, remarks_text
 
-    layer, optimizer = _typed_layer(kind, fields)
+    typed: dict[str, str] = {}
+    for word in fields:
+        name, separator, value = word.partition("=")
+        if not separator:
+            raise LayerError(f"{word!r} must look like field=value, such as batch=8")
+        if name in typed:
+            raise LayerError(f"{name} is given twice ({typed[name]} and {value}); leave one out")
+        typed[name] = value
+    layer, optimizer = written_layer(kind, typed, typed=True)
     answer = choose(Query(device, framework, bundle))
     calibrated = calibrated_here(answer.bundle)
     predictions = predict_layers([layer], calibrated, [optimizer])
     documents = [prediction.to_json() for prediction in predictions]
     options.show(as_json, documents, layers_text(predictions))
-    if answer.notes:
-        click.echo(notes_text(answer.notes), err=as_json)
-    if warnings := bundle_warnings(calibrated):
-        click.echo(warnings_text(warnings), err=as_json)
-
-
-def _typed_layer(kind: str, words: tuple[str, ...]) -> tuple[Layer, str]:
-    from resperf.measurement import written_layer
-
-    fields: dict[str, str] = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not separator:
-            raise LayerError(f"{word!r} must look like field=value, such as batch=8")
-        if name in fields:
-            raise LayerError(f"{name} is given twice ({fields[name]} and {value}); leave one out")
-        fields[name] = value
-    return written_layer(kind, fields, typed=True)
+    if remarks := remarks_text(answer.notes, bundle_warnings(calibrated)):
+        click.echo(remarks, err=as_json)

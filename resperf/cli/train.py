@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -73,16 +73,27 @@ def command(
             excluded=[path.name for path in networks], progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
-    if as_json:
-        options.show_json(_document(bundle, seconds))
-        return
-    print(_table(bundle))
-    options.show_notes(bundle.part["training"]["notes"])
-    print(
+    training = bundle.part["training"]
+    document = {
+        "path": str(bundle.path),
+        "device": bundle.device,
+        "framework": bundle.framework,
+        "method": bundle.method,
+        "created": bundle.created,
+        "seed": training["seed"],
+        "rows": training["rows"],
+        "errors": bundle.errors,
+        "notes": training["notes"],
+        "size_bytes": bundle.size_bytes,
+        "seconds": round(seconds, 3),
+    }
+    text = (
+        f"{_table(bundle)}\n"
         f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
-        f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"
+        f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s\n"
+        f"next: resperf evaluate {file} --bundle {bundle.path}"
     )
-    print(f"next: resperf evaluate {file} --bundle {bundle.path}")
+    options.show(as_json, document, text, training["notes"])
 
 
 def _default_output(file: Path) -> Path:
@@ -118,20 +129,3 @@ def _table(bundle: Bundle) -> str:
             lines.append([kind, quantity, method, str(rows["train"]), *errors])
     names = ("kind", "quantity", "method")
     return table((*names, "training rows", "validation MAPE", "test MAPE"), lines, text=names)
-
-
-def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
-    training = bundle.part["training"]
-    return {
-        "path": str(bundle.path),
-        "device": bundle.device,
-        "framework": bundle.framework,
-        "method": bundle.method,
-        "created": bundle.created,
-        "seed": training["seed"],
-        "rows": training["rows"],
-        "errors": bundle.errors,
-        "notes": training["notes"],
-        "size_bytes": bundle.size_bytes,
-        "seconds": round(seconds, 3),
-    }

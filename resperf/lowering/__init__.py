@@ -9,10 +9,17 @@ from typing import Protocol, cast
 from resperf.devices import target_of
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
-from resperf.lowering._memory import too_large
-from resperf.lowering._proto import Skeleton, skeleton
-from resperf.lowering._work import Work, macs_of, multiplied, slow_kernel, tensor_bytes, work_of
+from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering._proto import skeleton
+from resperf.lowering._work import (
+    Work,
+    macs_of,
+    multiplied,
+    slow_kernel,
+    tensor_bytes,
+    too_large,
+    work_of,
+)
 from resperf.network import NETWORKS_CACHED, Network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -20,8 +27,6 @@ from resperf.settings import Setting
 __all__ = [
     "LoweredNetwork",
     "LoweredNode",
-    "Role",
-    "Skeleton",
     "Work",
     "lower",
     "lower_layers",

@@ -142,12 +142,6 @@ def in_type(layer: Layer, dtype: str) -> Layer:
     return with_fields(layer, {"dtype": dtype} if dtype and is_single else {})
 
 
-def is_computed_once(network: Network, node: Node) -> bool:
-    """Say whether a node computes weights only, so that it is folded and no run executes it."""
-    outputs = [network.tensors.get(name) for name in node.outputs if name]
-    return all(tensor is not None and tensor.is_weight for tensor in outputs)
-
-
 def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
     """Make every original node a source of some lowered node.
 
@@ -165,23 +159,16 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
         for name in node.inputs:
             readers[name].append(node.name)
     more: dict[int, list[str]] = defaultdict(list)
-
-    def give(node: Node, others: Iterable[str], choose: Callable[[list[int]], int]) -> None:
-        if indices := [owner[name] for name in others if name in owner]:
-            owner[node.name] = choose(indices)
-            more[owner[node.name]].append(node.name)
-
-    def give_forwards() -> None:
-        for node in missing:
-            if node.name not in owner:
-                give(node, (maker[name] for name in node.inputs if name in maker), max)
-
-    give_forwards()
-    for node in reversed(missing):
-        if node.name not in owner:
-            give(node, (reader for name in node.outputs for reader in readers[name]), min)
-    # Nodes after those that have an owner by now.
-    give_forwards()
+    # Forwards again for nodes after those that have an owner by now.
+    for forwards in (True, False, True):
+        for node in missing if forwards else reversed(missing):
+            others = [maker[name] for name in node.inputs if name in maker]
+            if not forwards:
+                others = [reader for name in node.outputs for reader in readers[name]]
+            indices = [owner[name] for name in others if name in owner]
+            if indices and node.name not in owner:
+                owner[node.name] = max(indices) if forwards else min(indices)
+                more[owner[node.name]].append(node.name)
     order = {node.name: index for index, node in enumerate(network.nodes)}
     return tuple(
         replace(node, sources=tuple(sorted({*node.sources, *more[index]}, key=order.__getitem__)))

@@ -50,16 +50,13 @@ def attention_parts(
 ) -> tuple[tuple[Node, ...], dict[str, Tensor]]:
     """Return the nodes that do an operator's work, and the tensors between them.
 
-    Nothing if it is another operator, or a shape is not known.
+    Nothing if a shape is not known.
     """
-    make = _MAKERS.get((node.domain, node.op))
     inputs = [tensors.get(name) if name else None for name in node.inputs]
-    if make is None or any(
-        name and tensor is None for name, tensor in zip(node.inputs, inputs, strict=True)
-    ):
+    if any(name and tensor is None for name, tensor in zip(node.inputs, inputs, strict=True)):
         return (), {}
     try:
-        parts = make(node, [*inputs, *[None] * _MOST_INPUTS])
+        parts = MAKERS[node.domain, node.op](node, [*inputs, *[None] * _MOST_INPUTS])
     except MALFORMED:
         return (), {}
     return ((), {}) if parts is None else (tuple(parts.nodes), parts.tensors)
@@ -199,7 +196,7 @@ def _products(
 
 
 _MOST_INPUTS = 12
-_MAKERS: Mapping[tuple[str, str], Callable[[Node, _Inputs], _Parts | None]] = {
+MAKERS: Mapping[tuple[str, str], Callable[[Node, _Inputs], _Parts | None]] = {
     ("", "Attention"): _attention,
     ("", "RotaryEmbedding"): _rotation,
     (CONTRIB, "RotaryEmbedding"): _rotation,

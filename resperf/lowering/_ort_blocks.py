@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from resperf.errors import Message, UnsupportedError
 from resperf.layers import BLOCKED_LAYOUTS, FUNCTION_OF, Conv, Layer, Pool, Reorder, Resize
 from resperf.lowering._base import LoweredNode, Role
-from resperf.lowering._ort_attention import attention_parts
+from resperf.lowering._ort_attention import MAKERS, attention_parts
 from resperf.lowering._read import (
     NCHWC,
     REMOVED_OPS,
@@ -25,7 +25,7 @@ from resperf.lowering._read import (
     output_view_copy,
     reorder,
 )
-from resperf.network import Network, Node
+from resperf.network import Network, Node, Tensor
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
@@ -50,7 +50,10 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     if isinstance(layer, Conv):
         return layer.replace(layout=blocked if _is_blocked_conv(layer, block) else "nchw")
     if isinstance(layer, Pool):
-        return layer.replace(layout=blocked if _is_blocked_pool(layer, block) else "nchw")
+        # A global pooling keeps the layout of its input.
+        stays = layer.whole_image and layer.layout == "nchw"
+        is_blocked = not stays and block and layer.channels_in % block == 0
+        return layer.replace(layout=blocked if is_blocked else "nchw")
     if isinstance(layer, Reorder) and block:
         if layer.layout in ("nchw", "nhwc"):
             return layer.replace(layout_out=blocked)
@@ -103,35 +106,24 @@ def added_in_place(
     ]
 
 
-def _is_blocked_pool(pool: Pool, block: int) -> bool:
-    """Whether ONNX Runtime pools in blocks; a global pooling keeps the layout of its input."""
-    if pool.whole_image and pool.layout == "nchw":
-        return False
-    return bool(block) and pool.channels_in % block == 0
-
-
 def lowered_alone(
     network: Network, node: Node, read: Callable[[Network, Node], Layer]
 ) -> LoweredNode:
     """Lower a node that is fused with no other; `read` makes its layer."""
-    layer = output_view_copy(network, node) if node.op in VIEW_OPS else None
-    reason = "" if layer is not None else _why_view(network, node)
-    if reason:
-        return LoweredNode(node.name, node.op, None, "view", reason)
+    layer, why_view = output_view_copy(network, node) if node.op in VIEW_OPS else None, ""
+    if layer is None and node.op in VIEW_OPS | REMOVED_OPS:
+        why_view = "changes only the shape"
+    elif node.op in ("Shape", "Size") and not node.domain:
+        why_view = "returns a shape"
+    elif layer is None and is_empty(network, node):
+        why_view = "has no output values"
+    if why_view:
+        return LoweredNode(node.name, node.op, None, "view", why_view)
     try:
         layer = layer or read(network, node)
     except UnsupportedError as error:
         return LoweredNode(node.name, node.op, None, "unknown", Message.of(error))
     return LoweredNode(node.name, node.op, layer, "execution")
-
-
-def _why_view(network: Network, node: Node) -> str:
-    """Say why a node runs nothing; empty if it does."""
-    if node.op in VIEW_OPS | REMOVED_OPS:
-        return "changes only the shape"
-    if node.op in ("Shape", "Size") and not node.domain:
-        return "returns a shape"
-    return "has no output values" if is_empty(network, node) else ""
 
 
 @dataclass(eq=False)
@@ -153,10 +145,11 @@ class _Step:
     """Tensor that a convolution adds."""
 
 
+@dataclass
 class Placing:
     """One pass over the nodes of ONNX Runtime's optimised graph, in order.
 
-    Parameters
+    Attributes
     ----------
     network : Network
         The graph, optimised without blocked layouts.
@@ -166,22 +159,22 @@ class Placing:
         Name of a node -> those of the original nodes that it replaces.
     """
 
-    def __init__(
-        self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        # Parts of operators add tensors.
-        self.tensors = dict(network.tensors)
-        self.network = replace(network, tensors=self.tensors)
-        self.block = block
-        self.sources = sources
-        self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
-        self.uses.update(network.outputs)
-        self.steps: list[_Step] = []
-        self.maker: dict[str, _Step] = {}
-        self.reordered: dict[tuple[str, str], _Step] = {}
+    network: Network
+    block: int
+    sources: Mapping[str, tuple[str, ...]]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    uses: Counter[str] = field(default_factory=Counter)
+    steps: list[_Step] = field(default_factory=list)
+    maker: dict[str, _Step] = field(default_factory=dict)
+    reordered: dict[tuple[str, str], _Step] = field(default_factory=dict)
 
     def run(self) -> list[LoweredNode]:
         """Lower every node, then reorder blocked tensors where plain ones are read."""
+        # Parts of operators add tensors.
+        self.tensors = dict(self.network.tensors)
+        self.network = replace(self.network, tensors=self.tensors)
+        self.uses.update(name for node in self.network.nodes for name in node.inputs if name)
+        self.uses.update(self.network.outputs)
         for node in self.network.nodes:
             self._lower(node)
         for step in list(self.steps):
@@ -219,36 +212,26 @@ class Placing:
             if in_place and isinstance(step.layer, Conv):
                 step.layer = step.layer.replace(residual=False)
 
-    def _sources(self, node: Node) -> list[str]:
-        """Names of the original nodes that a node replaces."""
-        return list(self.sources.get(node.name, (node.name,)))
-
     def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
         if self.block and (self._fuse_activation(node) or self._fuse_residual(node)):
             return
-        first, *others = self._decomposed(node)
+        parts: tuple[Node, ...] = ()
+        if (node.domain, node.op) in MAKERS:
+            parts, between = attention_parts(node, self.tensors)
+            self.tensors.update(between)
+        elif node.op == "HardSwish":  # It has no kernel: x * HardSigmoid(x), of the same shape.
+            gate = replace(node, op="HardSigmoid")
+            parts = gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
+        first, *others = parts or as_binary_nodes(self.network, node)
         # Further parts take the name of the first, which has the sources.
-        name = next(iter(self._sources(node)), node.name)
+        sources = self.sources[node.name]
+        name = next(iter(sources), node.name)
         # All parts of a sum are blocked, or none.
         blocked = self._is_blocked(node, None) if node.op == first.op and others else None
-        self._make(first, blocked)
+        self._make(first, sources, blocked)
         for part in others:
-            self._make(replace(part, name=name), blocked)
-            self.steps[-1].sources = []
-
-    def _decomposed(self, node: Node) -> tuple[Node, ...]:
-        """Decompose an operator without a kernel: HardSwish is x * HardSigmoid(x).
-
-        Also one whose kernel processes its inputs two at a time.
-        """
-        parts, between = attention_parts(node, self.tensors)
-        self.tensors.update(between)
-        if parts or node.op != "HardSwish":
-            return parts or as_binary_nodes(self.network, node)
-        # Both have the same output shape; readers of the operator read the product.
-        gate = replace(node, op="HardSigmoid")
-        return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
+            self._make(replace(part, name=name), (), blocked)
 
     def _only_reader(self, name: str) -> _Step | None:
         """Return the step that computes `name`, if nothing else reads it."""
@@ -259,7 +242,7 @@ class Placing:
     def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
         """Fuse `node` into a step."""
         step.layer = layer
-        step.sources += self._sources(node)
+        step.sources += self.sources[node.name]
         step.result = node.outputs[0]
         self.maker[step.result] = step
         return True
@@ -329,34 +312,33 @@ class Placing:
             else:
                 step.reads += (other,)
             step.residual = other
-            self._move_after(step, other)
+            maker = self.maker.get(other)
+            if maker is not None and self.steps.index(maker) > self.steps.index(step):
+                # It runs after the one whose result it now adds.
+                self.steps.remove(step)
+                self.steps.insert(self.steps.index(maker) + 1, step)
             return self._extend(step, node, step.layer.replace(residual=True))
         return False
 
-    def _move_after(self, step: _Step, name: str) -> None:
-        """Run a step after the one whose result it now adds."""
-        other = self.maker.get(name)
-        if other is not None and self.steps.index(other) > self.steps.index(step):
-            self.steps.remove(step)
-            self.steps.insert(self.steps.index(other) + 1, step)
-
-    def _make(self, node: Node, blocked: bool | None = None) -> None:
+    def _make(self, node: Node, sources: Sequence[str], blocked: bool | None) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose.
 
         Parameters
         ----------
         node : Node
-        blocked : bool, optional
+        sources : sequence of str
+            Names of the original nodes that it replaces.
+        blocked : bool or None
             Whether its output is blocked, where that was decided for the node it is a part of.
         """
-        if self._is_transpose(node, CHANNELS_LAST):
+        if node.op == "Transpose" and node.attributes.get("perm") == CHANNELS_LAST:
             maker = self.maker.get(node.inputs[0])
             if maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
-                self._to_channels_last(node)
+                self._to_channels_last(node, sources)
                 return
         alone = lowered_alone(self.network, node, self._layer)
         layer = alone.layer
-        step = _Step(node, layer, alone.role, alone.reason, self._sources(node), node.outputs[0])
+        step = _Step(node, layer, alone.role, alone.reason, [*sources], node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         # A blocked convolution of few channels, a network's first, reads its image in NCHW.
         reads_plain = (
@@ -437,14 +419,11 @@ class Placing:
             fits = mode == "linear" and places in ("half_pixel", "asymmetric", "align_corners")
         return fits and not any(b % a for a, b in zip(*shapes, strict=True))
 
-    def _is_transpose(self, node: Node, order: tuple[int, ...]) -> bool:
-        return node.op == "Transpose" and node.attributes.get("perm") == order
-
-    def _to_channels_last(self, node: Node) -> None:
+    def _to_channels_last(self, node: Node, sources: Sequence[str]) -> None:
         """Fuse a transposition to NHWC into the re-layout from blocks."""
         layer = reorder(self.network.tensors[node.inputs[0]].shape, f"nchwc{self.block}", "nhwc")
         reordering = replace(node, op="ReorderOutput", domain=NCHWC)
-        step = _Step(reordering, layer, "execution", "", self._sources(node), node.outputs[0])
+        step = _Step(reordering, layer, "execution", "", [*sources], node.outputs[0])
         step.reads_blocked = node.inputs
         self.steps.append(step)
         self.maker[step.result] = step
@@ -456,7 +435,8 @@ class Placing:
             return
         role: Role = "preprocess" if name in self.network.inputs else "execution"
         self._reorder(name, "in", role, len(self.steps))
-        if maker is None or not self._is_transpose(maker.node, CHANNELS_FIRST):
+        transposes = maker is not None and maker.node.op == "Transpose"
+        if maker is None or not transposes or maker.node.attributes.get("perm") != CHANNELS_FIRST:
             return
         if self._only_reader(name) is maker and self._is_image(name):
             # The re-layout reads the NHWC image, so that the transposition is gone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import all_tensors, names_read
+from resperf.network.graph import all_tensors, captured
 from resperf.network.protos import data_type_of, has_bytes
 from resperf.units import DTYPE_BYTES, format_bytes
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 FREE_WEIGHT_BYTES = 1 << 20
 """Matrices above this size become inputs where no fusion reads their values."""
 
-_TEXTS = "O"
-"""Kind of numpy's type of texts, in which ONNX Runtime takes no weights."""
 MAX_WEIGHT_BYTES = 1 << 30
 """Largest weight that is given placeholder values. Tables and matrices of language models may be
 larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
@@ -66,14 +64,9 @@ def skeleton(network: Network) -> Skeleton:
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
     values = _bias_scales(network)
-    bodies = {
-        node.name: _bodies(network, node) for node in network.nodes if node.op in CONTROL_FLOW
-    }
-    used = {name for node in network.nodes for name in node.inputs if name}
+    nodes = [_node_proto(network, node) for node in network.nodes]
+    used = {name for node in nodes for name in (*node.input, *captured(node)) if name}
     used.update(network.outputs)
-    used.update(
-        name for graphs in bodies.values() for body in graphs.values() for name in names_read(body)
-    )
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
@@ -83,7 +76,8 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free or _numpy_type(tensor).kind == _TEXTS:
+        elif tensor.name in free or tensor.dtype == "string":
+            # ONNX Runtime takes no weights in texts.
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor
@@ -95,25 +89,6 @@ def skeleton(network: Network) -> Skeleton:
             )
             proto.external_data.add(key="location", value="absent.bin")
             initializers.append(proto)
-    nodes = []
-    for node in network.nodes:
-        written = helper.make_node(
-            node.op, node.inputs, node.outputs, node.name, domain=node.domain
-        )
-        for label, value in node.attributes.items():
-            if isinstance(value, tuple) and not value:
-                # An empty list means the same as an absent one, but has no element type.
-                continue
-            if isinstance(value, np.ndarray):
-                value = numpy_helper.from_array(value)
-            value = bodies.get(node.name, {}).get(label, value)
-            try:
-                written.attribute.append(helper.make_attribute(label, value))
-            except (TypeError, ValueError) as error:
-                raise UnsupportedError(
-                    f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
-                ) from error
-        nodes.append(written)
     graph = helper.make_graph(
         nodes,
         network.name or "network",
@@ -125,6 +100,26 @@ def skeleton(network: Network) -> Skeleton:
     return Skeleton(
         helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
     )
+
+
+def _node_proto(network: Network, node: Node) -> onnx.NodeProto:
+    from onnx import helper, numpy_helper
+
+    proto = helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain)
+    bodies = _bodies(network, node) if node.op in CONTROL_FLOW else {}
+    for label, value in {**node.attributes, **bodies}.items():
+        if isinstance(value, tuple) and not value:
+            # An empty list means the same as an absent one, but has no element type.
+            continue
+        if isinstance(value, np.ndarray):
+            value = numpy_helper.from_array(value)
+        try:
+            proto.attribute.append(helper.make_attribute(label, value))
+        except (TypeError, ValueError) as error:
+            raise UnsupportedError(
+                f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
+            ) from error
+    return proto
 
 
 def _bodies(network: Network, node: Node) -> dict[str, Any]:
@@ -213,37 +208,29 @@ def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
 
 def _free_matrices(network: Network) -> set[str]:
     """Names of large weights that only matrix products without a BatchNormalization read."""
-    readers: dict[str, set[str]] = {}
-    following: dict[str, list[Node]] = {}
+    following: dict[str, list[Node]] = defaultdict(list)
     for node in network.nodes:
         for name in node.inputs:
-            following.setdefault(name, []).append(node)
-    for node in network.nodes:
-        for position, name in enumerate(node.inputs):
-            matrix = node.op in ("Gemm", "MatMul") and position < 2
-            if matrix and _reaches(node.outputs[0], "BatchNormalization", following):
-                # ONNX Runtime folds the normalisation into such weights.
-                matrix = False
-            readers.setdefault(name, set()).add("matrix" if matrix else node.op)
+            following[name].append(node)
+
+    def is_matrix(name: str, node: Node) -> bool:
+        if node.op not in ("Gemm", "MatMul") or name in node.inputs[2:]:
+            return False
+        # ONNX Runtime folds a normalisation into such weights, also one behind views.
+        while len(readers := following.get(node.outputs[0], [])) == 1:
+            (node,) = readers
+            if node.op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
+                return node.op != "BatchNormalization"
+        return True
+
     return {
         name
-        for name, ops in readers.items()
-        if ops == {"matrix"}
-        and (tensor := network.tensors.get(name)) is not None
-        and tensor.is_weight
+        for name, tensor in network.tensors.items()
+        if tensor.is_weight
         and 4 * math.prod(tensor.shape) > FREE_WEIGHT_BYTES
+        and name in following
+        and all(is_matrix(name, node) for node in following[name])
     }
-
-
-def _reaches(name: str, op: str, following: Mapping[str, list[Node]]) -> bool:
-    """Whether only views and transpositions separate a tensor from an operator."""
-    while len(readers := following.get(name, [])) == 1:
-        if readers[0].op == op:
-            return True
-        if readers[0].op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
-            return False
-        name = readers[0].outputs[0]
-    return False
 
 
 def _element_type(tensor: Tensor) -> int:
@@ -255,13 +242,6 @@ def _element_type(tensor: Tensor) -> int:
     return number
 
 
-def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
-    from onnx import helper
-
-    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
-    return dtype
-
-
 def _value_info(tensor: Tensor) -> Any:
     from onnx import helper
 
@@ -270,9 +250,13 @@ def _value_info(tensor: Tensor) -> Any:
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
-    largest = {tensor.dtype: tensor for tensor in sorted(absent.values(), key=_size)}
+    from onnx import helper
+
+    sizes = {name: math.prod(tensor.shape) for name, tensor in absent.items()}
+    by_size = sorted(absent.values(), key=lambda tensor: sizes[tensor.name])
+    largest = {tensor.dtype: tensor for tensor in by_size}
     for tensor in largest.values():
-        weight_bytes = _size(tensor) * DTYPE_BYTES.get(tensor.dtype, 1)
+        weight_bytes = sizes[tensor.name] * DTYPE_BYTES.get(tensor.dtype, 1)
         if weight_bytes > MAX_WEIGHT_BYTES:
             raise UnsupportedError(
                 f"weight {tensor.name!r} of shape {'x'.join(map(str, tensor.shape))} has "
@@ -281,15 +265,12 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
             )
     # Zeros that nobody writes take no time.
     blocks = {
-        dtype: np.zeros(_size(tensor), _numpy_type(tensor)) for dtype, tensor in largest.items()
+        dtype: np.zeros(sizes[tensor.name], helper.tensor_dtype_to_np_dtype(_element_type(tensor)))
+        for dtype, tensor in largest.items()
     }
     for block in blocks.values():
         block[:_ANY_VALUES] = _ANY_VALUE
     return {
-        name: blocks[tensor.dtype][: _size(tensor)].reshape(tensor.shape)
+        name: blocks[tensor.dtype][: sizes[name]].reshape(tensor.shape)
         for name, tensor in absent.items()
     }
-
-
-def _size(tensor: Tensor) -> int:
-    return math.prod(tensor.shape)

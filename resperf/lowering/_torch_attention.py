@@ -53,19 +53,16 @@ def _replaced(network: Network, parts: Callable[[Node, dict[str, Tensor]], list[
     tensors = dict(network.tensors)
     nodes: list[Node] = []
     for node in network.nodes:
+        inputs = [tensors.get(name) for name in node.inputs if name]
+        # Queries, keys and values of one head are the last two axes of known tensors.
+        has_heads = (
+            len(node.inputs) >= 3
+            and all(tensor is not None and len(tensor.shape) > 1 for tensor in inputs)
+            and "q_num_heads" not in node.attributes
+        )
         own = node.op == "Attention" and not node.domain
-        nodes += parts(node, tensors) if own and _has_heads(node, tensors) else [node]
+        nodes += parts(node, tensors) if own and has_heads else [node]
     return replace(network, nodes=tuple(nodes), tensors=tensors)
-
-
-def _has_heads(node: Node, tensors: dict[str, Tensor]) -> bool:
-    """Whether queries, keys and values of one head are the last two axes of known tensors."""
-    inputs = [tensors.get(name) for name in node.inputs if name]
-    return (
-        len(node.inputs) >= 3
-        and all(tensor is not None and len(tensor.shape) > 1 for tensor in inputs)
-        and "q_num_heads" not in node.attributes
-    )
 
 
 @dataclass

@@ -100,12 +100,9 @@ class _Casting:
 
     def _widest(self, names: set[str]) -> str:
         """Return the type that tensors are promoted to; constant numbers do not count."""
-        types = {self.tensors[name].dtype for name in names if not self._is_number(name)}
+        tensors = [self.tensors[name] for name in names]
+        types = {tensor.dtype for tensor in tensors if tensor.shape or not tensor.is_weight}
         return SINGLE if SINGLE in types else self.half if types else SINGLE
-
-    def _is_number(self, name: str) -> bool:
-        tensor = self.tensors[name]
-        return tensor.is_weight and not tensor.shape
 
     def _as(self, node: Node, position: int, name: str, dtype: str) -> str:
         """Return the name of a tensor in another type, and the node that casts it."""

@@ -66,7 +66,10 @@ def fused_kernels(kernels: Sequence[TorchKernel]) -> list[list[TorchKernel]]:
     read = Counter(name for kernel in kernels for name in kernel.reads)
     for kernel in kernels:
         before = sorted({maker[name] for name in kernel.reads if name in maker})
-        values = _values(kernel)
+        shapes = [x.shape for x in kernel.operator.inputs if x is not None]
+        shapes += [shape for shape in kernel.operator.outputs if shape is not None]
+        # It computes with as many values as its largest tensor has.
+        values = max(map(math.prod, shapes), default=0)
         fuses = kernel.op in FUSED
         index = (
             before[-1] if fuses and before and groups[before[-1]].accepts(values) else len(groups)
@@ -80,10 +83,3 @@ def fused_kernels(kernels: Sequence[TorchKernel]) -> list[list[TorchKernel]]:
                 group.absorb(groups[other], read)
         maker.update(dict.fromkeys(group.written, index))
     return [group.kernels for group in groups if group.kernels]
-
-
-def _values(kernel: TorchKernel) -> int:
-    """Return how many values a kernel computes with: those of its largest tensor."""
-    shapes = [operand.shape for operand in kernel.operator.inputs if operand is not None]
-    shapes += [shape for shape in kernel.operator.outputs if shape is not None]
-    return max((math.prod(shape) for shape in shapes), default=0)

@@ -69,22 +69,18 @@ class TorchKernel:
         """
         if self.reason:
             raise UnsupportedError(self.reason)
+        operator, dtype = self.operator, self.output_dtype
+        if self.op in _PROMOTING and dtype in FLOATS:
+            # Unlike operands are promoted to one type.
+            inputs = tuple(
+                replace(operand, dtype=dtype) if operand and operand.dtype in FLOATS else operand
+                for operand in operator.inputs
+            )
+            operator = replace(operator, inputs=inputs)
         try:
-            return _LAYERS.get(self.op, layer_of_operator)(self._promoted())
+            return _LAYERS.get(self.op, layer_of_operator)(operator)
         except MALFORMED as error:
             raise UnsupportedError(f"{self.name!r}: its attributes are malformed") from error
-
-    def _promoted(self) -> Operator:
-        """Return the operator with the type that unlike operands are promoted to."""
-        if self.op not in _PROMOTING or self.output_dtype not in FLOATS:
-            return self.operator
-        inputs = tuple(
-            replace(operand, dtype=self.output_dtype)
-            if operand is not None and operand.dtype in FLOATS
-            else operand
-            for operand in self.operator.inputs
-        )
-        return replace(self.operator, inputs=inputs)
 
 
 def eager_kernels(network: Network, *, channels_last: bool = False) -> list[TorchKernel]:
@@ -136,7 +132,9 @@ class _Eager:
             start = len(self.kernels)
             try:
                 _RULES.get(node.op, _Eager._plain)(self, node)
-                self._note_views(node)
+                if not self._is_last(node):  # It runs no kernel: its outputs are views.
+                    first = self.memory.get(node.inputs[0], node.inputs[0])
+                    self.memory.update(dict.fromkeys(node.outputs, first))
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
                 self._unknown(node, Message.of(error))
@@ -145,12 +143,6 @@ class _Eager:
                 malformed = Message(f"its shapes or attributes are malformed ({error!r})")
                 self._unknown(node, malformed)
         return self.kernels
-
-    def _note_views(self, node: Node) -> None:
-        """Note which memory the outputs are in of a node that runs no kernel."""
-        if not self.kernels or self.kernels[-1].source != node.name:
-            first = self.memory.get(node.inputs[0], node.inputs[0])
-            self.memory.update(dict.fromkeys(node.outputs, first))
 
     def _unknown(self, node: Node, why: Message) -> None:
         reason = about_node(node, why)

@@ -74,10 +74,16 @@ class Strided:
         """Return the view in another shape; None where only a copy has it."""
         if math.prod(self.shape) == 0:
             return contiguous(shape)
-        blocks = self._blocks()
+        # Neighbouring axes whose values follow each other: length and smallest stride.
+        blocks: list[tuple[int, int]] = []
+        for length, stride in zip(self.shape, self.strides, strict=True):
+            if length != 1 and blocks and blocks[-1][1] == length * stride:
+                blocks[-1] = (blocks[-1][0] * length, stride)
+            elif length != 1:
+                blocks.append((length, stride))
         strides: list[int] = []
         left = list(shape)
-        for length, stride in reversed(blocks):
+        for length, stride in reversed(blocks or [(1, 1)]):
             taken = 1
             while left and (taken < length or left[-1] == 1):
                 strides.append(stride * taken)
@@ -88,18 +94,6 @@ class Strided:
             return None
         strides += [1] * len(left)
         return Strided(shape, tuple(reversed(strides)))
-
-    def _blocks(self) -> list[tuple[int, int]]:
-        """Merge neighbouring axes whose values follow each other: (length, smallest stride)."""
-        blocks: list[tuple[int, int]] = []
-        for length, stride in zip(self.shape, self.strides, strict=True):
-            if length == 1:
-                continue
-            if blocks and blocks[-1][1] == length * stride:
-                blocks[-1] = (blocks[-1][0] * length, stride)
-            else:
-                blocks.append((length, stride))
-        return blocks or [(1, 1)]
 
 
 def contiguous(shape: tuple[int, ...]) -> Strided:

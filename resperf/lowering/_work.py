@@ -1,4 +1,4 @@
-"""Work of operators, counted from the graph alone: also of operators without a layer kind."""
+"""Work and memory of operators, counted from the graph alone, also of those without a kind."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from typing import NamedTuple
 import numpy as np
 
 from resperf.errors import LayerError
-from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
+from resperf.layers import OPERATOR_DOMAINS, layer_of_operator
 from resperf.layers._operator import CONTRIB, product_shapes
 from resperf.lowering._base import CONTROL_FLOW, LoweredNode
 from resperf.lowering._ort_attention import by_heads
+from resperf.lowering._proto import shared_weights
 from resperf.lowering._read import operator_of
 from resperf.network import MALFORMED, Network, Node, Tensor
-from resperf.units import DTYPE_BYTES, LOW_BITS
+from resperf.network.canonical import canonical
+from resperf.units import DTYPE_BYTES, LOW_BITS, format_bytes
 
 _Shape = tuple[int, ...]
 _Count = Callable[[Node, Sequence[_Shape], _Shape], float]
 """(node, shapes of its inputs, shape of its first output) -> multiply-adds."""
 _OTHER_FLOATS = frozenset({"float16", "bfloat16", "float64"})
 """Read as float32: the number of multiply-adds does not depend on the type."""
+
+_SHARES: Mapping[str, tuple[float, float]] = {
+    "amp": (1, 0.5), "fp16": (0.5, 0.5), "bf16": (0.5, 0.5), "int8": (0.25, 0.25)
+}  # fmt: skip
+"""Precision -> what float32 weights and other float32 values have of their bytes at least."""
+_NOT_IN_PLACE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators that read inputs until their end: others may write over them."""
 
 
 class Work(NamedTuple):
@@ -45,6 +54,54 @@ def tensor_bytes(tensor: Tensor) -> float:
         except TypeError:
             return math.nan
     return values * element_bytes
+
+
+def too_large(network: Network, precision: str, memory_bytes: float) -> str:
+    """Say what of a network does not fit into memory; empty if it may fit.
+
+    Counted are weights, inputs, outputs, and the values between operators that are alive at the
+    same time, in the order of the file. Frameworks need more, for workspaces and themselves.
+
+    Parameters
+    ----------
+    network : Network
+    precision : str
+        As in `resperf.settings.Setting`.
+    memory_bytes : float
+    """
+    weight_bytes, value_bytes = _needed(network, precision)
+    if weight_bytes + value_bytes > memory_bytes:
+        # Attention that runs as one kernel holds no scores.
+        weight_bytes, value_bytes = _needed(canonical(network).network, precision)
+    if weight_bytes + value_bytes <= memory_bytes:
+        return ""
+    parts = [f"{format_bytes(weight_bytes)} of weights"] if weight_bytes else []
+    if weight_bytes <= memory_bytes:
+        parts.append(f"{format_bytes(value_bytes)} of inputs, outputs and values between operators")
+    return f"{' and '.join(parts)} do not fit into {format_bytes(memory_bytes)}"
+
+
+def _needed(network: Network, precision: str) -> tuple[float, float]:
+    """Return the bytes of weights, and the most bytes of other values that are alive at once."""
+    shared, shares = shared_weights(network), _SHARES.get(precision, (1, 1))
+    computed = {name for node in network.nodes for name in node.outputs}
+    weight_sizes, sizes = dict[str, float](), dict[str, float]()
+    for name, tensor in network.tensors.items():
+        is_weight = tensor.is_weight and name not in computed
+        share = shares[not is_weight] if tensor.dtype == "float32" else 1
+        own = weight_sizes if is_weight else sizes
+        own[shared.get(name, name)] = max(0.0, tensor_bytes(tensor) * share)  # Texts have none.
+    last = {name: node.name for node in network.nodes for name in node.inputs}
+    # Inputs and outputs always are.
+    kept = {*network.inputs, *network.outputs}
+    alive = most = sum(sizes.get(name, 0) for name in kept)
+    for node in network.nodes:
+        ends = {name for name in node.inputs if last[name] == node.name} - kept
+        freed = sum(sizes.get(name, 0) for name in ends)
+        written = sum(sizes.get(x, 0) for x in node.outputs if x in last and x not in kept)
+        most = max(most, alive + written - freed * (node.op not in _NOT_IN_PLACE))
+        alive += written - freed
+    return sum(weight_sizes.values()), most
 
 
 def work_of(network: Network, names: Sequence[str]) -> Work:
@@ -120,19 +177,16 @@ def macs_of(network: Network, node: Node) -> float:
             return _fourier(node, axis, result.shape)
         if sized and result is not None:
             operator = operator_of(network, node)
-            inputs = tuple(map(_in_float32, operator.inputs))
+            inputs = tuple(
+                replace(x, dtype="float32") if x and x.dtype in _OTHER_FLOATS else x
+                for x in operator.inputs
+            )
             return float(layer_of_operator(replace(operator, inputs=inputs)).macs)
     except (LayerError, *MALFORMED):
         pass
     if node.domain:
         return 0.0 if node.domain == CONTRIB and node.op in _OWN_WITHOUT_PRODUCTS else math.nan
     return math.nan if node.op in _MULTIPLYING else 0.0
-
-
-def _in_float32(operand: Operand | None) -> Operand | None:
-    if operand is None or operand.dtype not in _OTHER_FLOATS:
-        return operand
-    return replace(operand, dtype="float32")
 
 
 def _conv(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:

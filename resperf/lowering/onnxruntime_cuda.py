@@ -21,11 +21,11 @@ import numpy as np
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering import _cache, _ort_blocks, _ort_graph
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering.onnxruntime import installed
+from resperf.lowering._ort_blocks import lower_layer
+from resperf.lowering.onnxruntime import ask, installed, once
 from resperf.network import Network, Node, Tensor
-from resperf.network.folding import HALF_PRECISION
+from resperf.network.constants import HALF_PRECISION
 from resperf.network.protos import data_type_of
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -52,7 +52,7 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 
 
 def _lower_layer(layer: Layer, dtype: str) -> Layer:
-    lowered = _ort_blocks.lower_layer(layer, 0)
+    lowered = lower_layer(layer, 0)
     fields = lowered.fields()
     changes: dict[str, str | bool] = {}
     if lowered.kind in _FUSES_ACTIVATIONS:
@@ -85,19 +85,12 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     inputs, network = network.inputs, network.with_overridable().with_dead_nodes()
     ops = {node.op for node in network.nodes}
     notes = tuple(note for op, note in _NOTES.items() if op in ops)
-    return answer(replace(network, inputs=inputs), _ask(network), installed(), notes)
-
-
-def _ask(network: Network) -> list[LoweredNode]:
-    """Return ONNX Runtime's own lowering without what only CPUs have, through the cache."""
-    return _cache.once(
+    nodes = once(
         network,
-        (installed(), PROVIDER),
-        lambda: [
-            _in_precision(network, node)
-            for node in _ort_graph.ask(_in_float32(network), 0, CPU_ONLY)
-        ],
+        (PROVIDER,),
+        lambda: [_in_precision(network, node) for node in ask(_in_float32(network), 0, CPU_ONLY)],
     )
+    return answer(replace(network, inputs=inputs), nodes, installed(), notes)
 
 
 def _in_float32(network: Network) -> Network:

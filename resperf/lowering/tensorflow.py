@@ -36,7 +36,6 @@ from resperf.lowering._base import (
     answer,
     in_precision,
     in_type,
-    is_computed_once,
     qualified_by_domain,
     with_fields,
 )
@@ -117,8 +116,10 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
     for node in present.nodes:
-        if node.name not in absorbed and not is_computed_once(present, node):
-            lowered = rules.lowered(node)
+        outputs = [present.tensors.get(name) for name in node.outputs if name]
+        is_folded = all(tensor is not None and tensor.is_weight for tensor in outputs)
+        if node.name not in absorbed and not is_folded:
+            lowered = [*rules.transpositions(node), *rules.layers(node)]
             absorbed.update(source for part in lowered for source in part.sources)
             nodes += lowered
     notes = (XLA_NOTE,) if setting.compiled == "xla" else ()
@@ -296,11 +297,7 @@ class _Rules:
     storage: Storage
     transposed: set[tuple[str, bool]] = field(default_factory=set)
 
-    def lowered(self, node: Node) -> list[LoweredNode]:
-        """Return the layers of a node and of those fused into it, transpositions first."""
-        return [*self._transpositions(node), *self._layers(node)]
-
-    def _transpositions(self, node: Node) -> list[LoweredNode]:
+    def transpositions(self, node: Node) -> list[LoweredNode]:
         """Return the transpositions of a node's inputs that no earlier node needed."""
         transpositions = []
         for name in self.storage.converted(self.network, node):
@@ -318,7 +315,8 @@ class _Rules:
             label, "Transpose", _transpose_layer(shape, perm, tensor.dtype), "execution"
         )
 
-    def _layers(self, node: Node) -> list[LoweredNode]:
+    def layers(self, node: Node) -> list[LoweredNode]:
+        """Return the layers of a node and of those fused into it."""
         if node.op in VIEW_OPS:
             return self._view(node)
         if is_empty(self.network, node):

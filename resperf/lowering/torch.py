@@ -165,19 +165,16 @@ def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:
     whole, version = joined.network, _version(setting.framework_version)
     if version < _FUSED_ATTENTION_SINCE:
         whole = attention_in_parts(whole)
-    return joined, unfused_attention_in_parts(_in_precision(whole, setting), version)
+    if setting.precision == "amp":
+        whole = autocast(whole, setting.options.get(AUTOCAST, HALF))
+    else:
+        whole = in_precision(whole, setting.precision)
+    return joined, unfused_attention_in_parts(whole, version)
 
 
 def _whole(network: Network, setting: Setting) -> Network:
     """Add the operators that no output needs, where no compiler leaves them out."""
     return network if setting.compiled in COMPILED else network.with_dead_nodes()
-
-
-def _in_precision(network: Network, setting: Setting) -> Network:
-    """Give tensors the types that they have in a precision."""
-    if setting.precision == "amp":
-        return autocast(network, setting.options.get(AUTOCAST, HALF))
-    return in_precision(network, setting.precision)
 
 
 def _version(version: str) -> tuple[int, ...]:

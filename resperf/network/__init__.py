@@ -5,7 +5,6 @@ from __future__ import annotations
 from resperf.network._base import (
     MALFORMED,
     NETWORKS_CACHED,
-    SMALL_ELEMENTS,
     Network,
     Node,
     Rewritten,
@@ -14,17 +13,15 @@ from resperf.network._base import (
 from resperf.network.block import block_of
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
-from resperf.network.given import read_given_network
+from resperf.network.given import graph_digest, read_given_network, read_graph, weightless
 from resperf.network.model import stripped_model
 from resperf.network.parameters import graph_parameters
 from resperf.network.reader import networks_at, read_network
-from resperf.network.weightless import graph_digest, read_graph, weightless
 from resperf.network.weights import materialise
 
 __all__ = [
     "MALFORMED",
     "NETWORKS_CACHED",
-    "SMALL_ELEMENTS",
     "Network",
     "Node",
     "Rewritten",

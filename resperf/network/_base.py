@@ -113,6 +113,8 @@ class Network:
         At most so many (`resperf.network.parameters`); None if it was not read from a file.
     assumed : tuple of str
         What a user assumed of operators whose output depends on the data.
+    undecided : str
+        Which input's values decide shapes that are not known; empty if none do.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Network:
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: int | None = None
     assumed: tuple[str, ...] = ()
+    undecided: str = ""
 
     @property
     def own_type(self) -> str:

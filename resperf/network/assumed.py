@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from resperf.errors import ShapeError, listed, printable
 from resperf.network._base import MALFORMED, PartialType, Tensor, TensorType
-from resperf.network.folding import SIZED_BY_VALUES
+from resperf.network.constants import SIZED_BY_VALUES
 from resperf.network.inputs import dims_words
 
 if TYPE_CHECKING:
@@ -82,25 +82,29 @@ def stated(**sizes: Unpack[Sizes]) -> Stated:
     return Stated(sizes.get("batch"), shapes, assume, values)
 
 
+@dataclass
 class Assumptions:
     """Gives tensors whose shape depends on the data one, and remembers which ones.
 
-    Parameters
+    Attributes
     ----------
     path : Path
         For messages.
-    data : Stated
-        Its numbers of what is found, and its values of inputs, count.
+    given : mapping of str to int
+        What is counted -> how many a run finds.
+    values : mapping of str to sequence of float
+        Those of inputs.
     shapes : mapping of str to sequence of int
         Those of tensors, or their only unknown length.
     """
 
-    def __init__(self, path: Path, data: Stated, shapes: Mapping[str, Sequence[int]]) -> None:
-        self._path, self._shapes = path, shapes
-        self._given, self._values = dict(data.assume), dict[str, Any](data.values)
-        self._used: Counter[tuple[str, str, int]] = Counter()
-        self._lacking: dict[str, list[str]] = {}
-        self._shaped: dict[str, tuple[int, ...]] = {}
+    path: Path
+    given: Mapping[str, int]
+    values: Mapping[str, Any]
+    shapes: Mapping[str, Sequence[int]]
+    _used: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    _lacking: dict[str, list[str]] = field(default_factory=dict)
+    _shaped: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def with_values(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return inputs by name, with the values that are given.
@@ -111,15 +115,15 @@ class Assumptions:
             If values are given of what is no input of numbers, or not as many as it has.
         """
         tensors = {tensor.name: tensor for tensor in inputs}
-        for name, given in self._values.items():
+        for name, given in self.values.items():
             if (tensor := tensors.get(name)) is None:
                 raise ShapeError(
-                    f"{self._path} has no input {name!r} to give values; its inputs are: "
+                    f"{self.path} has no input {name!r} to give values; its inputs are: "
                     f"{listed(list(tensors))}"
                 )
             if len(given) not in (1, math.prod(tensor.shape)):
                 raise ShapeError(
-                    f"{self._path}: --value {name} gives {len(given)} numbers, but its shape is "
+                    f"{self.path}: --value {name} gives {len(given)} numbers, but its shape is "
                     f"{dims_words(tensor.shape)}"
                 )
             # Types that numpy lacks are of no sizes.
@@ -136,9 +140,9 @@ class Assumptions:
         `parts` is what is known of them without.
         """
         word = COUNTED.get(node.op_type, "")
-        if not word or node.domain or not self._shapes.keys().isdisjoint(node.output):
+        if not word or node.domain or not self.shapes.keys().isdisjoint(node.output):
             return {}
-        if word not in self._given:
+        if word not in self.given:
             name = printable(node.name or node.output[0])
             self._lacking.setdefault(word, []).append(f"{node.op_type} {name!r}")
             return {}
@@ -146,7 +150,7 @@ class Assumptions:
             most = _most(node, [inputs.get(name) for name in node.input])
         except MALFORMED:
             return {}
-        count = max(0, min(self._given[word], most))
+        count = max(0, min(self.given[word], most))
         self._used[node.op_type, word, count] += 1
         outputs: dict[str, TensorType] = {}
         for index, name in enumerate(node.output):
@@ -165,16 +169,16 @@ class Assumptions:
         ShapeError
             If what is known of it is another one.
         """
-        if name not in self._shapes:
+        if name not in self.shapes:
             return None
-        shape, (dtype, dims) = tuple(self._shapes[name]), part
+        shape, (dtype, dims) = tuple(self.shapes[name]), part
         if len(shape) == 1 and dims is not None and dims.count(None) == 1:
             shape = tuple(shape[0] if dim is None else dim for dim in dims)
         dims = shape if dims is None else dims
         fits = (dim in (None, length) for dim, length in zip(dims, shape, strict=False))
         if len(shape) != len(dims) or not all(fits):
             raise ShapeError(
-                f"{self._path}: --shape {name}={dims_words(self._shapes[name])} does not fit: the "
+                f"{self.path}: --shape {name}={dims_words(self.shapes[name])} does not fit: the "
                 f"shape of this tensor is {dims_words(dims) or 'that of one number'}"
             )
         self._shaped[name] = shape
@@ -185,11 +189,11 @@ class Assumptions:
         counts = (
             (f"{times} x {op} return {count} {word} each" if times > 1
              else f"{op} returns {count} {word}")
-            + ("" if count == self._given[word] else " at most")
-            + f" (--assume {word}={self._given[word]})"
+            + ("" if count == self.given[word] else " at most")
+            + f" (--assume {word}={self.given[word]})"
             for (op, word, count), times in self._used.items()
         )  # fmt: skip
-        values = (f"{k} is {dims_words(v)} (--value)" for k, v in self._values.items())
+        values = (f"{k} is {dims_words(v)} (--value)" for k, v in self.values.items())
         shapes = (f"{k} has the shape {dims_words(v)} (--shape)" for k, v in self._shaped.items())
         return *counts, *values, *shapes
 
@@ -201,14 +205,14 @@ class Assumptions:
         ShapeError
             If nothing is missing, and no operator of the network needs an assumption.
         """
-        if constant := [name for name in self._shapes if name not in self._shaped]:
-            raise ShapeError(f"{self._path}: {constant[0]} is constant; leave out its --shape")
+        if constant := [name for name in self.shapes if name not in self._shaped]:
+            raise ShapeError(f"{self.path}: {constant[0]} is constant; leave out its --shape")
         used = {word for _, word, _ in self._used}
-        unused = [word for word in self._given if word not in used]
+        unused = [word for word in self.given if word not in used]
         if unused and not self._lacking:
             operators = " or ".join(op for op, word in COUNTED.items() if word == unused[0])
             raise ShapeError(
-                f"{self._path}: no operator's output depends on how many {unused[0]} {operators} "
+                f"{self.path}: no operator's output depends on how many {unused[0]} {operators} "
                 f"finds; leave out --assume {unused[0]}, or give another tensor's length: "
                 "--shape TENSOR=N"
             )
@@ -221,12 +225,13 @@ class Assumptions:
 
 def how_to_give(
     node: NodeProto, name: str, part: PartialType, of_input: Mapping[str, Tensor]
-) -> str:
-    """Say which option gives the unknown shape of a tensor that a node computes.
+) -> tuple[str, bool]:
+    """Say which option gives the unknown shape of a tensor, and whether it is values of an input.
 
     Parameters
     ----------
     node : NodeProto
+        What computes it.
     name : str
     part : PartialType
         What is known of it.
@@ -241,10 +246,11 @@ def how_to_give(
             f"--value {name}={','.join('N' * math.prod(tensor.shape))}"
             for name, tensor in sources.items()
         )
-        return f"{unknown} depends on input {listed(list(sources))}; give its values: {options}"
+        inputs = listed(list(sources))
+        return f"{unknown} depends on input {inputs}; give its values: {options}", True
     lengths = ["N" if dim is None else str(dim) for dim in part[1] or (None, "...")]
     example = "N" if part[1] and lengths.count("N") == 1 else ",".join(lengths)
-    return f"{unknown} is not known; give it: --shape {name}={example}"
+    return f"{unknown} is not known; give it: --shape {name}={example}", False
 
 
 def _most(node: NodeProto, inputs: Sequence[Tensor | None]) -> int:

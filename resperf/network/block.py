@@ -33,7 +33,11 @@ def block_of(network: Network, ends: str) -> Network:
     """
     start, end = _places(network, ends)
     written = {node.name: node.outputs for node in network.nodes}
-    below = _below(network.nodes, start if start in written else None, start)
+    reached, below = set() if start in written else {start}, set()
+    for node in network.nodes:
+        if node.name == start or not reached.isdisjoint(node.inputs):
+            below.add(node.name)
+            reached.update(filter(None, node.outputs))
     above = live_nodes(network.nodes, filter(None, written.get(end, (end,))), {})
     inside = [node for node in above if node.name in below]
     if not inside:
@@ -58,16 +62,6 @@ def _places(network: Network, ends: str) -> tuple[str, str]:
         f"{network.name} has no operator or tensor {unknown!r}{did_you_mean(unknown, names)}; see "
         "the names with --by node"
     )
-
-
-def _below(nodes: Iterable[Node], start: str | None, tensor: str) -> set[str]:
-    """Return the names of a node and those below it, or of those below a tensor."""
-    reached, names = set() if start else {tensor}, set()
-    for node in nodes:
-        if node.name == start or not reached.isdisjoint(node.inputs):
-            names.add(node.name)
-            reached.update(filter(None, node.outputs))
-    return names
 
 
 def _alone(network: Network, inside: list[Node], ends: str) -> Network:

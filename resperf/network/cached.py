@@ -42,18 +42,13 @@ def read_network_once(path: Path, **sizes: Unpack[Sizes]) -> Network:
     with suppress(*MALFORMED):
         return Network(**disk_cache.load(_FOLDER, name, _value))
     network = resolve(path, parse(path, stripped), given)
-    if _is_small(network):
+    tensors = (*network.tensors.values(), *network.weight_tensors.values())
+    value_bytes = sum(tensor.value.nbytes for tensor in tensors if tensor.value is not None)
+    nodes = (network.nodes, network.weight_nodes, network.unfolded_nodes, network.dead_nodes)
+    if sum(map(len, nodes)) <= _MOST_NODES and value_bytes <= _MOST_BYTES:
         with suppress(TypeError):
             disk_cache.store(_FOLDER, name, vars(network), _plain)
     return network
-
-
-def _is_small(network: Network) -> bool:
-    tensors = (*network.tensors.values(), *network.weight_tensors.values())
-    value_bytes = sum(tensor.value.nbytes for tensor in tensors if tensor.value is not None)
-    beside = (network.weight_nodes, network.unfolded_nodes, network.dead_nodes)
-    nodes = sum(map(len, (network.nodes, *beside)))
-    return nodes <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 
 def _plain(value: Any) -> Any:

@@ -12,12 +12,13 @@ Never used before ONNX Runtime's own lowering, which finds such parts by its own
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from resperf.network._base import Network, Node, Rewritten
-from resperf.network.rewriting import Rewriting, unchanged_if_malformed
+from resperf.network._base import MALFORMED, Network, Node, Rewritten
+from resperf.network.rewriting import Rewriting
 from resperf.units import LOW_BITS
 
 PASSING = frozenset({"Identity", "Dropout"})
@@ -36,11 +37,12 @@ def canonical(network: Network) -> Rewritten:
     graph = Rewriting(network)
     for node in graph.walk():
         if not node.domain and node.op in _RULES:
-            _join(graph, node)
+            # The error is reported later, when a layer is made of the node.
+            with suppress(*MALFORMED):
+                _join(graph, node)
     return graph.rewritten()
 
 
-@unchanged_if_malformed
 def _join(graph: Rewriting, last: Node) -> None:
     """Join what the first rule finds that ends with a node."""
     for rule, since in _RULES[last.op]:

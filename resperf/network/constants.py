@@ -1,16 +1,26 @@
-"""Constant folding with numpy, for the arithmetic that computes shapes such as Reshape's target."""
+"""Constant folding: which nodes compute constants, and the values of small ones, with numpy.
+
+These are mostly shapes, such as Reshape's target.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.network._base import MALFORMED, SMALL_ELEMENTS
+from resperf.network._base import MALFORMED, SMALL_ELEMENTS, Tensor
+from resperf.network.graph import captured
+from resperf.network.protos import data_type_of
+from resperf.settings import HALF_TYPES
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -20,6 +30,112 @@ _QUANTISED_ELEMENTS = 16
 """Most values that are quantised or dequantised as shape arithmetic: more are weights."""
 _NOT_FOLDED = ("batch_dims", "exclusive", "output_dtype", "reverse", "select_last_index")
 """Attributes that these rules do not follow, unless they are 0."""
+
+
+_RANDOM_OPS = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+     "RandomUniformLike"}
+)  # fmt: skip
+
+HALF_PRECISION = frozenset(HALF_TYPES.values())
+_QUANTISING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_HALF_KERNELS = frozenset(
+    {"Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather",
+     "GatherElements", "GatherND", "Identity", "LayerNormalization", "Max", "Min", "Mod", "Reshape",
+     "ReverseSequence", "Round", "ScatterND", "Shrink", "Sign", "Slice", "Split", "Squeeze",
+     "Transpose", "Unsqueeze"}
+)  # fmt: skip
+"""Operators that ONNX Runtime has kernels for in half precision on a CPU."""
+SIZED_BY_VALUES: Mapping[str, int] = {
+    "ConstantOfShape": 0, "Range": 0, "MaxUnpool": 2,
+    **dict.fromkeys(
+        ("AffineGrid", "CenterCropPad", "Col2Im", "Expand", "OneHot", "Pad", "Reshape", "Resize",
+         "Slice", "Split", "Squeeze", "Tile", "TopK", "Unsqueeze", "Upsample"), 1
+    ),
+}  # fmt: skip
+"""Operator -> its first input whose values decide the shape that it writes."""
+
+
+def is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
+    """Say whether a node reads constants only, so that its outputs are weights."""
+    names = [name for name in _values_read(node) if name]
+    if not names:
+        return bool(node.op_type == "Constant")
+    return (
+        node.op_type not in _RANDOM_OPS
+        and all(name in tensors and tensors[name].is_weight for name in names)
+        and not captured(node)
+    )
+
+
+def folded(
+    node: NodeProto, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> list[np.ndarray[Any, Any]] | None:
+    """Return the values of a node's outputs where they follow from constants or shapes."""
+    own = node.domain in ("", "com.microsoft") and node.op_type in _QUANTISING
+    if node.domain and not own:
+        return None
+    if node.op_type in ("Shape", "Size") and node.input and node.input[0] in tensors:
+        shape = np.array(tensors[node.input[0]].shape, np.int64)
+        return evaluate(node.op_type, [shape], attributes, len(node.output))
+    op = node.op_type
+    if op == "CastLike" and len(node.input) == 2 and node.input[1] in tensors:
+        op, attributes = "Cast", {"to": data_type_of(tensors[node.input[1]].dtype)}
+    names = _values_read(node)
+    while names and not names[-1]:
+        names.pop()
+    if not names and node.op_type != "Constant":
+        return None
+    values = [tensors[name].value if name in tensors else None for name in names]
+    if any(name and value is None for name, value in zip(names, values, strict=True)):
+        return None
+    return evaluate(op, values, attributes, len(node.output))
+
+
+def _values_read(node: NodeProto) -> list[str]:
+    """Return the inputs whose values count: of ``CastLike``'s second only the type does."""
+    return list(node.input[:1] if node.op_type == "CastLike" else node.input)
+
+
+@dataclass
+class Unfolded:
+    """Constants that ONNX Runtime computes at each run on a CPU.
+
+    It folds with its kernels, of which it has few for half precision, and no DequantizeLinear.
+
+    Attributes
+    ----------
+    values : set of str
+        Names of the constants.
+    shapes : set of str
+        Names of tensors whose shape depends on one of them.
+    """
+
+    values: set[str] = field(default_factory=set)
+    shapes: set[str] = field(default_factory=set)
+
+    def includes(self, node: NodeProto, tensors: Iterable[Tensor | None]) -> bool:
+        """Say whether a node that computes constants is left to each run.
+
+        Parameters
+        ----------
+        node : NodeProto
+        tensors : iterable of Tensor or None
+            What it reads and writes.
+        """
+        if not self.values.isdisjoint(node.input) or node.op_type == "DequantizeLinear":
+            return True
+        if node.op_type in ("Shape", "Size"):
+            return node.input[0] in self.shapes
+        return node.op_type not in _HALF_KERNELS and any(
+            tensor is not None and tensor.dtype in HALF_PRECISION for tensor in tensors
+        )
+
+    def follow(self, node: NodeProto) -> None:
+        """Add what a node writes to `shapes` if its shape depends on them."""
+        sized = node.input[SIZED_BY_VALUES.get(node.op_type, len(node.input)) :]
+        if not (self.shapes.isdisjoint(node.input) and self.values.isdisjoint(sized)):
+            self.shapes.update(filter(None, node.output))
 
 
 class TooLargeError(ValueError):
@@ -104,10 +220,6 @@ def _variadic(
 def _axes(values: Sequence[Array], attributes: Attributes) -> tuple[int, ...] | None:
     axes = values[1].tolist() if len(values) > 1 else attributes.get("axes")
     return None if axes is None else tuple(int(axis) for axis in axes)
-
-
-def _unsqueeze(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.expand_dims(values[0], _axes(values, attributes) or ())
 
 
 def _reduce(function: Callable[..., Any], values: Sequence[Array], attributes: Attributes) -> Array:
@@ -311,70 +423,54 @@ def _constant(_: Sequence[Array], attributes: Attributes) -> Array:
     return np.asarray(value, kind)
 
 
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos,
+    "Div": _divide, "Equal": np.equal, "Exp": np.exp, "Floor": np.floor, "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal, "Identity": np.array, "Less": np.less,
+    "LessOrEqual": np.less_equal, "Log": np.log, "Mul": np.multiply, "Neg": np.negative,
+    "Not": np.logical_not, "Or": np.logical_or, "Pow": lambda a, b: np.power(a, b).astype(a.dtype),
+    "Reciprocal": lambda a: 1 / a, "Round": np.round, "Sign": np.sign, "Sin": np.sin,
+    "Sqrt": np.sqrt, "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
+}  # fmt: skip
 _RULES: Mapping[str, Rule] = {
-    "Abs": partial(_elementwise, np.abs),
-    "Add": partial(_elementwise, np.add),
-    "And": partial(_elementwise, np.logical_and),
+    **{op: partial(_elementwise, function) for op, function in _ELEMENTWISE.items()},
     "ArgMax": partial(_index_of, np.argmax),
     "ArgMin": partial(_index_of, np.argmin),
     "Cast": _cast,
-    "Ceil": partial(_elementwise, np.ceil),
     "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
-    "Cos": partial(_elementwise, np.cos),
     "CumSum": _cumsum,
     "DequantizeLinear": _dequantize,
-    "Div": partial(_elementwise, _divide),
-    "Equal": partial(_elementwise, np.equal),
-    "Exp": partial(_elementwise, np.exp),
     "Expand": _expand,
-    "Floor": partial(_elementwise, np.floor),
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "Greater": partial(_elementwise, np.greater),
-    "GreaterOrEqual": partial(_elementwise, np.greater_equal),
-    "Identity": partial(_elementwise, np.array),
-    "Less": partial(_elementwise, np.less),
-    "LessOrEqual": partial(_elementwise, np.less_equal),
-    "Log": partial(_elementwise, np.log),
     "Max": partial(_variadic, np.maximum),
     "Min": partial(_variadic, np.minimum),
     "Mod": _mod,
-    "Mul": partial(_elementwise, np.multiply),
-    "Neg": partial(_elementwise, np.negative),
     "NonZero": lambda values, _: np.asarray(np.nonzero(values[0]), np.int64),
-    "Not": partial(_elementwise, np.logical_not),
     "OneHot": _one_hot,
-    "Or": partial(_elementwise, np.logical_or),
-    "Pow": partial(_elementwise, lambda a, b: np.power(a, b).astype(a.dtype)),
     "QuantizeLinear": _quantize,
     "Range": _range,
-    "Reciprocal": partial(_elementwise, lambda a: 1 / a),
     "ReduceMax": partial(_reduce, np.max),
     "ReduceMean": partial(_reduce, np.mean),
     "ReduceMin": partial(_reduce, np.min),
     "ReduceProd": partial(_reduce, np.prod),
     "ReduceSum": partial(_reduce, np.sum),
     "Reshape": _reshape,
-    "Round": partial(_elementwise, np.round),
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
-    "Sign": partial(_elementwise, np.sign),
-    "Sin": partial(_elementwise, np.sin),
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
-    "Sqrt": partial(_elementwise, np.sqrt),
     "Squeeze": lambda values, attributes: np.squeeze(values[0], _axes(values, attributes)),
-    "Sub": partial(_elementwise, np.subtract),
     "Sum": partial(_variadic, np.add),
     "Tile": _tile,
     "Transpose": lambda values, attributes: np.transpose(values[0], attributes.get("perm")),
     "Trilu": _triangle,
-    "Unsqueeze": _unsqueeze,
-    "Where": partial(_elementwise, np.where),
-    "Xor": partial(_elementwise, np.logical_xor),
+    "Unsqueeze": lambda values, attributes: np.expand_dims(
+        values[0], _axes(values, attributes) or ()
+    ),
 }

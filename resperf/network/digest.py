@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,32 +20,28 @@ def structure_digest(network: Network) -> str:
     Names are ignored. Of the constants only scalars, and integers that may be shapes, are
     included: the same network with other weights has the same digest.
     """
-    numbers: dict[str, int] = {"": -1}
-    digest = hashlib.sha256(repr(sorted(network.opsets.items())).encode())
-
-    def number(name: str) -> int:
-        return numbers.setdefault(name, len(numbers))
-
-    def write(*words: Any) -> None:
-        digest.update(repr(words).encode())
-
-    for name in network.inputs:
-        write("input", number(name), _described(network.tensors.get(name)))
+    numbers = defaultdict(count(1).__next__, {"": -1})
+    rows: list[Any] = [
+        ("input", numbers[name], _described(network.tensors.get(name))) for name in network.inputs
+    ]
     for node in network.nodes:
-        for name in node.inputs:
-            if name not in numbers:
-                write("constant", number(name), _described(network.tensors.get(name)))
-        for name in _captured(node):
-            write("captured", number(name), _described(network.tensors.get(name)))
-        write(
-            node.op,
-            node.domain,
-            [number(name) for name in node.inputs],
-            [(number(name), _described(network.tensors.get(name))) for name in node.outputs],
-            [(key, _plain(value)) for key, value in sorted(node.attributes.items())],
+        read = [("constant", name) for name in dict.fromkeys(node.inputs) if name not in numbers]
+        read += [("captured", name) for name in _captured(node)]
+        rows += [
+            (what, numbers[name], _described(network.tensors.get(name))) for what, name in read
+        ]
+        rows.append(
+            (
+                node.op,
+                node.domain,
+                [numbers[name] for name in node.inputs],
+                [(numbers[name], _described(network.tensors.get(name))) for name in node.outputs],
+                [(key, _plain(value)) for key, value in sorted(node.attributes.items())],
+            )
         )
-    write("outputs", [number(name) for name in network.outputs])
-    return digest.hexdigest()
+    rows.append(("outputs", [numbers[name] for name in network.outputs]))
+    content = repr(sorted(network.opsets.items())) + "".join(map(repr, rows))
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _captured(node: Node) -> list[str]:

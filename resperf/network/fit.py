@@ -18,7 +18,6 @@ from resperf.network.shapes import schema_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
-    from onnx.defs import OpSchema
 
 Shapes = Sequence[tuple[int, ...]]
 Sizes = tuple[int, int]
@@ -62,36 +61,26 @@ def check_inputs(
     if schema is not None and not (least := schema.min_input) <= given <= schema.max_input:
         limit = f"needs {least}" if given < least else f"takes {schema.max_input}"
         raise NetworkError(f"{path} is damaged: {label} has {given} inputs and {limit}")
-    if schema is not None and (unequal := _unequal_types(schema, node, tensors)):
-        raise NetworkError(
-            f"{path}: {label} is given {unequal}, which must be of one type; no framework runs "
-            "this file: export or convert it again"
-        )
-    inputs = [tensors.get(name) for name in node.input]
-    unknown = any(name and name not in tensors for name in node.input)
-    if node.op_type == "PRelu" and opsets.get("", 0) < _NUMPY_BROADCASTING:
-        return
-    if unknown or node.domain not in ("", CONTRIB):
-        return
-    if why := _misfit(node.op_type, inputs, attributes):
-        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
-
-
-def _unequal_types(schema: OpSchema, node: NodeProto, tensors: Mapping[str, Tensor]) -> str:
-    """Say which inputs differ in element type that must not; empty if none do.
-
-    Converters to float16 leave such files, and no framework runs them.
-    """
     first: dict[str, Tensor] = {}
-    for index, name in enumerate(node.input if schema.inputs else ()):
-        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-        tensor = tensors.get(name)
+    formals = () if schema is None else schema.inputs
+    for index, name in enumerate(node.input if formals else ()):
+        formal, tensor = formals[min(index, len(formals) - 1)], tensors.get(name)
         if tensor is None or not formal.is_homogeneous:
             continue
         other = first.setdefault(formal.type_str, tensor)
-        if other.dtype != tensor.dtype:
-            return f"{other.dtype} ({other.name}) and {tensor.dtype} ({tensor.name})"
-    return ""
+        if other.dtype != tensor.dtype:  # Converters to float16 leave such files.
+            raise NetworkError(
+                f"{path}: {label} is given {other.dtype} ({other.name}) and {tensor.dtype} "
+                f"({tensor.name}), which must be of one type; no framework runs this file: "
+                "export or convert it again"
+            )
+    inputs = [tensors.get(name) for name in node.input]
+    unknown = any(name and name not in tensors for name in node.input)
+    is_old = node.op_type == "PRelu" and opsets.get("", 0) < _NUMPY_BROADCASTING
+    if is_old or unknown or node.domain not in ("", CONTRIB):
+        return
+    if why := _misfit(node.op_type, inputs, attributes):
+        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
 
 
 def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> str:
@@ -168,17 +157,9 @@ def _conv(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     return shapes[0][1], shapes[1][1] * int(attributes.get("group", 1))
 
 
-def _transposed(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
-    return shapes[0][1], shapes[1][0]
-
-
 def _gemm(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
     (m, k), (k_b, n) = shapes[0], shapes[1]
     return m if attributes.get("transA") else k, n if attributes.get("transB") else k_b
-
-
-def _recurrent(shapes: Shapes, _: Mapping[str, Any]) -> Sizes:
-    return shapes[0][2], shapes[1][2]
 
 
 def _recurrent_fits(gates: int, shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
@@ -268,10 +249,13 @@ def _attention_fits(shapes: Shapes, attributes: Mapping[str, Any]) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
-    **dict.fromkeys(("BatchNormalization", "ConvTranspose", "InstanceNormalization"), _transposed),
+    **dict.fromkeys(
+        ("BatchNormalization", "ConvTranspose", "InstanceNormalization"),
+        lambda shapes, _: (shapes[0][1], shapes[1][0]),
+    ),
     **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _conv),
     "Gemm": _gemm,
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda shapes, _: (shapes[0][2], shapes[1][2])),
 }
 _VALUES = {"AffineGrid": "size", "CumSum": "axis", "Pad": "pads"}
 """What the second input holds, where its values have to fit."""

@@ -1,21 +1,22 @@
-"""Networks given in memory, as bytes or as `onnx.ModelProto`."""
+"""Networks given in memory, as bytes or as `onnx.ModelProto`, and stored without their weights."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from resperf.errors import NetworkError, printable
 from resperf.network._base import NETWORKS_CACHED, Network
 from resperf.network.assumed import Sizes, Stated, stated
-from resperf.network.model import parse, strip_file
+from resperf.network.model import parse, strip_file, stripped_file
 from resperf.network.reader import resolve
-from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped
+from resperf.network.wire import COPIED_INTEGER_BYTES, Stripped, strip
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import ModelProto
 
 _GIVEN = Path("the given network")
 """Stands for a file's path in messages."""
@@ -52,7 +53,7 @@ def _structure(model: ModelProto) -> bytes:
     NetworkError
         If it is not a model.
     """
-    from onnx import ModelProto
+    from onnx import ModelProto, TensorProto
 
     if not isinstance(model, ModelProto):
         raise NetworkError(
@@ -60,30 +61,60 @@ def _structure(model: ModelProto) -> bytes:
             "export it first"
         )
     light = ModelProto()
-    for field, value in model.ListFields():
-        if field.name != "graph":
-            _copy(light, field.name, value)
+    _copy(model, light, without="graph")
     if model.HasField("graph"):
         light.graph.SetInParent()
-        _copy_structure(model.graph, light.graph)
+        _copy(model.graph, light.graph, without="initializer")
+        for tensor in model.graph.initializer:
+            if tensor.ByteSize() > COPIED_INTEGER_BYTES:
+                tensor = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            light.graph.initializer.append(tensor)
     content: bytes = light.SerializeToString()
     return content
 
 
-def _copy_structure(graph: GraphProto, light: GraphProto) -> None:
-    for field, value in graph.ListFields():
-        if field.name != "initializer":
-            _copy(light, field.name, value)
-    for tensor in graph.initializer:
-        if tensor.ByteSize() <= COPIED_INTEGER_BYTES:
-            light.initializer.append(tensor)
+def _copy(source: Any, target: Any, *, without: str) -> None:
+    """Copy the fields of a message but one: lists, messages and plain values."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if isinstance(value, str | bytes | int | float):
+            setattr(target, field.name, value)
         else:
-            light.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            getattr(target, field.name).MergeFrom(value)
 
 
-def _copy(target: ModelProto | GraphProto, name: str, value: object) -> None:
-    """Copy a field of a message: a list, a message or a plain value."""
-    if isinstance(value, str | bytes | int | float):
-        setattr(target, name, value)
-    else:
-        getattr(target, name).MergeFrom(value)
+def weightless(path: Path) -> bytes:
+    """Return an ONNX file's content without the bytes of its weights; shapes and types stay.
+
+    Raises
+    ------
+    NetworkError
+        If the file is missing, damaged or not ONNX.
+    """
+    return stripped_file(path).model
+
+
+def graph_digest(content: bytes) -> str:
+    """Return the name that a graph without weights is stored by: its SHA-256 (hex)."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_graph(content: bytes, name: str, **sizes: Unpack[Sizes]) -> Network:
+    """Read what `weightless` returned as `resperf.network.read_network` reads a file.
+
+    Parameters
+    ----------
+    content : bytes
+    name : str
+        Of the network, for messages too.
+    sizes
+        As in `read_network`.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`.
+    """
+    path = Path(f"{name}.onnx")
+    return resolve(path, parse(path, strip(content)), stated(**sizes))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
 from resperf.network._base import Node
-from resperf.network.protos import EXTERNAL
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -84,14 +83,11 @@ def check_text(path: Path, model: ModelProto) -> None:
             shown += (node.op_type, node.domain)
             names += (node.name, *node.input, *node.output)
             names += (attribute.name for attribute in node.attribute)
-    for name in shown + names:
-        if not isinstance(name, str):
-            raise NetworkError(f"{path} is damaged: the name {name!r} is not text; export it again")
-    for name in shown:
-        if not str(name).isprintable():
-            raise NetworkError(
-                f"{path} is damaged: the name {name!r} is not printable; export it again"
-            )
+    wrong = [(name, "text") for name in shown + names if not isinstance(name, str)]
+    wrong += [(name, "printable") for name in shown if not str(name).isprintable()]
+    if wrong:
+        name, what = wrong[0]
+        raise NetworkError(f"{path} is damaged: the name {name!r} is not {what}; export it again")
 
 
 def live_nodes(
@@ -193,26 +189,14 @@ def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield the weights and constants of a graph and its subgraphs, the graph's weights first."""
     for inner in inner_graphs(graph):
-        yield from _tensors_of(inner)
-
-
-def any_external(tensors: Iterable[TensorProto]) -> bool:
-    """Say whether a tensor is stored in another file."""
-    return any(tensor.data_location == EXTERNAL for tensor in tensors)
-
-
-def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the weights and constants of a graph without its subgraphs."""
-    sparse = [*graph.sparse_initializer]
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
+        sparse = [*inner.sparse_initializer]
+        yield from inner.initializer
+        for attribute in (attribute for node in inner.node for attribute in node.attribute):
             yield attribute.t
             yield from attribute.tensors
             sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
-    for tensor in sparse:
-        yield tensor.values
-        yield tensor.indices
+        for tensor in sparse:
+            yield from (tensor.values, tensor.indices)
 
 
 def names_read(graph: GraphProto) -> Iterator[str]:

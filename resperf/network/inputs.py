@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def complete_inputs(
     path: Path,
     declared: Sequence[ValueInfoProto],
     batch: int | None,
-    shapes: Mapping[str, Sequence[int]] | None,
+    shapes: Mapping[str, Sequence[int]],
     lengths: Mapping[str, int],
 ) -> Inputs:
     """Give every input its shape.
@@ -73,8 +73,9 @@ def complete_inputs(
     ShapeError
         If a dimension stays unknown, or something given does not fit.
     """
-    shapes = _by_name(path, [info.name for info in declared], shapes or {})
-    _check_given(batch, shapes)
+    if batch is not None and batch < 1:
+        raise ShapeError(f"batch {batch} is not a positive number; give one such as --batch 1")
+    shapes = _by_name(path, [info.name for info in declared], shapes)
     dims = {info.name: declared_dims(path, info) for info in declared}
     wanted: dict[str, list[Dim] | None] = {}
     notes: list[str] = []
@@ -129,8 +130,18 @@ def split_shapes(
     """Split shapes into those of inputs, lengths of named dimensions, and those of other tensors.
 
     What has none of these names counts as an input.
+
+    Raises
+    ------
+    ShapeError
+        If a dimension is not positive.
     """
-    _check_given(None, shapes)
+    for name, shape in shapes.items():
+        if min(shape, default=0) < 0 or 0 in shape[:1]:
+            raise ShapeError(
+                f"--shape {name}={dims_words(shape)}: every dimension must be a positive number "
+                "(0 only for what is still empty, such as a cache of no tokens)"
+            )
     inputs = [info.name for info in declared]
     infos = (*declared, *graph.value_info, *graph.output)
     dims = {dim.dim_param for info in infos for dim in info.type.tensor_type.shape.dim}
@@ -189,17 +200,6 @@ def _by_name(
                 )
             shape_of[name], by[name] = shape, given
     return shape_of
-
-
-def _check_given(batch: int | None, shapes: Mapping[str, Sequence[int]]) -> None:
-    if batch is not None and batch < 1:
-        raise ShapeError(f"batch {batch} is not a positive number; give one such as --batch 1")
-    for name, shape in shapes.items():
-        if min(shape, default=0) < 0 or 0 in shape[:1]:
-            raise ShapeError(
-                f"--shape {name}={dims_words(shape)}: every dimension must be a positive number "
-                "(0 only for what is still empty, such as a cache of no tokens)"
-            )
 
 
 def declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
@@ -277,18 +277,14 @@ def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], ind
     example = ",".join(str(dim) if isinstance(dim, int) else "N" for dim in dims)
     rest = any(not isinstance(dim, int) for dim in dims[1:])
     alike = [other for other, theirs in wanted.items() if theirs == dims]
-    several = f"{_common_start(alike)}*" if len(alike) > 1 else name
+    start = commonprefix(alike)  # noqa: RUF071  # Letter by letter.
+    several = f"{start}*" if len(alike) > 1 else name
     given = f"'{several}={example}'" if several not in (name, "*") else f"{name}={example}"
     option = "--batch 1" if index == 0 and not rest else f"--shape {given} with numbers"
     return (
         f"{path}: dimension {index}{label} of input {name!r} = {dims_words(dims)} is free; "
         f"give it: {option}"
     )
-
-
-def _common_start(names: Sequence[str]) -> str:
-    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
 
 
 def dims_words(dims: Sequence[Dim]) -> str:

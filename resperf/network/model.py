@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
-from resperf.network.external import with_shapes
 from resperf.network.graph import subgraphs
+from resperf.network.protos import with_shapes
 from resperf.network.wire import Buffer, Stripped, strip
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,15 +16,15 @@ from resperf.errors import NetworkError, ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import COUNTED, Assumptions, Sizes, Stated, how_to_give, stated
-from resperf.network.external import check_shapes
+from resperf.network.constants import Unfolded, folded, is_constant
 from resperf.network.fit import check_inputs
-from resperf.network.folding import Unfolded, folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs, split_shapes
 from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
+    check_shapes,
     check_size,
     data_type_of,
     sparse_weight,
@@ -142,8 +142,9 @@ class _Seen:
     """Name of a node with subgraphs -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
-    unsized: dict[str, str] = field(default_factory=dict)
-    """Tensor of unknown shape -> which option gives it."""
+    unsized: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """Tensor of unknown shape -> which option gives it, and whether that is ``--value``."""
+    undecided: str = ""
     declared: list[str] = field(default_factory=list)  # nodes of which only the file says the shape
     of_weights: set[str] = field(default_factory=set)
     """Weights and positions, and what nodes compute with them alone."""
@@ -168,7 +169,7 @@ class _Reading:
         self.weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in self.weights]
         own, lengths, others = split_shapes(self.graph, declared, dict(sizes.shapes))
-        self.assumptions = Assumptions(path, sizes, others)
+        self.assumptions = Assumptions(path, dict(sizes.assume), dict(sizes.values), others)
         self.inputs: Inputs = complete_inputs(path, declared, sizes.batch, own, lengths)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
         self.traced, self.batched = traced, batched_outputs(self.graph, declared)
@@ -212,25 +213,26 @@ class _Reading:
             self._visit(node)
         outputs = tuple(info.name for info in self.graph.output)
         seen = self.seen
+
+        def names(nodes: Iterable[Node]) -> Iterator[str]:
+            for node in nodes:
+                yield from (*node.inputs, *node.outputs, *seen.inner.get(node.name, ()))
+
         nodes = live_nodes(seen.nodes, outputs, seen.inner)
-        used = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
         inputs = tuple(tensor.name for tensor in self.inputs.tensors)
-        used.update(inputs, outputs)
-        used.update(name for node in nodes for name in seen.inner.get(node.name, ()))
+        used = {*inputs, *outputs, *filter(None, names(nodes))}
         tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
         weight_nodes = live_nodes(seen.weight_nodes, used, {})
-        unfolded_nodes = self._unfolded_nodes(outputs, nodes)
-        live = (*nodes, *weight_nodes, *unfolded_nodes)
-        alive = {name for node in live for name in (*node.inputs, *node.outputs)}
+        unfolded_nodes = []  # What ONNX Runtime runs besides.
+        if seen.unfolded.values and not seen.inner:
+            own = {node.name for node in nodes}
+            runs = live_nodes(seen.run, outputs, {})
+            unfolded_nodes = [node for node in runs if node.name not in own]
+        alive = {*names((*nodes, *weight_nodes, *unfolded_nodes))}
         dead_nodes = [node for node in seen.nodes if alive.isdisjoint(node.outputs)]
-        beside = dict.fromkeys(
-            name
-            for node in (*weight_nodes, *unfolded_nodes, *dead_nodes)
-            for name in (*node.inputs, *node.outputs, *seen.inner.get(node.name, ()))
-            if name in seen.tensors
-        )
-        missing = self.assumptions.missing()
-        notes = [*self.notes, *self._closing_notes(nodes, tensors, outputs), *missing]
+        beside = dict.fromkeys(names((*weight_nodes, *unfolded_nodes, *dead_nodes)))
+        closing, missing = self._closing_notes(nodes, tensors, outputs), self.assumptions.missing()
+        notes = [*self.notes, *closing, *missing]
         if dead_nodes:
             listed = _listed([f"{node.name} ({node.op})" for node in dead_nodes])
             notes.append(
@@ -250,18 +252,11 @@ class _Reading:
             unfolded_nodes=tuple(unfolded_nodes),
             dead_nodes=tuple(dead_nodes),
             overridable=self.overridable,
-            weight_tensors={name: seen.tensors[name] for name in beside},
+            weight_tensors={x: seen.tensors[x] for x in beside if x in seen.tensors},
             parameters=parameters_of(self.graph).most,
             assumed=self.assumptions.statements(),
+            undecided=seen.undecided,
         )
-
-    def _unfolded_nodes(self, outputs: Sequence[str], nodes: Sequence[Node]) -> list[Node]:
-        """Return the nodes that ONNX Runtime runs besides `nodes`."""
-        if self.seen.inner or not self.seen.unfolded.values:
-            return []
-        own = {node.name for node in nodes}
-        live = live_nodes(self.seen.run, outputs, self.seen.inner)
-        return [node for node in live if node.name not in own]
 
     def _weights(self) -> dict[str, Tensor]:
         check_shapes(self.path, self.graph.initializer)
@@ -277,14 +272,15 @@ class _Reading:
         if not any(node.output):
             return
         tensors = self.seen.tensors
-        if instead := self._chosen_branch(node) or self.sequences.as_tensors(node, tensors):
+        rewrite = _INSTEAD.get(node.op_type) if node.input and not node.domain else None
+        if rewrite and (instead := rewrite(self, node)):
             nodes, constants = instead
             tensors.update({constant.name: constant for constant in constants})
             for inner in nodes:
                 self._visit(inner)
             return
         attributes = attributes_of(self.path, node)
-        if target := self._target_at_batch(node, attributes):
+        if node.op_type in SHAPE_INPUT and (target := self._target_at_batch(node, attributes)):
             self._set_target(node, *target)
             attributes = attributes_of(self.path, node)
             self.seen.stale.update(node.output)
@@ -333,7 +329,7 @@ class _Reading:
                 seen.run.append(self._running_node(node, attributes))
         seen.tensors.update((tensor.name, tensor) for tensor in tensors)
         if is_unfolded:
-            seen.unfolded.add(node)
+            seen.unfolded.values.update(filter(None, node.output))
         if seen.unfolded.values:
             seen.unfolded.follow(node)
 
@@ -382,10 +378,8 @@ class _Reading:
 
         PyTorch exports one for every squeeze of an axis of unknown length.
         """
-        condition = self.seen.tensors.get(node.input[0]) if node.input else None
-        if node.op_type != "If" or node.domain or condition is None:
-            return None
-        if condition.value is None or condition.value.size != 1:
+        condition = self.seen.tensors.get(node.input[0])
+        if condition is None or condition.value is None or condition.value.size != 1:
             return None
         name = "then_branch" if condition.value.item() else "else_branch"
         branch = next((attribute.g for attribute in node.attribute if attribute.name == name), None)
@@ -437,9 +431,7 @@ class _Reading:
         old, batch = self.inputs.fixed_batch, self.inputs.batch
         if old is None or batch is None or node.domain or not node.input:
             return None
-        if (index := SHAPE_INPUT.get(node.op_type)) is None:
-            return None
-        data = self.seen.tensors.get(node.input[0])
+        index, data = SHAPE_INPUT[node.op_type], self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight:
             return None
         target = self.seen.tensors.get(node.input[index]) if len(node.input) > index else None
@@ -493,8 +485,9 @@ class _Reading:
         if unknown:
             unsized = _listed([*dict.fromkeys(unknown.values())])
             notes.append(f"output shapes are unknown from {unsized}")
-            first = self.seen.unsized.get(next(iter(unknown)))
+            first, by_values = self.seen.unsized.get(next(iter(unknown)), ("", False))
             notes += [first] if first else []
+            self.seen.undecided = first if by_values else ""
         lengths = {node.name: tensors.get("".join(node.inputs[4:5]))
                    for node in nodes if node.op in RECURRENT}  # fmt: skip
         varying = [name for name, given in lengths.items() if given and given.value is None]
@@ -513,6 +506,16 @@ class _Reading:
                 "fixes; export with a free batch dimension if it should"
             )
         return notes
+
+
+_INSTEAD: Mapping[
+    str, Callable[[_Reading, NodeProto], tuple[list[NodeProto], list[Tensor]] | None]
+] = {
+    "If": _Reading._chosen_branch,
+    "SplitToSequence": lambda self, node: self.sequences.split(node, self.seen.tensors),
+    "SequenceAt": lambda self, node: self.sequences.piece(node, self.seen.tensors),
+}
+"""Operator -> what reads it as other nodes and constants; None where it stays."""
 
 
 @cache

@@ -63,14 +63,6 @@ class Rewriting:
         for name in filter(None, node.inputs):
             self._readers.setdefault(name, {})[id(node)] = node
 
-    def _leave(self, node: Node) -> None:
-        del self._positions[id(node)]
-        for name in node.outputs:
-            if self.maker.get(name) is node:
-                del self.maker[name]
-        for name in filter(None, node.inputs):
-            self._readers[name].pop(id(node), None)
-
     def walk(self) -> Iterator[Node]:
         """Yield the nodes in order; of several that replace the last one yielded, the others."""
         for slot in self._slots:
@@ -94,7 +86,12 @@ class Rewriting:
         slot = self._slots[position]
         index = next(index for index, other in enumerate(slot) if other is node)
         slot[index : index + 1] = new
-        self._leave(node)
+        del self._positions[id(node)]
+        for name in node.outputs:
+            if self.maker.get(name) is node:
+                del self.maker[name]
+        for name in filter(None, node.inputs):
+            self._readers[name].pop(id(node), None)
         for replacement in new:
             self._enter(replacement, position)
 

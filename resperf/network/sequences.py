@@ -7,6 +7,7 @@ sequence has no shape.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,49 +23,42 @@ _SMALLEST_OPSET = 18
 """From here on, Split and Squeeze take their sizes and axes as inputs, and pieces may differ."""
 
 
+@dataclass
 class Sequences:
     """The sequences of a graph that are only read piece by piece.
 
-    Parameters
+    Attributes
     ----------
     graph : GraphProto
     opset : int
         Version of the default domain.
+    pieces : dict of str to list of str
+        Sequence -> the tensors that it is read as.
     """
 
-    def __init__(self, graph: GraphProto, opset: int) -> None:
-        self._pieces: dict[str, list[str]] = {}
-        self._graph = graph
-        self._readable = opset >= _SMALLEST_OPSET
+    graph: GraphProto
+    opset: int
+    pieces: dict[str, list[str]] = field(default_factory=dict)
 
     @cached_property
     def _whole(self) -> set[str]:
         """Names of the tensors that are not only read piece by piece."""
-        names = {output.name for output in self._graph.output}
-        for node in self._graph.node:
+        names = {output.name for output in self.graph.output}
+        for node in self.graph.node:
             names.update(captured(node), () if node.op_type == "SequenceAt" else node.input)
         return names
 
-    def as_tensors(
+    def split(
         self, node: NodeProto, tensors: Mapping[str, Tensor]
     ) -> tuple[list[NodeProto], list[Tensor]] | None:
-        """Return the nodes that compute the same without a sequence, and their new constants.
+        """Return the nodes that split a tensor without a sequence, and their new constants.
 
-        None for all other nodes, and where a size or a position is not constant.
+        None where the sequence is read as a whole, or a size is not constant.
         """
-        if node.domain or not self._readable:
-            return None
-        if node.op_type == "SplitToSequence" and node.output[0] not in self._whole:
-            return self._split(node, tensors)
-        if node.op_type == "SequenceAt":
-            return self._piece(node, tensors)
-        return None
-
-    def _split(
-        self, node: NodeProto, tensors: Mapping[str, Tensor]
-    ) -> tuple[list[NodeProto], list[Tensor]] | None:
         from onnx import helper
 
+        if self.opset < _SMALLEST_OPSET or node.output[0] in self._whole:
+            return None
         data = tensors.get(node.input[0])
         given = {attribute.name: attribute.i for attribute in node.attribute}
         axis = given.get("axis", 0)
@@ -80,24 +74,25 @@ class Sequences:
             "Split", [node.input[0], constants[0].name], pieces, node.name, axis=axis
         )
         nodes = [split]
-        self._pieces[name] = pieces
+        self.pieces[name] = pieces
         if len(node.input) < 2 and not given.get("keepdims", 1):
             axes = _constant(f"{name}/axis", [axis])
             constants.append(axes)
-            self._pieces[name] = [f"{piece}/squeezed" for piece in pieces]
+            self.pieces[name] = [f"{piece}/squeezed" for piece in pieces]
             nodes += [
                 helper.make_node("Squeeze", [piece, axes.name], [f"{piece}/squeezed"])
                 for piece in pieces
             ]
         return nodes, constants
 
-    def _piece(
+    def piece(
         self, node: NodeProto, tensors: Mapping[str, Tensor]
     ) -> tuple[list[NodeProto], list[Tensor]] | None:
+        """Return the node that passes a piece of a sequence on; None where it is not known."""
         from onnx import helper
 
-        pieces = self._pieces.get(node.input[0])
-        position = tensors.get(node.input[1])
+        pieces = self.pieces.get(node.input[0])
+        position = tensors.get("".join(node.input[1:2]))
         if pieces is None or position is None or position.value is None:
             return None
         index = int(position.value.item())

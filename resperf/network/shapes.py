@@ -1,26 +1,27 @@
 """Output shapes of nodes.
 
 ONNX's inference over the model, then node by node where it has gaps, then what the file states.
+ONNX Runtime is asked for those of its own (contrib) operators.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
-from resperf.network._base import PartialType, Tensor, TensorType
-from resperf.network.contrib import inferred_by_onnxruntime, with_caches
+from resperf.network._base import MALFORMED, PartialType, Tensor, TensorType
 from resperf.network.graph import subgraphs
 from resperf.network.inputs import Inputs, dims_of, dims_words
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
     from onnx.defs import OpSchema
 
 DATA_ELEMENTS = 64
@@ -28,6 +29,10 @@ DATA_ELEMENTS = 64
 _CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
 """Inferred nodes in the cache, and the most bytes of attributes of one."""
 _cache: dict[Hashable, tuple[PartialType | None, ...]] = {}
+_OPSET, _IR_VERSION = 17, 10
+_NAMES: Mapping[str, str] = {"float": "float32", "double": "float64"}
+_Operands: TypeAlias = Sequence[Any]
+"""Tensors; None where an input is absent."""
 
 
 @cache
@@ -95,39 +100,28 @@ def partial_outputs(
     version = opsets.get(node.domain, int(node.domain == CONTRIB))
     if not version:
         return {}
-    key = _cache_key(node, inputs, version)
-    outputs = None if key is None else _cache.get(key)
+    # All that determines the shapes: networks repeat the same few layers under other names.
+    attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
+    values = {
+        name: tuple(tensor.value.ravel().tolist())
+        for name, tensor in inputs.items()
+        if tensor.value is not None and tensor.value.size <= DATA_ELEMENTS
+    }
+    operands = tuple(
+        (tensor.dtype, tensor.shape, values.get(name)) if (tensor := inputs.get(name)) else None
+        for name in node.input
+    )
+    written = tuple(map(bool, node.output))
+    key = (node.domain, node.op_type, version, attributes, operands, written)
+    outputs = _cache.get(key)
     if outputs is None:
         outputs = _inferred(node, inputs, version)
-        if key is not None:
+        is_large = sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES
+        if not is_large and not any(True for _ in subgraphs(node)):
             if len(_cache) >= _CACHED_NODES:
                 _cache.clear()
             _cache[key] = outputs
     return {name: part for name, part in zip(node.output, outputs, strict=True) if part and name}
-
-
-def _cache_key(node: NodeProto, tensors: Mapping[str, Tensor], version: int) -> Hashable | None:
-    """Return everything that determines a node's output shapes; tensor names do not.
-
-    Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
-    """
-    attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(True for _ in subgraphs(node)):
-        return None
-    inputs = tuple(
-        (tensor.dtype, tensor.shape, _small_value(tensor))
-        if (tensor := tensors.get(name))
-        else None
-        for name in node.input
-    )
-    outputs = tuple(map(bool, node.output))
-    return node.domain, node.op_type, version, attributes, inputs, outputs
-
-
-def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
-    """Return the values of a constant that may determine a shape."""
-    value = tensor.value
-    return None if value is None or value.size > DATA_ELEMENTS else tuple(value.ravel().tolist())
 
 
 def _inferred(
@@ -163,6 +157,94 @@ def _inferred(
         if dim.HasField("dim_value") and dim.dim_value < least:
             raise ShapeError(f"a dimension of its output would be {dim.dim_value}")
     return tuple(None if proto is None else partial_type(proto) for proto in protos)
+
+
+def inferred_by_onnxruntime(
+    node: NodeProto, tensors: Mapping[str, Tensor], data: Mapping[str, TensorProto], version: int
+) -> tuple[PartialType | None, ...]:
+    """Return types and shapes of the outputs of a node of ONNX Runtime's own, as it infers them.
+
+    A session that is loaded, not initialised, knows them, also where this host has no kernel. None
+    for an output that it cannot infer.
+
+    Raises
+    ------
+    ShapeError
+        If the operator cannot take these shapes; says why.
+    """
+    from onnx import ValueInfoProto, helper
+    from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+    graph = helper.make_graph(
+        [node], "node",
+        [helper.make_tensor_value_info(name, data_type_of(tensor.dtype), tensor.shape)
+         for name, tensor in tensors.items() if name not in data],
+        [ValueInfoProto(name=name) for name in node.output if name], [*data.values()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(node.domain, version)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(options, model.SerializeToString(), False, False)
+    except Exception as error:  # onnxruntime's errors have no common root of their own
+        _, refused, why = str(error).partition("[ShapeInferenceError]")
+        if refused:
+            raise ShapeError(why) from error
+        return (None,) * len(node.output)
+    inferred = {
+        # It writes no dimension of a tensor whose rank it does not know.
+        value.name: (
+            _NAMES.get(word, word),
+            tuple(dim if isinstance(dim, int) else None for dim in value.shape) or None,
+        )
+        for value in session.outputs_meta
+        if (word := value.type.removeprefix("tensor(").removesuffix(")"))
+    }
+    return tuple(inferred.get(name) for name in node.output)
+
+
+def with_caches(
+    node: NodeProto,
+    tensors: Mapping[str, Tensor],
+    attributes: Mapping[str, Any],
+    outputs: Mapping[str, TensorType],
+) -> dict[str, TensorType]:
+    """Add the keys and values of all tokens that an attention returns behind its result.
+
+    ONNX Runtime does not infer their number.
+    """
+    rule, own = _CACHES.get(node.op_type), list[TensorType]()
+    with suppress(*MALFORMED):
+        own = rule([tensors.get(name) for name in node.input], attributes) if rule else []
+    return {**dict(zip(node.output[1:], own, strict=False)), **outputs}
+
+
+def _multi_head_caches(inputs: _Operands, attributes: Mapping[str, Any]) -> list[TensorType]:
+    """Keys and values of the new tokens: ONNX Runtime infers those with earlier ones."""
+    heads, news = int(attributes["num_heads"]), [tensor.shape for tensor in inputs[1:3]]
+    shapes = ((s[0], heads, s[1], s[2] // heads) if len(s) == 3 else s for s in news)
+    return [(inputs[0].dtype, shape) for shape in shapes]
+
+
+def _grouped_caches(inputs: _Operands, attributes: Mapping[str, Any]) -> list[TensorType]:
+    """Keys and values of all tokens; a cache of more than these keeps its length."""
+    heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    batch, tokens, width = inputs[0].shape
+    # Queries, keys and values may be packed: (batch, tokens, (heads + 2 groups) x size).
+    size = width // (heads if inputs[1] is not None else heads + 2 * groups)
+    past, total = inputs[3], inputs[6]
+    earlier = 0 if past is None else past.shape[2]
+    length = None if total is None or total.value is None else int(total.value.item())
+    rows = earlier + tokens if length is None else max(earlier, length)
+    return [(inputs[0].dtype, (batch, groups, rows, size))] * 2
+
+
+_CACHES: Mapping[str, Callable[[_Operands, Mapping[str, Any]], list[TensorType]]] = {
+    "MultiHeadAttention": _multi_head_caches,
+    "GroupQueryAttention": _grouped_caches,
+}
+"""Operator -> types and shapes of the keys and values that it returns after its first output."""
 
 
 def model_outputs(model: ModelProto) -> dict[str, PartialType]:
@@ -268,10 +350,6 @@ def _from_gaps(
     return {} if shape is None else {node.output[0]: (inputs[0].dtype, shape)}
 
 
-def _same(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> tuple[int, ...]:
-    return inputs[0].shape
-
-
 def _joined(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
     shape, axis = list(inputs[0].shape), attributes.get("axis", 1)
     shape[axis] = sum(tensor.shape[axis] for tensor in inputs)
@@ -311,5 +389,5 @@ _GAPS: Mapping[
         "PRelu", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softmax", "Softplus",
         "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu",
     ),
-    _same,
+    lambda inputs, _: inputs[0].shape,
 )  # fmt: skip

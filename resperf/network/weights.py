@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from resperf.errors import NetworkError
 from resperf.network.assumed import Sizes, stated
-from resperf.network.external import external_data, numpy_dtype
-from resperf.network.graph import all_tensors, any_external, names_read
+from resperf.network.graph import all_tensors, names_read
 from resperf.network.model import open_buffer, parse, strip_file
-from resperf.network.protos import EXTERNAL, has_bytes
+from resperf.network.protos import EXTERNAL, external_data, has_bytes, numpy_dtype
 from resperf.network.reader import resolve
 from resperf.network.wire import Buffer
 
@@ -80,7 +79,7 @@ def materialise(
     # Only initializers of the main graph are filled in here; ONNX Runtime would open the files of
     # all others.
     others = islice(all_tensors(model.graph), len(model.graph.initializer), None)
-    if any_external(others):
+    if any(tensor.data_location == EXTERNAL for tensor in others):
         raise NetworkError(
             f"{path}: a constant of an operator, or a subgraph, has weights in another file, "
             "which is not read for measuring; make them initializers of the main graph"
@@ -179,14 +178,10 @@ class _RandomWeights:
         self._count += 1
         start = 7919 * self._count % _BLOCK_ELEMENTS
         block = self._twice[start : start + min(math.prod(shape), _BLOCK_ELEMENTS)]
+        # Preserves the variance of activations (He et al., 2015).
+        fan_in = max(shape) if len(shape) == 2 else math.prod(shape[1:])
+        scale = math.sqrt(2 / max(1, fan_in)) if len(shape) > 1 else _BIAS_SCALE
         # Not near zero: products of many would become denormal, and slow.
-        block = 0.5 + np.abs(block) if proto.name in self._positive else block * _scale(shape)
+        is_positive = proto.name in self._positive
+        block = 0.5 + np.abs(block) if is_positive else block * np.float32(scale)
         return np.resize(block.astype(dtype), shape)
-
-
-def _scale(shape: tuple[int, ...]) -> np.float32:
-    """Return the standard deviation that preserves activations' variance (He et al., 2015)."""
-    if len(shape) < 2:
-        return np.float32(_BIAS_SCALE)
-    fan_in = max(shape) if len(shape) == 2 else math.prod(shape[1:])
-    return np.float32(math.sqrt(2 / max(1, fan_in)))

@@ -145,33 +145,27 @@ def _message(
         if wire != _LENGTH:
             continue
         child = children.get(number)
-        if number in unused or (message == "attribute" and _too_long(number, content, stop, state)):
-            new = b""
-        elif child is None or stop - content <= COPIED_BYTES:
-            continue
-        elif child == "tensor":
-            initializer = message == "graph" and depth == 1
-            if state.keep_attributes and not initializer:
+        is_list = message == "attribute" and number in _LISTS and not state.keep_attributes
+        header = body = b""  # dropped
+        if not (number in unused or (is_list and stop - content > _COPIED_LIST_BYTES)):
+            initializer = child == "tensor" and message == "graph" and depth == 1
+            whole = state.keep_attributes and child in ("tensor", "sparse") and not initializer
+            if child is None or whole or stop - content <= COPIED_BYTES:
                 continue
-            body = _tensor(buffer, content, stop, state)
-            if body is None:
-                continue
+            if child == "tensor":
+                stripped = _tensor(buffer, content, stop, state)
+                if stripped is None:
+                    continue
+                body = stripped
+            else:
+                body = _message(buffer, content, stop, child, depth + 1, state)
             if initializer:
                 state.weights.append((content, stop))
-            new = _length_field(number, body)
-        elif child == "sparse" and state.keep_attributes:
-            continue
-        else:
-            new = _length_field(number, _message(buffer, content, stop, child, depth + 1, state))
-        pieces += (buffer[copied:tag], new)
+            header = encode_varint(number << 3 | _LENGTH) + encode_varint(len(body))
+        pieces += (buffer[copied:tag], header, body)
         copied = stop
     pieces.append(buffer[copied:end])
     return b"".join(pieces)
-
-
-def _too_long(number: int, content: int, stop: int, state: Stripped) -> bool:
-    long = number in _LISTS and stop - content > _COPIED_LIST_BYTES
-    return long and not state.keep_attributes
 
 
 def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | None:
@@ -187,10 +181,6 @@ def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | No
             data_type = _varint(buffer, content, stop)[0]
     limit = COPIED_INTEGER_BYTES if data_type in INTEGER_TYPES else COPIED_BYTES
     return None if payload_bytes <= limit else b"".join(fields)
-
-
-def _length_field(number: int, body: bytes) -> bytes:
-    return encode_varint(number << 3 | _LENGTH) + encode_varint(len(body)) + body
 
 
 def encode_varint(value: int) -> bytes:

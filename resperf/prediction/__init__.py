@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resperf.prediction.api import Failure, predict, predict_everywhere, predict_within
-from resperf.prediction.network import layers_alone, predict_network, predict_networks
+from resperf.prediction.network import predict_network, predict_networks
 from resperf.prediction.result import (
     WHOLE_NETWORK,
     LayerPrediction,
@@ -17,6 +17,6 @@ from resperf.prediction.times import predict_layers
 
 __all__ = [
     "WHOLE_NETWORK", "Failure", "LayerPrediction", "PhaseTimes", "Prediction",
-    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "predict", "predict_everywhere",
+    "QuantityPrediction", "Skipped", "SumOfLayers", "predict", "predict_everywhere",
     "predict_layers", "predict_network", "predict_networks", "predict_within",
 ]  # fmt: skip

@@ -17,7 +17,6 @@ from resperf.prediction.data_sheet import METHOD, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.overheads import overheads
 from resperf.prediction.result import (
-    EXECUTING,
     THREE_PHASE,
     WHOLE_NETWORK,
     Overheads,
@@ -217,31 +216,6 @@ def _prediction(
     )  # fmt: skip
     interval = bound(parts, costs, total, *own_widths, count)
     return Prediction(subject, parts, costs, total, interval, remarks)
-
-
-def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
-    """Predict a network with times of isolated layers, to compare with isolated measurements.
-
-    The total is that of `predict_network`. The overhead between layers therefore includes the
-    in-network correction and the cost of moved weights; it may be below zero.
-    """
-    prediction = predict_network(network, bundle, threads=threads)
-    bundle = bundle.without_session()
-    lowered = lower(network, bundle.setting, bundle.platform)
-    isolated = bundle.isolated()
-    layers = [node.layer for node in lowered.nodes if node.layer is not None]
-    times = times_by_key(isolated, layers)
-    alone = time(network, lowered, isolated, times, {}, None, alone=True)
-    alone_ms, placed_ms = (
-        sum(layer.execution_ms for layer in parts.layers if layer.phase == EXECUTING)
-        for parts in (alone, prediction.parts)
-    )
-    parts = replace(prediction.parts, layers=alone.layers)
-    costs = prediction.overheads
-    costs = replace(costs, overhead_ms=costs.overhead_ms + placed_ms - alone_ms)
-    widths = prediction.interval.log_width, prediction.interval.common_width
-    interval = bound(parts, costs, prediction.total, *widths, prediction.remarks.calibrated_with)
-    return replace(prediction, parts=parts, overheads=costs, interval=interval)
 
 
 def _refuse_unusable(bundle: Bundle) -> None:

@@ -51,7 +51,7 @@ class Scaled(Record):
     devices : int
     time_ms, low_ms, high_ms : float
         Of one run or training step of all devices, with its 90% interval.
-    images_per_s : float
+    samples_per_s : float
         Of all devices.
     epoch_s : float
         One pass over the data set (section 2); NaN if its size is not given.
@@ -64,7 +64,7 @@ class Scaled(Record):
     time_ms: float
     low_ms: float
     high_ms: float
-    images_per_s: float
+    samples_per_s: float
     epoch_s: float
     extrapolated: str
 
@@ -103,9 +103,9 @@ class Scaling(Record):
     def turning_point(self, batch: int) -> int | None:
         """Return the devices beyond which one more adds less than `least_gain`; None if none do."""
         points = self.series[batch]
-        alone = points[0].images_per_s / points[0].devices
+        alone = points[0].samples_per_s / points[0].devices
         for before, after in pairwise(points):
-            gain = (after.images_per_s - before.images_per_s) / (after.devices - before.devices)
+            gain = (after.samples_per_s - before.samples_per_s) / (after.devices - before.devices)
             if gain < self.least_gain * alone:
                 return before.devices
         return None

@@ -235,7 +235,6 @@ def time(
     custom: CustomTimes | None,
     *,
     estimate: bool = True,
-    alone: bool = False,
 ) -> Parts:
     """Return the times of a lowered network's layers, and quantities that follow from theirs.
 
@@ -253,15 +252,12 @@ def time(
     estimate : bool
         Whether nodes without a predictor are estimated by the device's limits, so that only those
         of unknown work are skipped.
-    alone : bool
-        Whether the times are those of isolated layers, which the published rules add up.
     """
-    alone = alone or bundle.method in RULE_OF_METHOD
     limits: Limits = limits_of(bundle) if estimate else lambda: None
     with_layer = [node.layer for node in lowered.nodes if node.layer is not None]
     isolated = [times[layer.key][0] for layer in with_layer]
     shares, extra_ms = [1.0] * len(isolated), [0.0] * len(isolated)
-    if not alone:
+    if bundle.method not in RULE_OF_METHOD:  # The published rules add up isolated layers.
         shares = [times[layer.key][1] for layer in with_layer]
         extra_ms = extra_weights_ms(lowered, bundle, [layer_time.ms for layer_time in isolated])
     predicted = iter(zip(isolated, extra_ms, shares, strict=True))

@@ -15,7 +15,7 @@ from resperf.prediction import PhaseTimes
 from resperf.prediction.result import KindTime, Subject, times_by_kind
 from resperf.quantities import PHASES
 from resperf.records import Record, parse_json
-from resperf.report.network import joined, notes_text, warnings_text
+from resperf.report.network import joined, remarks_text
 from resperf.report.tables import ms_cell, percent_cell, table
 
 _WRITE = (
@@ -89,11 +89,13 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
     """
     names = [chr(ord("A") + index) for index in range(len(documents))]
     times_ms: dict[str, list[float]] = {"total": [0.0] * len(documents)}
+    counts: dict[str, list[int]] = {}
     for index, document in enumerate(documents):
         for kind in document["kinds"]:
             time_ms = kind["ms"] or 0.0
             times_ms.setdefault(kind["kind"], [0.0] * len(documents))[index] = time_ms
             times_ms["total"][index] += time_ms
+            counts.setdefault(kind["kind"], [0] * len(documents))[index] = kind.get("layers", 0)
     headings = ["", *(f"{name} ms" for name in names)]
     rows = [[kind, *map(ms_cell, row_ms)] for kind, row_ms in times_ms.items()]
     if len(documents) == 2:
@@ -102,6 +104,11 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
             share = (second_ms - first_ms) / first_ms if first_ms else math.nan
             # Rounding may leave a difference of almost nothing.
             row += [ms_cell(round(second_ms - first_ms, 9)), percent_cell(share, signed=True)]
+    headings.append("layers")
+    for row in rows:  # A number for each column, one where all are equal.
+        numbers = counts.get(row[0], [0])
+        shown = numbers if len(set(numbers)) > 1 else numbers[:1]
+        row.append("/".join(map(str, shown)) if any(numbers) else "")
     off_ms = {kind: max(row_ms) - min(row_ms) for kind, row_ms in times_ms.items()}
     rows[1:] = sorted(rows[1:], key=lambda row: -off_ms[row[0]])
     titles, notes, warnings = [], [], []
@@ -110,6 +117,6 @@ def columns_text(documents: Sequence[Mapping[str, Any]]) -> str:
         if document.get("inferred_from"):
             notes.append((name, ": predicted as a whole, its kinds are classes of operators"))
         warnings += [(name, f": {printable(warning)}") for warning in document.get("warnings", ())]
-    parts = ["\n".join(titles), table(headings, rows, text=headings[:1]),
-             notes_text(joined(notes)), warnings_text(joined(warnings))]  # fmt: skip
-    return "\n\n".join(filter(None, parts))
+    compared = table(headings, rows, text=headings[:1])
+    remarks = remarks_text(notes=joined(notes)), remarks_text(warnings=joined(warnings))
+    return "\n\n".join(filter(None, ("\n".join(titles), compared, *remarks)))

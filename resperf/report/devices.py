@@ -36,9 +36,11 @@ def device_table(rows: Sequence[Mapping[str, Any]]) -> str:
         headings = (
             "device", "framework", "precision", "rests on", "median error", "bundle", "machine",
         )  # fmt: skip
+        # A card is known by its own name alone.
         cells = [
             [row["device"], row["framework"], ", ".join(row["precisions"]), row["rests_on"],
-             _error(row), named(row["bundle"]), _machine(row)]
+             _error(row), named(row["bundle"]),
+             "" if device_facts(row["device"]) else row.get("machine", "")]
             for row in whole
         ]  # fmt: skip
         parts.append(table(headings, cells, text=headings))
@@ -46,11 +48,6 @@ def device_table(rows: Sequence[Mapping[str, Any]]) -> str:
         f"damaged: {row['bundle']['path']}: {row['damaged']}" for row in rows if "damaged" in row
     ]
     return "\n".join(parts)
-
-
-def _machine(row: Mapping[str, Any]) -> str:
-    """Return the machine of a device that is not known by its own name alone."""
-    return "" if device_facts(row["device"]) else row.get("machine", "")
 
 
 def _error(row: Mapping[str, Any]) -> str:

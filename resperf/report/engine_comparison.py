@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import DatasetError, printable
 from resperf.network import Network
 from resperf.prediction import LayerPrediction, Prediction
+from resperf.prediction.result import EXECUTING
 from resperf.quantities import PHASES, quantity
-from resperf.report.comparison import ComparisonRow, comparison_table
 from resperf.report.engine_nodes import nodes_of_layers
-from resperf.report.network import SHOWN_LAYERS, notes_text, slowest_first, warnings_text
-from resperf.report.side_by_side import order_agreement, slower_ms, sum_of_layers_ms
-from resperf.report.tables import counted
+from resperf.report.network import SHOWN_LAYERS, remarks_text, slowest_first
+from resperf.report.tables import counted, ms_cell, percent_cell, table
 from resperf.settings import PLAIN_PRECISIONS
+from resperf.timing import rank_correlation
 from resperf.units import format_ms, json_values
 
 if TYPE_CHECKING:
@@ -25,6 +26,41 @@ if TYPE_CHECKING:
 
 _SHOWN_NAME = 72
 """Characters of a fused layer's name."""
+SLOWEST, SEARCHED = 5, 7
+"""How many of the slowest measured layers are looked up among how many of the slowest predicted."""
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A network, phase or layer with predicted and measured time.
+
+    Attributes
+    ----------
+    name : str
+    batch : int or None
+    predicted_ms, measured_ms : float
+        NaN if the time is missing.
+    remark : str
+        Shown at the end of the row.
+    """
+
+    name: str
+    batch: int | None
+    predicted_ms: float
+    measured_ms: float
+    remark: str = ""
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, a fraction; NaN if one is missing."""
+        if not self.measured_ms > 0:
+            return math.nan
+        return (self.predicted_ms - self.measured_ms) / self.measured_ms
+
+    @property
+    def slower_ms(self) -> float:
+        """The longer of both times; 0 if none is known."""
+        return max(ms for ms in (self.predicted_ms, self.measured_ms, 0.0) if ms >= 0)
 
 
 @dataclass(frozen=True)
@@ -68,8 +104,10 @@ class EngineComparison:
             for name in PHASES
         ]  # fmt: skip
         remark = "profiled layers do not overlap, and each carries its launch"
-        return [*rows, ComparisonRow("    sum of layers", None, sum_of_layers_ms(mine),
-                                     self.run.layers_ms, remark)]  # fmt: skip
+        times_ms = [layer.execution_ms for layer in mine.layers if layer.phase == EXECUTING]
+        layers_ms = sum(times_ms) if mine.layers else math.nan
+        layers = ComparisonRow("    sum of layers", None, layers_ms, self.run.layers_ms, remark)
+        return [*rows, layers]
 
     @property
     def differences(self) -> list[str]:
@@ -126,17 +164,20 @@ def compare_with_engine(
         )
     nodes, matched_by = nodes_of_layers(run.layers, network)
     groups = _groups([frozenset(layer.sources) for layer in prediction.layers], nodes)
-    rows = tuple(
-        _row(
-            [prediction.layers[index] for index in sorted(group.mine)],
-            [run.layers[index] for index in sorted(group.theirs)],
-        )
-        for group in groups
-    )
+    rows = []
+    for group in groups:
+        own = [prediction.layers[index] for index in sorted(group.mine)]
+        others = [run.layers[index] for index in sorted(group.theirs)]
+        counts = Counter(layer.kind for layer in own)
+        rows.append(ComparisonRow(
+            " | ".join(_short(layer.name) for layer in others), None,
+            sum(layer.execution_ms for layer in own), sum(layer.ms for layer in others),
+            ", ".join(f"{n} {kind}" if n > 1 else kind for kind, n in counts.items()),
+        ))  # fmt: skip
     mine = {index for group in groups for index in group.mine}
     theirs = {index for group in groups for index in group.theirs}
     return EngineComparison(
-        prediction, run, matched_by, rows,
+        prediction, run, matched_by, tuple(rows),
         tuple(layer for index, layer in enumerate(prediction.layers) if index not in mine),
         tuple(layer for index, layer in enumerate(run.layers) if index not in theirs),
     )  # fmt: skip
@@ -150,11 +191,6 @@ class _Group:
     mine: list[int] = field(default_factory=list)
     theirs: list[int] = field(default_factory=list)
 
-    def join(self, other: _Group) -> None:
-        self.nodes |= other.nodes
-        self.mine += other.mine
-        self.theirs += other.theirs
-
 
 def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> list[_Group]:
     """Join what shares nodes; return what both sides have, in the order of the second."""
@@ -164,28 +200,12 @@ def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) ->
     for group in alone:
         touched = {id(of_node[name]): of_node[name] for name in group.nodes if name in of_node}
         for other in touched.values():
-            group.join(other)
+            group.nodes |= other.nodes
+            group.mine += other.mine
+            group.theirs += other.theirs
         of_node |= dict.fromkeys(group.nodes, group)
     matched = {id(group): group for group in of_node.values() if group.mine and group.theirs}
     return sorted(matched.values(), key=lambda group: min(group.theirs))
-
-
-def _row(mine: Sequence[LayerPrediction], theirs: Sequence[EngineLayer]) -> ComparisonRow:
-    name = " | ".join(_short(layer.name) for layer in theirs)
-    kinds = ", ".join(_counted(layer.kind for layer in mine))
-    return ComparisonRow(
-        name, None, sum(layer.execution_ms for layer in mine), sum(layer.ms for layer in theirs),
-        kinds,
-    )  # fmt: skip
-
-
-def _counted(kinds: Iterable[str]) -> list[str]:
-    """Write each kind once, with its number if it is above 1."""
-    listed = list(kinds)
-    return [
-        f"{listed.count(kind)} {kind}" if listed.count(kind) > 1 else kind
-        for kind in dict.fromkeys(listed)
-    ]
 
 
 def _short(name: str) -> str:
@@ -215,7 +235,7 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
     )
     parts = [
         f"{title}\n{comparison_table(comparison.totals, title='')}",
-        notes_text(comparison.differences),
+        remarks_text(notes=comparison.differences),
         _layers_text(comparison, every),
         order_agreement(comparison.layers),
         _only_text("predicted, without a layer of the engine",
@@ -224,13 +244,13 @@ def engine_comparison_text(comparison: EngineComparison, *, every: bool = False)
         _only_text("in the engine only",
                    [(layer.ms, f"{_short(layer.name)} ({layer.type or 'unknown'})")
                     for layer in comparison.engine_only], every),
-        warnings_text(comparison.prediction.remarks.warnings),
+        remarks_text(warnings=comparison.prediction.remarks.warnings),
     ]  # fmt: skip
     return "\n\n".join(filter(None, parts))
 
 
 def _layers_text(comparison: EngineComparison, every: bool) -> str:
-    shown, title = slowest_first(comparison.layers, slower_ms, every)
+    shown, title = slowest_first(comparison.layers, lambda row: row.slower_ms, every)
     if not comparison.prediction.layers:
         return "the network was predicted as a whole: no layers to compare"
     if not shown:
@@ -254,3 +274,50 @@ def _only_text(title: str, layers: Sequence[tuple[float, str]], every: bool) -> 
     if idle:
         lines.append(f"  {idle} without a time (views, or not profiled)")
     return "\n".join(lines)
+
+
+def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -> str:
+    """Show predicted and measured times side by side.
+
+    Parameters
+    ----------
+    rows : sequence of ComparisonRow
+    title : str
+        Heading of the first column.
+    """
+    cells = [
+        [
+            row.name,
+            "" if row.batch is None else str(row.batch),
+            ms_cell(row.predicted_ms),
+            ms_cell(row.measured_ms),
+            percent_cell(row.error, signed=True),
+            row.remark,
+        ]
+        for row in rows
+    ]
+    headings = (title, "batch", "predicted ms", "measured ms", "error", "remark")
+    return table(headings, cells, text=(title, "remark"))
+
+
+def order_agreement(rows: Sequence[ComparisonRow]) -> str:
+    """Say how well predicted and measured times agree in the order of layers.
+
+    Spearman's rank correlation (ties have their mean rank), and how many of the slowest measured
+    layers are among the slowest predicted. Empty if fewer than `SLOWEST` layers have both times.
+    """
+    timed = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
+    if len(timed) < SLOWEST:
+        return ""
+    predicted_ms = [row.predicted_ms for row in timed]
+    measured_ms = [row.measured_ms for row in timed]
+    slowest, searched = (
+        set(sorted(range(len(timed)), key=lambda index: -times_ms[index])[:count])
+        for times_ms, count in ((measured_ms, SLOWEST), (predicted_ms, SEARCHED))
+    )
+    return (
+        f"order of {len(timed)} layers: rank correlation "
+        f"{rank_correlation(predicted_ms, measured_ms):.3f}; "
+        f"{len(slowest & searched)} of the {SLOWEST} slowest are among the first {SEARCHED} "
+        "predicted"
+    )

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from resperf.features import Array
 from resperf.report.tables import percent_cell, table
 from resperf.units import MS_PER_S
 from resperf.workflows.fit_run import CONSTANT, JudgedRuns, Run, RunFit
@@ -36,17 +35,14 @@ def runs_text(judged: JudgedRuns, fitted: Collection[Run]) -> str:
     lines = [table(headings, rows, text=("",)), ""]
     for name, chosen in (("runs that were fitted", of_fit), ("other runs", ~of_fit)):
         if chosen.any():
-            lines.append(_summary(name, errors[chosen], proportional[chosen]))
+            sizes = np.abs(errors[chosen])
+            lines.append(
+                f"{len(sizes)} {name}: mean absolute error {percent_cell(sizes.mean())}, worst "
+                f"{percent_cell(errors[chosen][np.argmax(sizes)], signed=True)}; time in "
+                "proportion to batch x iterations: "
+                f"{percent_cell(np.abs(proportional[chosen]).mean())}"
+            )
     return "\n".join(lines)
-
-
-def _summary(name: str, errors: Array, proportional: Array) -> str:
-    worst = errors[np.argmax(np.abs(errors))]
-    return (
-        f"{len(errors)} {name}: mean absolute error {percent_cell(np.abs(errors).mean())}, worst "
-        f"{percent_cell(worst, signed=True)}; time in proportion to batch x iterations: "
-        f"{percent_cell(np.abs(proportional).mean())}"
-    )
 
 
 def asked_text(fit: RunFit, asked: Sequence[tuple[int, int]]) -> str:

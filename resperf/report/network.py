@@ -20,6 +20,7 @@ from resperf.prediction import (
 )
 from resperf.prediction.result import (
     DISPATCH_OF_LAYERS,
+    EXECUTING,
     TRANSFER,
     USUAL_DISPATCH_US,
     Overheads,
@@ -74,31 +75,25 @@ def network_text(
         [line for line in getattr(remarks, name, ()) if line not in said]
         for name in ("notes", "warnings")
     )
+    if isinstance(result, Prediction) and by_kind:
+        times = _kinds(result)
+    elif isinstance(result, Prediction) and result.parts.groups:
+        times = _parts(result, every)
+    else:
+        times = _layers(result, every) if result.layers else ""
     parts = (
         _predicted(result) if isinstance(result, Prediction) else _measured(result),
-        _times(result, every, by_kind),
+        times,
         _skipped(result, every) if result.skipped else "",
-        "\n".join(filter(None, (notes_text(notes), warnings_text(warnings)))),
+        remarks_text(notes, warnings),
     )
     return "\n\n".join(filter(None, parts))
 
 
-def _times(result: Prediction | MeasuredNetwork, every: bool, by_kind: bool) -> str:
-    if isinstance(result, Prediction) and by_kind:
-        return _kinds(result)
-    if isinstance(result, Prediction) and result.parts.groups:
-        return _parts(result, every)
-    return _layers(result, every) if result.layers else ""
-
-
-def warnings_text(warnings: Sequence[str]) -> str:
-    """Return one line per distinct warning."""
-    return "\n".join(f"warning: {warning}" for warning in dict.fromkeys(warnings))
-
-
-def notes_text(notes: Sequence[str]) -> str:
-    """Return one line per note on which bundle answers."""
-    return "\n".join(f"note: {note}" for note in dict.fromkeys(notes))
+def remarks_text(notes: Sequence[str] = (), warnings: Sequence[str] = ()) -> str:
+    """Return one line per distinct note on which bundle answers, and one per warning."""
+    lines = [f"note: {note}" for note in dict.fromkeys(notes)]
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in dict.fromkeys(warnings))])
 
 
 def quantity_line(prediction: QuantityPrediction) -> str:
@@ -332,39 +327,11 @@ def within_text(prediction: Prediction, within_ms: float) -> str:
     return f"{time}: batch {batch} at most, {rate_cell(prediction.samples_per_s)} samples/s"
 
 
-def layer_remarks(layer: LayerPrediction) -> list[str]:
-    """Return remarks on a predicted time, its range included; empty strings where none apply."""
-    reason = layer.reason if layer.from_limits else f"out of range: {layer.reason}"
-    return ["" if layer.in_range else reason, *_marks(layer)]
-
-
 def _marks(layer: LayerPrediction) -> list[str]:
+    """Return remarks on a predicted time; empty strings where none apply."""
     bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
     given = "given by the user" if layer.given else ""
     return [given, ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
-
-
-def layer_rows(
-    layers: Sequence[LayerPrediction], total_ms: float, *, every: bool = True
-) -> list[list[str]]:
-    """Return the cells of layers: name, kind, ms, interval, share, GMAC, remark.
-
-    Without `every`, the remark is not why a layer is out of range.
-    """
-    rows = []
-    for layer in layers:
-        reason, *marks = layer_remarks(layer)
-        if not (every or layer.from_limits):
-            reason = reason.partition(":")[0]
-        remarks = [f"in {layer.phase}" if layer.phase != "execution" else "", reason, *marks]
-        remark = "; ".join(filter(None, remarks))
-        share = layer.execution_ms / total_ms if total_ms else float("nan")
-        rows.append(
-            [layer.name, layer.kind, ms_cell(layer.execution_ms),
-             interval_cell(layer.low_ms, layer.high_ms),
-             percent_cell(share), f"{layer.macs / 1e9:.3f}", remark]
-        )  # fmt: skip
-    return rows
 
 
 def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
@@ -395,7 +362,6 @@ def interval_cell(low_ms: float, high_ms: float) -> str:
     return "" if math.isnan(low_ms) else f"{ms_cell(low_ms)}-{ms_cell(high_ms)}"
 
 
-LAYER_HEADINGS = ("layer", "kind", "ms", "90% interval", "of total", "GMAC", "remark")
 TEXT_HEADINGS = ("layer", "kind", "remark", "device", "framework", "rests on", "")
 """Headings of the columns of text."""
 
@@ -412,8 +378,21 @@ def slowest_first(
 
 def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
     shown, title = slowest_first(result.layers, lambda layer: layer.execution_ms, every)
-    rows = layer_rows(shown, result.total_ms, every=every)
-    return f"layers, {title}\n" + table(LAYER_HEADINGS, rows, text=TEXT_HEADINGS)
+    rows = []
+    for layer in shown:
+        # Without `every`, not why a layer is out of range.
+        reason = f"out of range: {layer.reason}" if every else "out of range"
+        reason = layer.reason if layer.from_limits else reason
+        phase = f"in {layer.phase}" if layer.phase != EXECUTING else ""
+        remarks = [phase, "" if layer.in_range else reason, *_marks(layer)]
+        share = layer.execution_ms / result.total_ms if result.total_ms else math.nan
+        rows.append(
+            [layer.name, layer.kind, ms_cell(layer.execution_ms),
+             interval_cell(layer.low_ms, layer.high_ms), percent_cell(share),
+             f"{layer.macs / 1e9:.3f}", "; ".join(filter(None, remarks))]
+        )  # fmt: skip
+    headings = ("layer", "kind", "ms", "90% interval", "of total", "GMAC", "remark")
+    return f"layers, {title}\n" + table(headings, rows, text=TEXT_HEADINGS)
 
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
@@ -524,8 +503,8 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         "\n".join(f"damaged: {failure.error}" for failure in failures if not failure.device),
         "\n".join(joined(lacking)),
         "\n".join(f"assumed: {printable(x)}" for y in predictions[:1] for x in y.remarks.assumed),
-        notes_text(joined(notes)),
-        warnings_text(joined(warnings)),
+        remarks_text(notes=joined(notes)),
+        remarks_text(warnings=joined(warnings)),
     ]
     return "\n\n".join(filter(None, parts))
 

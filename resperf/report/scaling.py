@@ -17,7 +17,7 @@ def scaling_text(scaling: Scaling) -> str:
         [
             str(point.batch), str(point.devices), str(point.batch * point.devices),
             ms_cell(point.time_ms), f"{ms_cell(point.low_ms)} to {ms_cell(point.high_ms)}",
-            rate_cell(point.images_per_s),
+            rate_cell(point.samples_per_s),
             "" if math.isnan(point.epoch_s) else f"{point.epoch_s:.4g}",
             "extrapolated" if point.extrapolated else "",
         ]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from resperf.errors import printable
+from resperf.settings import Setting
 from resperf.units import format_ms, format_rate
 
 WIDTH_IN_FILES = 160
@@ -19,6 +20,8 @@ LEAST_WIDTH = 120
 
 UNKNOWN = "-"
 """Shown instead of a missing value."""
+_FIELDS = ("framework_version", "mode", "precision", "layout", "compiled", "threads")
+"""Fields of settings that may have a column."""
 
 
 def ms_cell(time_ms: float) -> str:
@@ -95,3 +98,15 @@ def table(
 def counted(count: int, noun: str) -> str:
     """Write a number of things: ``"1 network"``, ``"3 networks"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def setting_columns(settings: Sequence[Setting]) -> dict[str, list[str]]:
+    """Return heading -> cells of what differs between settings, other options included."""
+    columns = {name: [getattr(setting, name) for setting in settings] for name in _FIELDS}
+    for name in sorted({name for setting in settings for name in setting.options}):
+        columns[name] = [setting.options.get(name) for setting in settings]
+    return {
+        name: [str(value or UNKNOWN) for value in values]
+        for name, values in columns.items()
+        if len(set(values)) > 1
+    }

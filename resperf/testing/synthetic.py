@@ -25,10 +25,11 @@ from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import limit_private_memory
 from resperf.errors import LayerError, ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering import LoweredNetwork, _cache, _ort_blocks, _ort_graph
+from resperf.lowering import LoweredNetwork
 from resperf.lowering import lower as lower_for_target
 from resperf.lowering._base import answer
-from resperf.lowering.onnxruntime import installed
+from resperf.lowering._ort_blocks import lower_layer
+from resperf.lowering.onnxruntime import ask, installed, once
 from resperf.network import Network, Tensor, read_network
 from resperf.platform import Platform
 from resperf.quantities import PHASES
@@ -50,13 +51,13 @@ VERSION = "1"
 def lower(network: Network, _setting: Setting, _platform: Platform) -> LoweredNetwork:
     """Lower a network as ONNX Runtime does where it has no blocked layouts."""
     network = network.with_dead_nodes().with_unfolded_nodes()
-    nodes = _cache.once(network, (installed(), "synthetic"), lambda: _ort_graph.ask(network, 0))
+    nodes = once(network, ("synthetic",), lambda: ask(network, 0))
     return answer(network, nodes, installed())
 
 
 def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
     """Put each layer into plain NCHW."""
-    return [_ort_blocks.lower_layer(layer, block=0) for layer in layers]
+    return [lower_layer(layer, block=0) for layer in layers]
 
 
 def closed_form_ms(

@@ -19,7 +19,7 @@ from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
 from resperf.campaign.measure import ROUNDS, GuardedRuns, time_network
 from resperf.campaign.runner import only_campaign_on
-from resperf.devices import is_at_hand, target_of
+from resperf.devices import target_of
 from resperf.errors import MeasurementError, ShapeError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower, too_large
@@ -222,8 +222,8 @@ def measure_network(
         If it does not fit into the memory of this machine, or of its GPU.
     """
     network = read_network(path, batch=batch, shapes=shapes, values=values)
-    if undecided := [note for note in network.notes if "--value" in note]:
-        raise ShapeError(f"{path}: {undecided[0]}")
+    if network.undecided:
+        raise ShapeError(f"{path}: {network.undecided}")
     takes_values = getattr(backend, "takes_values", False)  # backends of others need not say
     if values and not takes_values:
         raise UnsupportedError(f"{backend.name} is measured with made-up values: leave out --value")
@@ -274,23 +274,6 @@ def _full_lengths(network: Network) -> dict[str, tuple[int, ...]]:
             steps = 1 if node.attributes.get("layout") else 0
             lengths[cast.get(name, name)] = (network.tensors[node.inputs[0]].shape[steps],)
     return lengths
-
-
-def with_speed_warning(
-    measured: MeasuredNetwork, backend: Backend, monitor: Monitor, bundle: Bundle
-) -> MeasuredNetwork:
-    """Warn where machine checks say that this machine has another speed than that of a bundle.
-
-    Machines of one marketing name may differ by more than predictions do.
-    """
-    if not (is_at_hand(bundle.device) and bundle.platform.machine_checks):
-        return measured
-    here = backend.platform().with_machine_checks(monitor.costs())
-    differences = here.speed_differences(bundle.platform)
-    if not differences:
-        return measured
-    warning = f"the bundle's machine has another speed ({'; '.join(differences)})"
-    return dataclasses.replace(measured, warnings=(*measured.warnings, warning))
 
 
 def measure_layers(

@@ -82,7 +82,13 @@ def test_saved_predictions_and_measurements_are_runs(tmp_path, cli):
     assert float(cells["total"][2]) == pytest.approx(run[0]["total_ms"], rel=0.01)
     conv_ms = sum(x["execution_ms"] for x in run[0]["layers"] if x["kind"] == "conv")
     assert float(cells["conv"][1]) == pytest.approx(conv_ms, rel=0.01)
-    assert cells["conv"][2] == "0"
+    assert cells["conv"][2:] == ["0", "2/2/0"]  # The dataset has no layers.
+    text = cli.text("compare", measured, LENET, "--device", "cpu")
+    measured_ms, predicted_ms, _, change, count = rows_of(text)["conv"]
+    error = (float(predicted_ms) - float(measured_ms)) / float(measured_ms)
+    assert float(change.rstrip("%")) == pytest.approx(100 * error, rel=0.02, abs=0.5)
+    assert count == "2"
+    assert "remainder" in rows_of(text)
 
 
 def test_one_line_says_what_cannot_be_compared(tmp_path, cli):

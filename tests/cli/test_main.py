@@ -14,7 +14,7 @@ import click
 import pytest
 
 from resperf.cli import main as entry
-from resperf.cli._options import show_json
+from resperf.cli._options import show
 from resperf.cli._sections import COMMON, SECTIONS
 from resperf.errors import LayerError
 
@@ -176,7 +176,7 @@ def test_letters_that_the_terminal_lacks_are_escaped(encoding, monkeypatch, tmp_
     runs.write_text("network,seconds", encoding="utf-8")
     assert entry.main(["fit-run", str(runs)]) == 2
     sys.stdout.write("\u7f51\n")
-    show_json({"name": "\u7f51\U0001f642"})
+    show(True, {"name": "\u7f51\U0001f642"}, "")
     out.flush()
     err.flush()
     assert b"ufe_\\u7f51.csv has no column batch" in err.buffer.getvalue()

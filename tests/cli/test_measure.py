@@ -36,41 +36,14 @@ def test_json_has_the_form_of_a_prediction_and_percentiles(cli):
         assert document["layers"] == []
 
 
-def test_against_a_bundle_both_are_given_per_layer(bundle, cli):
-    words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
-    document = cli.document(*words)
-    measured = {layer["name"]: layer for layer in document["layers"]}
-    predicted = {layer["name"]: layer for layer in document["predicted"]["layers"]}
-    assert predicted
-    assert set(predicted) <= set(measured)
-    assert all(layer["execution_ms"] > 0 for layer in measured.values())
-    explained_ms = sum(
-        layer["execution_ms"] for layer in measured.values() if layer["phase"] == "execution"
-    )
-    assert document["phases"]["execution_ms"] == pytest.approx(
-        explained_ms + document["call_ms"] + document["reshapes_ms"] + document["remainder_ms"]
-    )
-
-
-def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
-    bundle, network_file, cli
-):
+def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(network_file, cli):
     """Its inputs begin with 1 and 4, so its batch is not defined."""
     node = make_node("MatMul", ["x", "table"], ["y"])
     path = network_file("two.onnx", [node], {"x": [1, 4], "table": [4, 3]}, {"y": None})
-    words = ["measure", path, "--batch", "8", *QUICK]
-    document = cli.document(*words, "--against", bundle)
-    assert document["batch"] == document["predicted"]["batch"] == 8
+    document = cli.document("measure", path, "--batch", "8", *QUICK)
+    assert document["batch"] == 8
     [measured] = document["layers"]
     assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
-    assert [each["op"] for each in document["predicted"]["skipped"]] == ["MatMul"]
-
-
-def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
-    path = perceptron("two.onnx", 64, 32, 10)
-    text = cli.text("measure", path, "--batch", "1", *QUICK, "--against", bundle)
-    for word in ("total", "sum of layers", "remainder", "n0 (dense)"):
-        assert word in text
 
 
 @pytest.mark.parametrize(
@@ -78,12 +51,9 @@ def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
     [
         (["--framework", "nonsense"], "no framework 'nonsense'; known"),
         (["--framework", "tensorflw"], "no framework 'tensorflw' (did you mean tensorflow or"),
-        (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
-        (["--against", "mars"], "no device or bundle 'mars'"),
     ],
 )
-def test_wrong_words_are_one_line(bundle, home, words, part, cli):
-    words = [word.format(bundle=bundle) for word in words]
+def test_wrong_words_are_one_line(home, words, part, cli):
     shown = cli.error("measure", LENET, "--batch", "1", *words)
     assert part in shown
 

@@ -119,7 +119,7 @@ def test_steps_are_predicted_on_devices_that_were_measured_and_beyond(bundle, ne
             exact = step_ms(new.read_bytes(), point["batch"], point["devices"])
             assert point["time_ms"] == pytest.approx(exact, rel=1e-3)
             images = point["batch"] * point["devices"]
-            assert point["images_per_s"] == pytest.approx(images / exact * 1e3, rel=1e-3)
+            assert point["samples_per_s"] == pytest.approx(images / exact * 1e3, rel=1e-3)
             assert point["epoch_s"] == pytest.approx(64000 / images * exact / 1e3, rel=1e-3)
             far = "devices: 4 times as many" in point["extrapolated"]
             assert far == (point["devices"] == 16)

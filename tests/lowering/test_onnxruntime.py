@@ -39,9 +39,8 @@ from resperf.lowering import (
     work_of,
 )
 from resperf.lowering._ort_blocks import RESIDUAL, added_in_place
-from resperf.lowering._ort_graph import ask, optimised_model
 from resperf.lowering._read import NCHWC
-from resperf.lowering.onnxruntime import installed
+from resperf.lowering.onnxruntime import ask, installed, optimised_model
 from resperf.network import Network, Node, Tensor, read_network
 from resperf.platform import Platform, instruction_set
 from resperf.settings import Setting
@@ -1604,7 +1603,7 @@ def test_a_cached_reason_has_its_parts(
     path = saved(tmp_path / "g.onnx", nodes, (2, 32, 8, 8), {"w": np.ones((32, 32, 3, 3), "f4")})
     network = read_network(path, batch=2)
     asked = lower(network, *target)
-    monkeypatch.setattr("resperf.lowering._ort_graph.ask", None)
+    monkeypatch.setattr("resperf.lowering.onnxruntime.ask", None)
     again = lower(replace(network), *target)
     assert len(list(cache.iterdir())) == 1
     for lowered in (asked, again):

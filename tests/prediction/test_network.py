@@ -20,7 +20,7 @@ from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, tensor_bytes
 from resperf.network import Network, Node, Tensor
 from resperf.platform import Accelerator, this_platform
-from resperf.prediction import WHOLE_NETWORK, layers_alone, predict_layers, predict_network
+from resperf.prediction import WHOLE_NETWORK, predict_layers, predict_network
 from resperf.prediction import network as module
 from resperf.prediction.calibrated import STATE_WIDTH
 from resperf.prediction.choice import Query, choose
@@ -231,24 +231,7 @@ def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
     assert fc.low_ms == pytest.approx(2.0 * 0.4 * 0.9)
 
 
-def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypatch):
-    nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
-    bundle = with_weights_costs(0.007)
-    monkeypatch.setattr(FakeBundle, "isolated", lambda self: self, raising=False)
-    whole = predict_nodes(nodes, bundle)
-    network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
-    alone = layers_alone(network, bundle)
-    assert [layer.execution_ms for layer in alone.layers] == [2.0, 1.0]
-    assert alone.total_ms == whole.total_ms
-    assert alone.overheads.overhead_ms == pytest.approx(
-        whole.layers[-1].execution_ms - 1.0, abs=1e-4
-    )
-    assert alone.overheads.overhead_ms < 0
-
-
-def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
-    predict_nodes, monkeypatch
-):
+def test_layers_take_their_share_on_the_device_in_a_network(predict_nodes):
     bundle = FakeBundle()
     bundle.shares = {"conv": 0.75, "pool": 0.1}
     prediction = predict_nodes(NODES, bundle)
@@ -259,13 +242,6 @@ def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
     assert prediction.phases.execution_ms == pytest.approx(1.5 + 0.05 + 1.0 + 0.002 + 0.05)
     assert math.isnan(prediction.overheads.host_dispatch_us)
     assert prediction.overheads.host_dispatch_source == ""
-    monkeypatch.setattr(FakeBundle, "isolated", lambda self: self, raising=False)
-    network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
-    alone = layers_alone(network, bundle)
-    assert [layer.execution_ms for layer in alone.layers if layer.phase == "execution"] == [
-        2.0, 0.5, 1.0,
-    ]  # fmt: skip
-    assert alone.total_ms == pytest.approx(prediction.total_ms)
 
 
 @pytest.mark.parametrize("method", ["resperfnet", "perfnet"])

@@ -17,7 +17,6 @@ from resperf.prediction import (
 from resperf.prediction.result import Overheads, Parts, Remarks, Subject, Total
 from resperf.prediction.rules import bound
 from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
-from resperf.report.side_by_side import total_comparison
 from resperf.settings import Mode
 
 KEY = Conv(
@@ -307,17 +306,3 @@ def test_a_layer_without_predictor_is_not_zero():
         "batch=8", "channels_in=64", "height=56", "width=56", "kernel_height=3", "kernel_width=3",
         "pad_top=1", "layout=nchwc16", "channels_out=64", "no", "predictor",
     ]  # fmt: skip
-
-
-def test_side_by_side_has_a_line_for_what_remains():
-    class Measured:
-        phases = PhaseTimes(1.0, 90.0, 2.0)
-        total_ms = 93.0
-        call_ms, reshapes_ms, layers_ms, remainder_ms = 2.0, 0.0, 70.0, 18.0
-        skipped = (Skipped("x", "LRN", ""),)
-
-    rows = {row.name.strip(): row for row in total_comparison(prediction(), Measured())}
-    assert rows["sum of layers"].predicted_ms == 78.0  # 1 + 2 + ... + 12
-    assert rows["remainder"].measured_ms == 18.0
-    assert rows["remainder"].remark == "with 1 operators not measured in isolation"
-    assert rows["total"].error == (83.0 - 93.0) / 93.0

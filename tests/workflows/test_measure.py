@@ -13,19 +13,14 @@ from onnx.helper import make_node
 
 from resperf.backends import backend
 from resperf.backends.monitors import Monitor
-from resperf.campaign.measure import GuardedRuns
 from resperf.errors import MeasurementError, ResperfError
 from resperf.layers import layer_from_key
-from resperf.platform import Platform
-from resperf.prediction.result import PhaseTimes, Subject
 from resperf.testing.synthetic import CALL_MS, SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.workflows.demo import light_networks, unknown_share
 from resperf.workflows.measure import (
-    MeasuredNetwork,
     measure_network,
     reference_monitor,
-    with_speed_warning,
 )
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
@@ -130,37 +125,6 @@ def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_littl
             )
     assert shares["light_vgg19"] < 0.01  # a softmax over 1000 scores
     assert shares["light_squeezenet"] > 0.01  # eight concatenations
-
-
-def test_a_machine_of_another_speed_is_named() -> None:
-    """Of two hosts with one marketing name, machine checks tell which is faster."""
-    device = SyntheticBackend()
-    measured = MeasuredNetwork(
-        Subject("n", "synthetic", "synthetic", 1),
-        PhaseTimes(1, 1, 1),
-        {},
-        GuardedRuns({}, (), 1.0, 3, 3, 3),
-    )
-    there = replace(
-        device.platform(), machine_checks={"check_call_us": 22.0, "check_product_gflops": 50}
-    )
-
-    class Timed(Monitor):
-        def costs(self):
-            return {"check_call_us": 20.0, "check_product_gflops": 52.0}
-
-    def warnings(platform: Platform) -> tuple[str, ...]:
-        bundle = SimpleNamespace(device="synthetic", platform=platform)
-        return with_speed_warning(measured, device, Timed(), bundle).warnings
-
-    assert warnings(there) == ()
-    slower = replace(there, machine_checks={"check_call_us": 30.0, "check_product_gflops": 50})
-    assert warnings(slower) == (
-        "the bundle's machine has another speed (check_call_us: 20 here, 30 there, this machine "
-        "is 1.50 times faster)",
-    )
-    # A bundle made before says nothing of its machine's speed.
-    assert warnings(replace(there, machine_checks={})) == ()
 
 
 def test_usual_times_of_machine_checks_count_on_their_own_machine_only():

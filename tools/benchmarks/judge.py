@@ -34,7 +34,7 @@ from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.prediction import Prediction, predict_network
 from resperf.prediction.calibrated import calibrated_here
-from resperf.report.comparison import ComparisonRow, comparison_table
+from resperf.report.engine_comparison import ComparisonRow, comparison_table
 from resperf.splits import was_packed
 from resperf.workflows.calibrate_layers import fitted, measure_layers
 from resperf.workflows.measure import measure_network, reference_monitor

@@ -1,14 +1,28 @@
+"""Predicted and measured times in one table."""
+
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
-from resperf.prediction import LayerPrediction
-from resperf.report.comparison import ComparisonRow
-from resperf.report.side_by_side import layer_comparison, order_agreement
+from resperf.report.engine_comparison import ComparisonRow, comparison_table, order_agreement
 from resperf.timing import rank_correlation
+
+
+def test_the_error_is_relative_to_the_measurement():
+    assert ComparisonRow("a", 1, 110.0, 100.0).error == pytest.approx(0.10)
+    assert ComparisonRow("a", 1, 80.0, 100.0).error == pytest.approx(-0.20)
+    assert math.isnan(ComparisonRow("a", 1, 80.0, math.nan).error)
+    assert math.isnan(ComparisonRow("a", 1, 80.0, 0.0).error)
+
+
+def test_a_row_without_prediction_shows_a_dash_and_columns_without_content_are_absent():
+    text = comparison_table([ComparisonRow("conv1", None, math.nan, 2.0)], title="layer")
+    assert text.splitlines()[0].split() == ["layer", "predicted", "ms", "measured", "ms", "error"]
+    assert text.splitlines()[2].split() == ["conv1", "-", "2.000", "-"]
+    both = comparison_table([ComparisonRow("vgg16", 8, 3.0, 2.0, "slow")])
+    assert both.splitlines()[2].split() == ["vgg16", "8", "3.000", "2.000", "+50.0%", "slow"]
 
 
 def test_ranks_are_compared_and_equal_values_share_theirs() -> None:
@@ -17,22 +31,6 @@ def test_ranks_are_compared_and_equal_values_share_theirs() -> None:
     # Ranks 1, 2.5, 2.5, 4 beside 1, 2, 3, 4: 4.5 / sqrt(4.5 x 5).
     assert rank_correlation([1, 5, 5, 9], [1, 2, 3, 4]) == pytest.approx(0.9**0.5)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
-
-
-def test_layers_of_one_name_and_key_have_a_time_each() -> None:
-    """A sum of four tensors is three equal layers of one operator."""
-
-    def layers(*times_ms: float) -> tuple[LayerPrediction, ...]:
-        return tuple(LayerPrediction("sum", "elementwise", ms, True, key="k") for ms in times_ms)
-
-    one = LayerPrediction("other", "elementwise", 9.0, True, key="k")
-    rows = layer_comparison(
-        SimpleNamespace(layers=layers(1.0, 1.0, 1.0)),  # type: ignore[arg-type]
-        SimpleNamespace(layers=(*layers(2.0, 3.0), one)),  # type: ignore[arg-type]
-    )
-    assert [row.measured_ms for row in rows[:2]] == [2.0, 3.0]
-    assert math.isnan(rows[2].measured_ms)
-    assert (math.isnan(rows[3].predicted_ms), rows[3].measured_ms) == (True, 9.0)
 
 
 def test_the_order_of_layers_is_summed_up() -> None:
