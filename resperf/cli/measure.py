@@ -59,11 +59,10 @@ def command(
     speed. Each distinct layer is then measured in isolation. Missing weights are generated.
     """
     from resperf.backends import backend
-    from resperf.bundle import named_target
     from resperf.network.files import network_file
     from resperf.prediction import layers_alone
     from resperf.prediction.calibrated import calibrated_here
-    from resperf.prediction.choice import Query, choose
+    from resperf.prediction.choice import Query, choose, named_target
     from resperf.prediction.reading import read
     from resperf.report.network import batches_text, network_text
     from resperf.report.side_by_side import side_by_side_text
