@@ -36,13 +36,20 @@ def user_folder() -> Path:
     BundleError
         If this user has no home folder, as in some containers.
     """
-    home = os.environ.get("RESPERF_HOME")
-    if home:
-        return Path(home) / "bundles"
-    folder = _data_folder()
-    if folder is None:
+    folders = _user_folders()
+    if not folders:
         raise BundleError("this user has no home folder for bundles; set RESPERF_HOME to a folder")
-    return folder
+    return folders[0]
+
+
+def _user_folders() -> list[Path]:
+    """List the folders of this user's bundles, the one that new ones go to first."""
+    home, data = os.environ.get("RESPERF_HOME"), os.environ.get("XDG_DATA_HOME")
+    folders = [Path(home) / "bundles"] if home else []
+    with suppress(RuntimeError):
+        share = Path(data) if data else Path.home() / ".local" / "share"
+        folders.append(share / "resperf" / "bundles")
+    return folders
 
 
 def default_folder(setting: Setting, platform: Platform) -> Path:
@@ -57,16 +64,6 @@ def default_folder(setting: Setting, platform: Platform) -> Path:
     if setting.threads not in (0, platform.cores):
         name += f"-{setting.threads}threads"
     return user_folder() / name
-
-
-def _data_folder() -> Path | None:
-    data = os.environ.get("XDG_DATA_HOME")
-    if data:
-        return Path(data) / "resperf" / "bundles"
-    try:
-        return Path.home() / ".local" / "share" / "resperf" / "bundles"
-    except RuntimeError:
-        return None
 
 
 def is_shipped(bundle: Bundle) -> bool:
@@ -92,10 +89,8 @@ def bundle_folders(extra: Path | None = None, *, methods: bool = False) -> list[
     first = [] if extra is None else _folders_in(extra)
     if extra is not None and not first:
         raise BundleError(f"{extra} holds no bundle; see: resperf devices")
-    roots = [_data_folder(), *_SHIPPED, *(_METHODS if methods else ())]
-    with suppress(BundleError):
-        roots.insert(0, user_folder())
-    later = [folder for root in roots if root is not None for folder in _folders_in(root)]
+    roots = (*_user_folders(), *_SHIPPED, *(_METHODS if methods else ()))
+    later = [folder for root in roots for folder in _folders_in(root)]
     return list(dict.fromkeys([*first, *later]))
 
 
