@@ -328,6 +328,12 @@ def test_a_folder_of_bundles_stands_for_nothing_else(
         choose(Query(None, bundle=mine))
     this = place(mine / "d", "cpu")
     assert choose(Query(None, bundle=mine)).bundle.path == this
+    # A method chooses between the same bundles, and the name of a device means the device.
+    method = Bundle.load(this).method
+    assert choose(Query(None, bundle=mine, method=method)).bundle.path == this
+    with pytest.raises(DeviceError, match=f"no bundle of {mine} was trained by svr, only by"):
+        choose(Query(None, bundle=mine, method="svr"))
+    assert choose(Query(None, bundle="v100", precision="fp16")).bundle.path.name == "gpus-torch"
     with pytest.raises(DeviceError, match=r"use --framework synthetic$"):
         choose(Query("cpu", "abacus", bundle=this))
 

@@ -153,10 +153,13 @@ def find_bundles(
     damaged = {}
     for folder in folders:
         try:
-            bundle = _read(folder)
+            state = (folder / MANIFEST).stat()
+            bundle = _read_once(folder, state.st_mtime_ns, state.st_size)
             parts += (bundle.check() if checked else bundle).parts
         except BundleError as error:
             damaged[folder] = error
+        except OSError as error:
+            damaged[folder] = BundleError(f"{folder} cannot be read ({error.strerror})")
     return parts, damaged
 
 
@@ -182,15 +185,6 @@ def platforms_of(part: Bundle, device: str | None = None) -> dict[str, Platform]
         if is_card or name.casefold() == device.casefold():
             return {name: platform}
     return {part.device: part.platform} if part.path.name == device else {}
-
-
-def _read(folder: Path) -> Bundle:
-    """Read a bundle's manifest; it is cached until the file changes."""
-    try:
-        state = (folder / MANIFEST).stat()
-    except OSError as error:
-        raise BundleError(f"{folder} cannot be read ({error.strerror})") from error
-    return _read_once(folder, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -557,25 +557,21 @@ def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
 
 def _lacking(query: Query, own: Sequence[Offer]) -> str:
     """Say that no bundle has times of a card under a setting, and in which precisions it has."""
-    measured: dict[Bundle | None, dict[str, None]] = {}
     # Asking every setting of a precision would only take longer.
-    for offer in {
-        (id(candidate.part), candidate.setting.precision): candidate for candidate in own
-    }.values():
-        if offer.rests_on is RestsOn.MEASURED:
-            measured.setdefault(offer.part, {})[offer.setting.precision] = None
+    once = {(id(offer.part), offer.setting.precision): offer for offer in own}
+    measured: dict[Bundle, list[str]] = {}
+    for offer in once.values():
+        if offer.part is not None and offer.rests_on is RestsOn.MEASURED:
+            measured.setdefault(offer.part, []).append(offer.setting.precision)
     there = dict.fromkeys(
         f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(precisions))))})"
         for part, precisions in measured.items()
-        if part is not None
     )
     if not there:
         framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
     why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
-    others = dict.fromkeys(
-        precision for precisions in measured.values() for precision in precisions if precision
-    )
+    others = dict.fromkeys(filter(None, chain(*measured.values())))
     if query.precision is None and others:
         why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
@@ -623,10 +619,8 @@ def _unknown(search: _Search) -> DeviceError:
     problem += f" with framework {framework!r}" if framework else ""
     parts = search.all_parts
     bundles = dict.fromkeys(part.path.name for part in parts)
-    labels = dict.fromkeys(
-        f"{name} ({part.framework})" for part in parts for name in platforms_of(part)
-    )
-    names = {*bundles, *(name for part in parts for name in platforms_of(part))}
+    there = dict.fromkeys((name, part.framework) for part in parts for name in platforms_of(part))
+    names = {*bundles, *(name for name, _ in there)}
     damaged = "".join(f"; damaged: {error}" for error in list(search.damaged.values())[:1])
     is_new = device not in names and device_facts(device) is None
     if near := is_new and (names_like(device) or words_like(device, names)):
@@ -637,8 +631,9 @@ def _unknown(search: _Search) -> DeviceError:
     frameworks = {part.framework for part in parts}
     if framework and framework not in frameworks:
         problem += did_you_mean(framework, frameworks)
+    labels = [f"{name} ({its_framework})" for name, its_framework in there]
     return DeviceError(
-        f"{problem}; devices: {listed([*labels]) or 'none'}; bundles: "
+        f"{problem}; devices: {listed(labels) or 'none'}; bundles: "
         f"{listed([*bundles]) or 'none'}{damaged}; see: resperf devices; {_OTHER_CARD}"
     )
 
