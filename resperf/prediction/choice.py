@@ -402,22 +402,17 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
     ResperfError
         If there is no such target.
     DeviceError
-        If there is no such device.
+        If there is no such device; lists the bundles.
     """
     if device is None:
         return target(framework)
-    is_named = named_bundle(device) is not None
-    if not is_named and (meant := device_class(device)) != UNKNOWN:
+    if named_bundle(device) is None and (meant := device_class(device)) != UNKNOWN:
         return target(framework, meant)
     try:
         bundle = choose(Query(device, framework)).bundle
     except DeviceError as error:
-        if is_named:
-            raise
-        raise DeviceError(
-            f"no device {device!r}; targets that can be measured: {names_with('backend')}; or name "
-            "a bundle (resperf devices)"
-        ) from error
+        there = f"targets that can be measured: {names_with('backend')}"
+        raise DeviceError(f"{error}; {there}") from error
     meant = device_class(bundle.device, bundle.framework)
     return target(bundle.framework, None if meant == UNKNOWN else meant)
 
