@@ -22,22 +22,20 @@ from resperf.bundle import (
     Source,
     Speeds,
     bundle_folders,
-    bundle_place,
-    find_bundle,
     find_bundles,
     group_of,
     machines_of,
-    named_target,
     nearest_machine,
     ranges_of,
     replaced_folder,
     user_folder,
 )
 from resperf.bundle._ranges import in_known_blocks, outside
-from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
+from resperf.errors import BundleError, DeviceError, OutputError, ResperfError, UnsupportedError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
 from resperf.platform import CpuFacts, Platform
+from resperf.prediction.choice import Query, choose, named_target, place_of
 from resperf.predictors import Estimate
 from resperf.settings import Setting
 
@@ -98,11 +96,11 @@ def test_the_golden_bundle_answers_for_two_devices() -> None:
     assert toy.part_for("conv", "execution_ms", fast.setting, fast.platform) is toy
     with pytest.raises(BundleError, match=r"no forward_ms of dense for synthetic, inference; it "):
         toy.part_for("dense", "forward_ms", toy.setting, toy.platform)
-    assert find_bundle("FAST", path=GOLDEN).kinds == ("dense",)
+    assert choose(Query("FAST", bundle=GOLDEN)).bundle.kinds == ("dense",)
     with pytest.raises(DeviceError, match="There is fast, toy; name one by --device"):
-        find_bundle(None, path=GOLDEN)
+        choose(Query(None, bundle=GOLDEN))
     with pytest.raises(DeviceError, match="device toy and framework synthetic, and device fast"):
-        find_bundle("box", path=GOLDEN)
+        choose(Query("box", bundle=GOLDEN))
 
 
 def store_calibrations(folder: Path, *calibrations: Calibration) -> None:
@@ -319,19 +317,25 @@ def test_a_folder_of_bundles_stands_for_nothing_else(
     broken = place(mine / "a", "box")
     (broken / "bundle.json").write_text("{")
     with pytest.raises(BundleError, match="cannot be read"):
-        find_bundle(None, path=mine)
+        choose(Query(None, bundle=mine))
     # Nor may the user's own one replace one of the same name in the folder searched first.
     with pytest.raises(BundleError, match="cannot be read"):
-        find_bundle("box", path=mine)
+        choose(Query("box", bundle=mine))
     other = place(mine / "b", "cube")
-    assert find_bundle(None, path=mine).path == other
+    assert choose(Query(None, bundle=mine)).bundle.path == other
     place(mine / "c", "ball")
     with pytest.raises(DeviceError, match="There is ball, cube; name one by --device"):
-        find_bundle(None, path=mine)
+        choose(Query(None, bundle=mine))
     this = place(mine / "d", "cpu")
-    assert find_bundle(None, path=mine).path == this
+    assert choose(Query(None, bundle=mine)).bundle.path == this
+    # A method chooses between the same bundles, and the name of a device means the device.
+    method = Bundle.load(this).method
+    assert choose(Query(None, bundle=mine, method=method)).bundle.path == this
+    with pytest.raises(DeviceError, match=f"no bundle of {mine} was trained by svr, only by"):
+        choose(Query(None, bundle=mine, method="svr"))
+    assert choose(Query(None, bundle="v100", precision="fp16")).bundle.path.name == "gpus-torch"
     with pytest.raises(DeviceError, match=r"use --framework synthetic$"):
-        find_bundle("cpu", "abacus", path=this)
+        choose(Query("cpu", "abacus", bundle=this))
 
 
 def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +345,7 @@ def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "home", homeless)
     for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert find_bundle("1080ti").framework == "tensorflow"
+    assert choose(Query("1080ti")).bundle.framework == "tensorflow"
     with pytest.raises(BundleError, match="set RESPERF_HOME"):
         user_folder()
 
@@ -391,10 +395,10 @@ def test_a_damaged_manifest_is_refused_before_a_part_is_chosen(
     change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "copy"))
-    assert find_bundle("toy", path=folder).device == "toy"
+    assert choose(Query("toy", bundle=folder)).bundle.device == "toy"
     edit(folder, change)
     with pytest.raises(BundleError, match=message):
-        find_bundle("toy", path=folder)
+        choose(Query("toy", bundle=folder))
 
 
 def test_links_are_refused(bundle_copy: Path, tmp_path: Path) -> None:
@@ -532,7 +536,7 @@ def test_damage_is_one_clear_line(bundle_copy: Path, damage: str) -> None:
 def test_what_only_a_prediction_notices_is_one_clear_line(bundle_copy: Path, harm) -> None:
     edit_part(bundle_copy, harm)
     with pytest.raises(BundleError, match=r"is not a valid bundle .*; restore it"):
-        find_bundle(None, None, bundle_copy).predict([DENSE])
+        choose(Query(None, None, bundle_copy)).bundle.predict([DENSE])
 
 
 def test_changed_features_hinder_their_own_kind_alone(bundle_copy: Path) -> None:
@@ -545,7 +549,7 @@ def test_changed_features_hinder_their_own_kind_alone(bundle_copy: Path) -> None
         bundle_copy,
         lambda p: p["golden"]["layers"][place]["features"].__setitem__(0, 7.5),
     )
-    bundle = find_bundle(None, None, bundle_copy)
+    bundle = choose(Query(None, None, bundle_copy)).bundle
     assert bundle.predict([DENSE]).ms[0] > 0
     for number in (
         lambda: bundle.predict([conv]),
@@ -590,11 +594,11 @@ def test_bundles_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = place(tmp_path / "home" / "bundles" / "c", "box", "tensorflow")
     extra = place(tmp_path / "extra", "box")
     assert bundle_folders(extra)[:4] == [extra, in_home, other, in_data]
-    assert find_bundle("BOX").path == in_home
-    assert find_bundle("box", "tensorflow").path == other
-    assert find_bundle("box", path=extra).path == extra
-    assert find_bundle(None, path=extra).path == extra
-    assert find_bundle("box", "tensorflow", tmp_path / "home" / "bundles").path == other
+    assert choose(Query("BOX")).bundle.path == in_home
+    assert choose(Query("box", "tensorflow")).bundle.path == other
+    assert choose(Query("box", bundle=extra)).bundle.path == extra
+    assert choose(Query(None, bundle=extra)).bundle.path == extra
+    assert choose(Query("box", "tensorflow", tmp_path / "home" / "bundles")).bundle.path == other
 
 
 def test_a_bundle_is_found_by_its_folder_then_by_its_name_then_by_its_device(
@@ -604,22 +608,22 @@ def test_a_bundle_is_found_by_its_folder_then_by_its_name_then_by_its_device(
     monkeypatch.chdir(tmp_path)
     of_device = place(tmp_path / "home" / "bundles" / "a", "box")
     named = place(tmp_path / "home" / "bundles" / "b", "box", "tensorflow")
-    assert find_bundle("b").path == named
-    assert find_bundle("box").path == of_device
+    assert choose(Query("b")).bundle.path == named
+    assert choose(Query("box")).bundle.path == of_device
     # A name takes precedence over a device, and a folder over both.
     called_box = place(tmp_path / "home" / "bundles" / "box", "cube")
-    assert find_bundle("box").path == called_box
+    assert choose(Query("box")).bundle.path == called_box
     folder = place(tmp_path / "box", "ball")
-    assert find_bundle("box").path == find_bundle(str(folder)).path == folder
+    assert choose(Query("box")).bundle.path == choose(Query(str(folder))).bundle.path == folder
     # Other options must agree with it.
     with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
-        find_bundle("b", "synthetic")
+        choose(Query("b", "synthetic"))
     with pytest.raises(DeviceError, match="is for device box"):
-        find_bundle("ball", path=bundle_place("b"))
-    assert find_bundle("b", path=bundle_place("b")).path == named
-    assert bundle_place("cube") == called_box
-    assert bundle_place(tmp_path) == tmp_path
-    assert bundle_place(None) is None
+        choose(Query("ball", bundle=place_of("b")))
+    assert choose(Query("b", bundle=place_of("b"))).bundle.path == named
+    assert place_of("cube") == called_box
+    assert place_of(tmp_path) == tmp_path
+    assert place_of(None) is None
 
 
 def test_a_damaged_bundle_is_named_by_its_name_too(
@@ -628,7 +632,7 @@ def test_a_damaged_bundle_is_named_by_its_name_too(
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
     place(tmp_path / "bundles" / "bad", "box").joinpath("bundle.json").write_text("{")
     with pytest.raises(BundleError, match=r"bad.*cannot be read"):
-        find_bundle("bad")
+        choose(Query("bad"))
 
 
 def test_a_device_or_a_bundle_names_a_target(
@@ -650,11 +654,13 @@ def test_a_device_or_a_bundle_names_a_target(
     with pytest.raises(ResperfError, match="no target synthetic/cpu"):
         named_target("cpu")
     shutil.rmtree(tmp_path / "cpu")
-    with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
+    with pytest.raises(DeviceError, match="use --framework tensorflow; targets"):
         named_target("of-tf", "onnxruntime")
     with pytest.raises(ResperfError, match=r"no target onnxruntime/rocm; .*: onnxruntime/cpu"):
         named_target("mi210", "onnxruntime")
-    with pytest.raises(DeviceError, match=r"no device 'mars'; targets .*: onnx.*; bundles: of-tf"):
+    with pytest.raises(
+        DeviceError, match=r"'mars'; devices: .*; bundles: of-tf.*; targets .*: onnx"
+    ):
         named_target("mars")
 
 
@@ -673,27 +679,32 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
         return folder
 
     first = measured_on("a", "Blue 7", "avx512f", 2)
-    assert find_bundle("cpu").path == first
+    assert choose(Query("cpu")).bundle.path == first
     same_cores = measured_on("b", "Blue 7", "avx512f", 4)
-    assert find_bundle("cpu").path == same_cores
+    assert choose(Query("cpu")).bundle.path == same_cores
     same_instructions = measured_on("c", "Blue 7", "avx2", 4)
-    assert find_bundle("cpu").path == same_instructions
+    assert choose(Query("cpu")).bundle.path == same_instructions
     same = measured_on("d", "Red 5", "avx2", 4)
-    assert find_bundle("cpu").path == same
-    assert find_bundle("cpu").platform.machine == "Red 5, 4 cores"
+    assert choose(Query("cpu")).bundle.path == same
+    assert choose(Query("cpu")).bundle.platform.machine == "Red 5, 4 cores"
     # A processor of this name with more instructions is not this one; one with most of them is.
     more = measured_on("e", "Red 5", "avx2+avx_vnni+avx512_bf16", 4)
-    assert find_bundle("cpu").path == same
+    assert choose(Query("cpu")).bundle.path == same
     flags = CpuFacts("Red 5", frozenset({"avx2", "avx_vnni", "avx512_bf16", "avx512_fp16"}))
     with monkeypatch.context() as newer:
         newer.setattr("resperf.platform.cpu_facts", lambda: flags)
-        assert find_bundle("cpu").path == more
+        assert choose(Query("cpu")).bundle.path == more
     # Another framework is another question, and an earlier place is the user's choice.
     edit_part(same, lambda p: p.update(framework="tensorflow"))
-    assert find_bundle("cpu").path == more
-    assert find_bundle("cpu", "tensorflow").path == same
+    assert choose(Query("cpu")).bundle.path == more
+    assert choose(Query("cpu", "tensorflow")).bundle.path == same
+    # Nor do times of another processor answer because they are of the precision.
+    edit(first, lambda m: m["settings"][m["parts"][0]["settings"][0]].update(precision="fp16"))
+    assert choose(Query("cpu", bundle=first, precision="fp16")).bundle.path == first
+    with pytest.raises(UnsupportedError, match=r"e has no times of cpu with precision fp16, only"):
+        choose(Query("cpu", precision="fp16"))
     elsewhere = place(tmp_path / "elsewhere" / "a", "cpu")
-    assert find_bundle("cpu", path=elsewhere.parent).path == elsewhere
+    assert choose(Query("cpu", bundle=elsewhere.parent)).bundle.path == elsewhere
 
 
 def test_unknown_devices_are_told_which_there_are(
@@ -706,16 +717,16 @@ def test_unknown_devices_are_told_which_there_are(
     assert good in [bundle.path for bundle in bundles]
     assert [folder.name for folder in damaged] == ["bad"]
     with pytest.raises(DeviceError, match=r"'abacus'; devices: box \(synth.*; bundles: good, "):
-        find_bundle("abacus")
+        choose(Query("abacus"))
     with pytest.raises(DeviceError, match=r"damaged: .*bad"):
-        find_bundle("abacus")
+        choose(Query("abacus"))
     with pytest.raises(DeviceError, match="is for device box"):
-        find_bundle("abacus", path=good)
+        choose(Query("abacus", bundle=good))
     with pytest.raises(DeviceError, match=r"no device or bundle '.*nowhere'"):
-        find_bundle("box", path=tmp_path / "nowhere")
+        choose(Query("box", bundle=tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(BundleError, match="holds no bundle"):
-        find_bundle("box", path=tmp_path / "empty")
+        choose(Query("box", bundle=tmp_path / "empty"))
 
 
 def test_a_killed_replacement_is_mended(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import resperf
-from resperf.bundle import Bundle, find_bundle
+from resperf.bundle import Bundle
 from resperf.devices import add_device, devices
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Pool
@@ -24,6 +24,7 @@ from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform import CpuFacts
 from resperf.prediction import predict_everywhere, predict_layers, predict_network
+from resperf.prediction.choice import Query, choose
 from resperf.report.network import network_text
 from resperf.settings import OPTIMIZERS
 
@@ -45,14 +46,14 @@ CONV = Conv(
     "name", [*DEVICES, "gtx1080ti", "GeForce GTX 1080 Ti", "Tesla V100", "NVIDIA Tesla K80"]
 )
 def test_a_device_is_found_by_its_names(name: str) -> None:
-    bundle = find_bundle(name)
+    bundle = choose(Query(name)).bundle
     assert bundle.framework == "tensorflow"
     assert bundle.size_bytes <= MOST_BYTES
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str) -> None:
-    bundle = find_bundle(device)
+    bundle = choose(Query(device)).bundle
     learnt = {"conv", "dense", "conv_step", "dense_step"}
     assert set(bundle.kinds) == {*learnt, "pool", "activation"}
     for kind in learnt:
@@ -76,7 +77,7 @@ def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str)
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device: str) -> None:
-    bundle = find_bundle(device)
+    bundle = choose(Query(device)).bundle
     network = ROOT / "models" / "networks" / "vgg16.onnx"
     totals = []
     for batch in (1, 8, 32):
@@ -92,7 +93,7 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
 
 
 def test_predictions_say_which_parts_are_estimated() -> None:
-    bundle = find_bundle("1080ti")
+    bundle = choose(Query("1080ti")).bundle
     network = ROOT / "models" / "networks" / "vgg16.onnx"
     prediction = predict_network(read_network(network, batch=8), bundle)
     assert {layer.kind for layer in prediction.layers if layer.estimated} == {"pool"}
@@ -117,7 +118,7 @@ def test_a_faster_device_is_predicted_to_be_faster() -> None:
         device: [
             each.execution_ms
             for each in predict_layers(
-                [CONV, CONV, pool, relu], find_bundle(device), ["", "adam", "", ""]
+                [CONV, CONV, pool, relu], choose(Query(device)).bundle, ["", "adam", "", ""]
             )
         ]
         for device in DEVICES
@@ -133,7 +134,7 @@ def test_training_steps_are_predicted_as_when_the_bundles_were_built(device: str
     """In and out of range (tests/golden/steps.json)."""
     golden = json.loads((ROOT / "tests" / "golden" / "steps.json").read_text())[device]
     layers, optimizers = zip(*map(layer_and_optimizer, golden), strict=True)
-    found = predict_layers(layers, find_bundle(device), optimizers)
+    found = predict_layers(layers, choose(Query(device)).bundle, optimizers)
     assert [each.key for each in found] == list(golden)
     assert [[each.execution_ms, each.low_ms, each.high_ms] for each in found] == [
         pytest.approx(values, rel=1e-4) for values in golden.values()
@@ -141,7 +142,7 @@ def test_training_steps_are_predicted_as_when_the_bundles_were_built(device: str
 
 
 def test_a_type_that_no_row_of_a_card_has_is_priced_by_the_data_sheet() -> None:
-    bundle = find_bundle("v100")
+    bundle = choose(Query("v100")).bundle
     plain = Dense(batch=64, features_in=4095, features_out=4095)
     half, tiny = plain.replace(dtype="float16"), Dense(batch=1, features_in=32, features_out=32)
     layers = [half, plain, tiny.replace(dtype="float16"), tiny, half]
@@ -231,7 +232,7 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
     monkeypatch.setattr("resperf.platform.cpu_facts", lambda: CpuFacts(name=machine.processor))
     monkeypatch.setattr("resperf.platform.instruction_set", lambda: machine.instruction_set)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: machine.cores)
-    found = find_bundle("cpu")
+    found = choose(Query("cpu")).bundle
     assert found.path == folder
     assert found.framework == "onnxruntime"
     assert found.size_bytes <= MOST_BYTES_OF_A_KIND * len(found.kinds)
@@ -340,7 +341,7 @@ def test_a_type_without_a_peak_has_no_time(tmp_path: Path, no_own_cards: None) -
         with pytest.raises(ResperfError, match=f"mine .Mine. has no {peak}"):
             resperf.predict(path, device="mine")
     (layer,) = predict_layers([Dense(batch=8, features_in=64, features_out=64, dtype="bfloat16")],
-                              find_bundle("t4"))  # fmt: skip
+                              choose(Query("t4")).bundle)  # fmt: skip
     assert (math.isnan(layer.execution_ms), layer.reason) == (True, "t4 has no peak of bfloat16")
 
 
@@ -383,7 +384,7 @@ def test_single_half_layers_are_as_short_as_their_kernels() -> None:
     """No row is of so little work: the shortest read 13 MB of weights in 11 us and more."""
     small = Dense(batch=16, features_in=256, features_out=256, bias=False)
     for device in ("h100", "a100", "a40"):
-        bundle = find_bundle(device)
+        bundle = choose(Query(device)).bundle
         half, brain, plain = predict_layers(
             [small.replace(dtype=dtype) for dtype in ("float16", "bfloat16", "float32")], bundle
         )

@@ -18,21 +18,20 @@ from resperf.bundle._calibration import (
     counting,
     group_of,
 )
-from resperf.bundle._manifest import MANIFEST, NETWORK
+from resperf.bundle._manifest import NETWORK
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
 from resperf.bundle._search import (
     best_of,
     bundle_folders,
-    bundle_place,
     calibration_file,
     default_folder,
-    find_bundle,
     find_bundles,
+    is_bundle,
     is_shipped,
     load_calibration,
     machines_of,
-    named_target,
+    named_bundle,
     nearest_machine,
     platforms_of,
     save_calibration,
@@ -50,11 +49,11 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "GROUPS", "MANIFEST", "NETWORK", "OVERHEAD_PER_LAYER", "OVERHEAD_PER_MB", "UNKNOWN", "Bundle",
+    "GROUPS", "NETWORK", "OVERHEAD_PER_LAYER", "OVERHEAD_PER_MB", "UNKNOWN", "Bundle",
     "Calibration", "GoldenLayer", "LayerTimes", "Source", "Speeds", "Times", "best_of",
-    "bundle_folders", "bundle_place", "calibration_file", "counting", "default_folder",
-    "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of", "is_shipped",
-    "load_calibration", "machines_of", "merge_bundles", "named_target", "nearest_machine",
-    "platforms_of", "provenance", "ranges_of", "replaced_folder", "save_calibration", "user_folder",
-    "write_calibrated", "write_changed", "write_manifest",
+    "bundle_folders", "calibration_file", "counting", "default_folder", "find_bundles",
+    "golden_layers", "golden_networks", "group_of", "is_bundle", "is_shipped", "load_calibration",
+    "machines_of", "merge_bundles", "named_bundle", "nearest_machine", "platforms_of", "provenance",
+    "ranges_of", "replaced_folder", "save_calibration", "user_folder", "write_calibrated",
+    "write_changed", "write_manifest",
 ]  # fmt: skip

@@ -49,19 +49,19 @@ class Golden:
         platforms: Sequence[Platform],
         kinds: Collection[str],
     ) -> None:
-        self._path, self._samples = path, samples
-        self._settings, self._platforms, self._kinds = settings, platforms, kinds
+        self._path, self._samples, self._kinds = path, samples, kinds
+        self._conditions = settings, platforms
         self._same_features: set[str] = set()
         self._same_outputs: set[tuple[str, str]] = set()
 
-    def _layers(self, kind: str) -> list[Mapping[str, Any]]:
-        entries = self._samples.get("layers", ())
-        return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
-
-    def _conditions_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
-        """Return the setting and the platform under which a layer was predicted."""
-        indices = entry.get("setting", 0), entry.get("platform", 0)
-        return self._settings[indices[0]], self._platforms[indices[1]]
+    def _layers(self, kind: str) -> list[tuple[Mapping[str, Any], tuple[Setting, Platform]]]:
+        """Return a kind's layers, and the setting and platform that each was predicted under."""
+        settings, platforms = self._conditions
+        return [
+            (entry, (settings[entry.get("setting", 0)], platforms[entry.get("platform", 0)]))
+            for entry in self._samples.get("layers", ())
+            if kind_of_key(entry["key"]) == kind
+        ]
 
     def check_features(self, kind: str) -> None:
         """Compare the features of a kind's layers with what is computed now, once.
@@ -74,11 +74,9 @@ class Golden:
         if kind in self._same_features or kind not in self._kinds:
             return
         with damage_named(self._path):
-            entries = self._layers(kind)
+            entries = [entry for entry, _ in self._layers(kind)]
             if not entries:
                 raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
-            for entry in entries:
-                self._conditions_of(entry)
             columns = columns_of_keys(entry["key"] for entry in entries)
             stored = np.array([entry["features"] for entry in entries], dtype=float)
             # Choices added later only add columns of zeros.
@@ -105,9 +103,9 @@ class Golden:
         if (kind, quantity) in self._same_outputs:
             return
         by_conditions: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
-        for entry in self._layers(kind):
+        for entry, conditions in self._layers(kind):
             if quantity in entry["values"]:
-                by_conditions.setdefault(self._conditions_of(entry), []).append(entry)
+                by_conditions.setdefault(conditions, []).append(entry)
         for conditions, some in by_conditions.items():
             columns = columns_of_keys(entry["key"] for entry in some)
             with damage_named(self._path):

@@ -37,12 +37,8 @@ _PART: Mapping[str, type] = {
     "errors": dict, "intervals": dict, "golden": dict, "training": dict,
 }  # fmt: skip
 _PROVENANCE: Mapping[str, type | UnionType] = {
-    "datasets": list,
-    "resperf": str,
-    "commit": str,
-    "changes": list | str,
-    "rebuildable": dict,
-}
+    "datasets": list, "resperf": str, "commit": str, "changes": list | str, "rebuildable": dict,
+}  # fmt: skip
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

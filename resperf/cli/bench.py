@@ -109,10 +109,10 @@ def command(
     cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
     no finished row; the same command resumes the campaign.
     """
-    from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch
     from resperf.network.files import network_files
+    from resperf.prediction.choice import named_target
 
     target = named_target(device, framework)
     defined = Campaign.from_toml(campaign_file(campaign))

@@ -25,7 +25,8 @@ def merge(bundles: tuple[Path, ...], output: Path) -> None:
 
     A bundle at OUT is replaced.
     """
-    from resperf.bundle import bundle_place, merge_bundles
+    from resperf.bundle import merge_bundles
+    from resperf.prediction.choice import place_of
 
-    merge_bundles([bundle_place(bundle) or bundle for bundle in bundles], output)
+    merge_bundles([place_of(bundle) or bundle for bundle in bundles], output)
     click.echo(f"{output}: merged from {len(bundles)} bundles")

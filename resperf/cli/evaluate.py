@@ -148,12 +148,12 @@ def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
 
 def _judged(file: Path, device: str | None, framework: str | None, bundle: str | None) -> Bundle:
     """Return the bundle that is evaluated; rows say which of its devices they are of."""
-    from resperf.bundle import MANIFEST, Bundle
+    from resperf.bundle import Bundle, is_bundle
     from resperf.dataset import read_info
     from resperf.prediction.choice import Query, choose, place_of
 
     folder = place_of(bundle, framework)
-    if device is None and framework is None and folder and (folder / MANIFEST).exists():
+    if device is None and framework is None and folder and is_bundle(folder):
         return Bundle.load(folder)
     # A card's bundles differ in the precisions that they have.
     precision = None if bundle else read_info(file).setting.precision or None

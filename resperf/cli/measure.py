@@ -54,8 +54,8 @@ def command(
     speed. Each distinct layer is then measured in isolation. Missing weights are generated.
     """
     from resperf.backends import backend
-    from resperf.bundle import named_target
     from resperf.network.files import network_file
+    from resperf.prediction.choice import named_target
     from resperf.prediction.reading import read
     from resperf.report.network import batches_text, network_text
     from resperf.workflows.measure import append_runs, measure_network, reference_monitor

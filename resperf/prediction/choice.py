@@ -4,21 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 from resperf.bundle import (
-    MANIFEST,
     Bundle,
     Source,
     best_of,
-    bundle_place,
-    find_bundle,
+    bundle_folders,
     find_bundles,
+    is_bundle,
+    named_bundle,
     platforms_of,
 )
-from resperf.devices import DeviceFacts, add_device, devices, read_device
-from resperf.errors import BundleError, DeviceError, Message, UnsupportedError
+from resperf.devices import (
+    DeviceFacts,
+    add_device,
+    canonical_device,
+    device_class,
+    device_facts,
+    devices,
+    names_like,
+    read_device,
+)
+from resperf.errors import (
+    BundleError,
+    DeviceError,
+    Message,
+    UnsupportedError,
+    did_you_mean,
+    listed,
+    words_like,
+)
 from resperf.network import Network
 from resperf.prediction.offers import (
     Offer,
@@ -36,10 +54,12 @@ from resperf.settings import (
     Setting,
     same_settings,
 )
-from resperf.targets import DEFAULT
+from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 _TABLE = ".toml"
 _USUAL_LAYOUTS = ("", "nchw")
+_ANY_GPU = ("gpu", "cuda", "rocm", "mps")
+_OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,7 @@ class Query:
         groups: dict[tuple[int, str], list[Offer]] = {}
         for offer in candidates:
             fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
-            if fits and (offer.has_steps or not self.training):
+            if fits and (not self.training or offer.has_steps):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [min(group, key=self._unlikeness) for group in groups.values()]
 
@@ -136,13 +156,38 @@ class Choice:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Search:
+    """What a question is answered from.
+
+    Attributes
+    ----------
+    query : Query
+    device : str
+    path : Path or None
+        Folder of the bundle that is named, or of several that are searched first.
+    all_parts : list of Bundle
+        All parts, best place first.
+    parts : list of Bundle
+        Those of the framework and method that are asked for.
+    damaged : mapping of Path to BundleError
+    """
+
+    query: Query
+    device: str
+    path: Path | None
+    all_parts: list[Bundle]
+    parts: list[Bundle]
+    damaged: dict[Path, BundleError]
+
+
 def choose(query: Query, *, compared: bool = False) -> Choice:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
     The first group of `resperf.prediction.offers.offers` that has the framework and the setting
     that are asked for, without a precision plain (float32) ones; of several bundles in it,
-    `resperf.bundle.best_of` chooses. For what is no card, the setting is one of the bundle that
-    `resperf.bundle.find_bundle` finds.
+    `resperf.bundle.best_of` chooses. For what is no card, it chooses before the setting counts: a
+    processor is not answered by the times of another one because they are of the precision.
 
     A bundle that is named answers under its own setting if no precision is asked for.
 
@@ -161,33 +206,134 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     ResperfError
         If a TOML file does not describe a device.
     """
-    if query.device is None and _is_without_bundle(query.bundle):
-        query = replace(query, device=str(query.bundle), bundle=None)
-    query = with_own_card(query)
-    if query.bundle is not None and query.device is None:
-        query = _as_calibrated(query)
-    facts = accelerator(query.device)
-    if query.method is not None:
-        choice = _by_method(query, query.method)
-    elif facts is not None and not _is_bundle(query.device):
-        choice = _of_card(query, facts)
-    else:
-        named = find_bundle(query.device, query.framework, query.bundle)
-        parts = sorted(named.parts, key=lambda part: part.part is not named.part)
-        fitting = _fitting(query, list(own_offers(parts, named.device)))
-        if (its_facts := accelerator(named.device)) is not None:
-            _refuse_lacking(query, its_facts)
-        choice = Choice(fitting[0].bundle)
-    if query.bundle is not None and query.precision is None and not query.compiled:
-        choice = _under_calibrated(choice)
-    bundle, notes = choice.bundle, choice.notes
+    search = _searched(query)
+    facts = accelerator(search.device)
+    if facts is not None:
+        _refuse_lacking(query, facts)
+    own = list(own_offers(search.parts, search.device))
+    chosen = _chosen(search, own)
+    if chosen.part is not None:
+        chosen.part.checked  # noqa: B018
+    bundle = chosen.bundle
+    notes = () if facts is None or query.method else _notes(search, own, chosen, bundle)
+    if search.path is not None and query.precision is None and not query.compiled:
+        bundle = _under_calibrated(bundle)
     of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
     if query.threads is not None and of_threads and bundle in bundle.parts:
         wanted = replace(bundle.setting, threads=query.threads)
         bundle = bundle.part_for(None, None, wanted, bundle.platform)
-    if facts is not None and not compared and not _is_bundle(query.device):
-        notes += _measured_alike(query, facts, bundle)
+    if facts is not None and not compared:
+        notes += _measured_alike(search, facts, bundle)
     return Choice(bundle, notes)
+
+
+def _searched(query: Query) -> _Search:
+    """Search the bundles for those of a question's device."""
+    path, device = _named(with_own_card(query))
+    alone = path is not None and (device is None or is_bundle(path))
+    all_parts, damaged = find_bundles(path, alone=alone, methods=query.method is not None)
+    if alone and damaged and not all_parts:
+        raise next(iter(damaged.values()))
+    parts = [
+        part
+        for part in all_parts
+        if query.framework in (None, part.framework) and query.method in (None, part.method)
+    ]
+    search = _Search(query, device or DEFAULT.device_class, path, all_parts, parts, damaged)
+    if device is None and path is not None:
+        search = replace(search, device=_device_of(search, path))
+    return search if accelerator(search.device) is not None else _of_one_bundle(search)
+
+
+def _named(query: Query) -> tuple[Path | None, str | None]:
+    """Return the folder of bundles and the device that a question names.
+
+    The name of a bundle stands for its device, and that of a device, as a bundle's, for itself.
+
+    Raises
+    ------
+    DeviceError
+        If the name of the device is empty.
+    """
+    word, device = query.bundle, query.device
+    if device is None and word is not None and not Path(word).is_dir() and not named_bundle(word):
+        word, device = None, str(word)
+    if device is not None and not device.strip():
+        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
+    path = None if word is None else place_of(word, query.framework)
+    if device is None or (path is not None and is_bundle(path)):
+        return path, device
+    is_card = accelerator(device) is not None and not is_bundle(device)
+    named = None if is_card else named_bundle(device, path)
+    return (path, device) if named is None else (named, None)
+
+
+def _device_of(search: _Search, path: Path) -> str:
+    """Choose a device of the bundles in a folder if none is named.
+
+    Raises
+    ------
+    DeviceError
+        If there is none, or several and none of them is calibrated or the default one.
+    """
+    calibrated = {
+        calibration.platform.device
+        for part in search.parts
+        for calibration in part.calibrations
+        if calibration.source is Source.RUNS
+    }
+    if is_bundle(path) and len(calibrated) == 1:
+        return calibrated.pop()
+    names = {
+        canonical_device(device).casefold(): device
+        for part in search.parts
+        for device in platforms_of(part)
+    }
+    if len(names) == 1 or DEFAULT.device_class in names:
+        return names.get(DEFAULT.device_class) or next(iter(names.values()))
+    if not names:
+        raise _not_there(replace(search, device=""))
+    raise DeviceError(
+        f"which device of {path}? There is {', '.join(sorted(names.values()))}; name one by "
+        "--device"
+    )
+
+
+def _of_one_bundle(search: _Search) -> _Search:
+    """Leave of the parts those of the device in one bundle, whatever the setting.
+
+    Raises
+    ------
+    BundleError
+        If it would replace a damaged one of its name.
+    """
+    own = [part for part in search.parts if platforms_of(part, search.device)]
+    if not own:
+        return replace(search, parts=own)
+    path = best_of(own).path
+    for folder in takewhile(path.__ne__, bundle_folders(search.path) if search.damaged else ()):
+        if folder.name == path.name and folder in search.damaged:
+            raise search.damaged[folder]
+    return replace(search, parts=[part for part in own if part.path == path])
+
+
+def _chosen(search: _Search, own: Sequence[Offer]) -> Offer:
+    """Return the best offer; one of a bundle, but for cards if no bundle or method is named.
+
+    Raises
+    ------
+    DeviceError, UnsupportedError
+        If nothing answers.
+    """
+    query, facts = search.query, accelerator(search.device)
+    groups = [own] if query.method else offers(search.parts, search.device)
+    of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
+    chosen = first_fitting(query, groups, own_precision=of_bundle)
+    if chosen is not None and (chosen.part is not None or not of_bundle):
+        return chosen
+    if facts is not None and not of_bundle:
+        raise _nothing_answers(search, facts)
+    raise _no_times(query, own) if own else _not_there(search)
 
 
 def in_own_type(query: Query, network: Network) -> Query:
@@ -230,107 +376,45 @@ def choose_for(query: Query, network: Network) -> Choice:
 
 
 def place_of(word: str | Path | None, framework: str | None = None) -> Path | None:
-    """Return the folder given by ``--bundle``, or that of what answers for a card without one.
+    """Return the folder given by ``--bundle``, or that of what answers for a device's name.
 
     Raises
     ------
     ResperfError
         As `choose`.
     """
-    if _is_without_bundle(word):
-        return choose(Query(str(word), framework)).bundle.path
-    return bundle_place(word, framework)
+    if word is None or Path(word).is_dir():
+        return None if word is None else Path(word)
+    return named_bundle(word) or choose(Query(str(word), framework)).bundle.path
 
 
-def _is_without_bundle(word: str | Path | None) -> bool:
-    """Say whether a value of ``--bundle`` is a card of which no bundle has times."""
-    facts = None if word is None or Path(word).is_dir() else accelerator(str(word))
-    return facts is not None and not any(own_offers(find_bundles()[0], facts.device))
+def named_target(device: str | None, framework: str | None = None) -> Target:
+    """Choose the target to measure with by ``--device`` and ``--framework``.
 
-
-def _by_method(query: Query, method: str) -> Choice:
-    """Choose between the bundles of a device that were trained by one method.
+    Parameters
+    ----------
+    device : str, optional
+        As for `choose`, or a class of devices.
+    framework : str, optional
 
     Raises
     ------
+    ResperfError
+        If there is no such target.
     DeviceError
-        If there is none.
-    UnsupportedError
-        If none has times under the setting.
+        If there is no such device; lists the bundles.
     """
-    path, parts, _ = _searched(query)
-    device = query.device or (None if _is_bundle(path) else DEFAULT.device_class)
-    mine = list(own_offers([part for part in parts if part.method == method], device))
-    if not mine:
-        methods = sorted({part.method for part in parts if platforms_of(part, device)})
-        others = {name for part in parts if part.method == method for name in platforms_of(part)}
-        there = f"only by {', '.join(methods)}; " if methods else ""
-        there += f"{', '.join(sorted(others))} have one; " if others else ""
-        framework = f" with {query.framework}" if query.framework else ""
-        raise DeviceError(
-            f"no bundle of {device or path}{framework} was trained by {method}, {there}"
-            f"train one: resperf train FILE.h5 --method {method}"
-        )
-    return Choice(_checked(best(_fitting(query, mine))))
-
-
-def _fitting(query: Query, own: Sequence[Offer]) -> list[Offer]:
-    """Return the offers of bundles that were named which fit, in any precision if none is asked.
-
-    Raises
-    ------
-    UnsupportedError
-        If none fits.
-    """
-    fitting = query.fitting(own) or query.of_first_precision(own)
-    if not fitting:
-        raise _no_times(query, own)
-    return fitting
-
-
-def best(fitting: Sequence[Offer]) -> Offer:
-    """Choose between offers for one device (`resperf.bundle.best_of`)."""
-    if len(fitting) == 1:
-        return fitting[0]
-    offer_of = {offer.bundle: offer for offer in fitting}
-    return offer_of[best_of([*offer_of])]
-
-
-def _searched(query: Query) -> tuple[Path | None, list[Bundle], dict[Path, BundleError]]:
-    """Return the folder of ``--bundle``, the parts found with the framework, and damaged ones."""
-    path = place_of(query.bundle, query.framework)
-    parts, damaged = find_bundles(path, alone=True, methods=query.method is not None)
-    return path, [part for part in parts if query.framework in (None, part.framework)], damaged
-
-
-def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
-    words = [f"--precision {query.precision}"] if query.precision else []
-    words += ["--train"] if query.training else []
-    words += ["--compiled"] if query.compiled else []
-    without = f"leave out {' and '.join(words)}, or " if words else ""
-    return UnsupportedError(
-        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
-        f"{_listed(own)}; {without}name another bundle or device"
-    )
-
-
-def precisions_of(candidates: Sequence[Offer]) -> list[str]:
-    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
-    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
-    words = (
-        precision if precision in eager else f"{precision} compiled"
-        for precision in (offer.setting.precision for offer in candidates)
-    )
-    return list(dict.fromkeys(filter(None, words)))
-
-
-def _listed(candidates: Sequence[Offer]) -> str:
-    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
-    texts = []
-    for name in dict.fromkeys(offer.framework for offer in candidates):
-        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
-        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
-    return ", ".join(texts)
+    if device is None:
+        return target(framework)
+    if named_bundle(device) is None and (meant := device_class(device)) != UNKNOWN:
+        return target(framework, meant)
+    try:
+        bundle = choose(Query(device, framework)).bundle
+    except DeviceError as error:
+        there = f"targets that can be measured: {names_with('backend')}"
+        raise DeviceError(f"{error}; {there}") from error
+    meant = device_class(bundle.device, bundle.framework)
+    return target(bundle.framework, None if meant == UNKNOWN else meant)
 
 
 def with_own_card(query: Query) -> Query:
@@ -355,55 +439,17 @@ def with_own_card(query: Query) -> Query:
     return replace(query, device=add_device(facts).device)
 
 
-def _as_calibrated(query: Query) -> Query:
-    """Ask a bundle that was calibrated for one device for that, if no other is named."""
-    path, parts, _ = _searched(query)
-    calibrated = {
-        calibration.platform.device
-        for part in parts
-        for calibration in part.calibrations
-        if calibration.source is Source.RUNS
-    }
-    if not _is_bundle(path) or len(calibrated) != 1:
-        return query
-    return replace(query, device=calibrated.pop())
-
-
-def _under_calibrated(choice: Choice) -> Choice:
+def _under_calibrated(bundle: Bundle) -> Bundle:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
-    device = choice.bundle.device
     bundles = [
-        part.for_device(choice.bundle.platform, setting)
-        for part in choice.bundle.parts
+        part.for_device(bundle.platform, setting)
+        for part in bundle.parts
         for setting in part.settings
-        if setting.mode is choice.bundle.setting.mode
-        if any(calibration.is_of_runs(device, setting) for calibration in part.calibrations)
+        if setting.mode is bundle.setting.mode
+        if any(calibration.is_of_runs(bundle.device, setting) for calibration in part.calibrations)
     ]
-    ways = {tuple(same_settings(bundle.setting).items()) for bundle in bundles}
-    return replace(choice, bundle=bundles[0]) if len(ways) == 1 else choice
-
-
-def _of_card(query: Query, facts: DeviceFacts) -> Choice:
-    """Choose what answers for a known accelerator."""
-    _refuse_lacking(query, facts)
-    path, parts, damaged = _searched(query)
-    own = list(own_offers(parts, facts.device))
-    named = _is_bundle(path)
-    chosen = first_fitting(query, offers(parts, facts.device), own_precision=named)
-    if named and (chosen is None or chosen.part is None):
-        # Raises the error that the bundle is of other devices.
-        find_bundle(facts.device, query.framework, path)
-        raise _no_times(query, own)
-    if chosen is None:
-        raise _nothing_answers(query, facts)
-    if chosen.part is None:
-        notes = [f"not considered: {error}" for error in damaged.values()]
-        notes += [f"{_lacking(query, own)}: every time is estimated from its data sheet"]
-        return Choice(chosen.bundle, tuple(notes))
-    answer = _checked(chosen)
-    if chosen.unseen:
-        return Choice(answer, (_inferring(query, own, answer),))
-    return Choice(answer, (*inference_notes(query, chosen), *_others(answer, own)))
+    ways = {tuple(same_settings(calibrated.setting).items()) for calibrated in bundles}
+    return bundles[0] if len(ways) == 1 else bundle
 
 
 def first_fitting(
@@ -424,19 +470,20 @@ def first_fitting(
         if not fitting and own_precision:
             fitting = query.of_first_precision(group)
         if fitting:
-            return best(fitting)
+            offer_of = {offer.bundle: offer for offer in fitting}
+            return offer_of[best_of([*offer_of])] if len(fitting) > 1 else fitting[0]
     return None
 
 
-def _is_bundle(path: str | Path | None) -> bool:
-    return path is not None and (Path(path) / MANIFEST).exists()
-
-
-def _checked(offer: Offer) -> Bundle:
-    """Check the files of a bundle that was read by its manifest only."""
-    assert offer.part is not None
-    offer.part.checked  # noqa: B018
-    return offer.bundle
+def _notes(search: _Search, own: Sequence[Offer], chosen: Offer, bundle: Bundle) -> tuple[str, ...]:
+    """Say of a card why this answers, and what else there is."""
+    query = search.query
+    if chosen.part is None:
+        unread = [f"not considered: {error}" for error in search.damaged.values()]
+        return (*unread, f"{_lacking(query, own)}: every time is estimated from its data sheet")
+    if chosen.unseen:
+        return (_inferring(query, own, bundle),)
+    return (*inference_notes(query, chosen), *_others(bundle, own))
 
 
 def _others(chosen: Bundle, own: Sequence[Offer]) -> tuple[str, ...]:
@@ -462,18 +509,17 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
-def _measured_alike(query: Query, facts: DeviceFacts, chosen: Bundle) -> tuple[str, ...]:
+def _measured_alike(search: _Search, facts: DeviceFacts, chosen: Bundle) -> tuple[str, ...]:
     """Name the cards of a device's series that were measured, if what answers does not know both.
 
     Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
     """
-    _, parts, _ = _searched(query)
     knows = chosen.knows_device()
     cards = [
         f"{device} ({other.name}, {offer.framework})"
         for device, other in devices().items()
         if device != facts.device and _series(device) == _series(facts.device)
-        for offer in query.fitting(own_offers(parts, device))
+        for offer in search.query.fitting(own_offers(search.parts, device))
         if offer.rests_on is RestsOn.MEASURED and not (knows and offer.path == chosen.path)
     ]
     if not cards:
@@ -506,32 +552,119 @@ def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
 
 def _lacking(query: Query, own: Sequence[Offer]) -> str:
     """Say that no bundle has times of a card under a setting, and in which precisions it has."""
-    measured: dict[Bundle | None, dict[str, None]] = {}
     # Asking every setting of a precision would only take longer.
-    for offer in {
-        (id(candidate.part), candidate.setting.precision): candidate for candidate in own
-    }.values():
-        if offer.rests_on is RestsOn.MEASURED:
-            measured.setdefault(offer.part, {})[offer.setting.precision] = None
+    once = {(id(offer.part), offer.setting.precision): offer for offer in own}
+    measured: dict[Bundle, list[str]] = {}
+    for offer in once.values():
+        if offer.part is not None and offer.rests_on is RestsOn.MEASURED:
+            measured.setdefault(offer.part, []).append(offer.setting.precision)
     there = dict.fromkeys(
         f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(precisions))))})"
         for part, precisions in measured.items()
-        if part is not None
     )
     if not there:
         framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
     why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
-    others = dict.fromkeys(
-        precision for precisions in measured.values() for precision in precisions if precision
-    )
+    others = dict.fromkeys(filter(None, chain(*measured.values())))
     if query.precision is None and others:
         why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
 
 
-def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
-    _, parts, _ = _searched(replace(query, framework=None))
+def _not_there(search: _Search) -> DeviceError:
+    """Say which devices and bundles there are, as none is that of the question."""
+    query, path, device, parts = search.query, search.path, search.device, search.all_parts
+    if query.method is not None:
+        return _not_by_method(search, query.method)
+    if path is not None and (is_bundle(path) or not device):
+        there = ", and ".join(
+            f"device {' or '.join(platforms_of(part))} and framework {part.framework}"
+            for part in parts
+        )
+        own = next((part for part in parts if platforms_of(part, device or None)), parts[0])
+        hint = "" if platforms_of(own, device or None) else f"--device {own.device} "
+        return DeviceError(
+            f"{path} is for {there}, not for {device or 'any device'} and "
+            f"{query.framework or 'any framework'}; use {hint}--framework {own.framework}"
+        )
+    if device.casefold().partition(":")[0] in _ANY_GPU:
+        return DeviceError(f"{device} is no model of a GPU; name one that `resperf devices` lists")
+    return _unknown(search)
+
+
+def _not_by_method(search: _Search, method: str) -> DeviceError:
+    framework, device = search.query.framework, search.device or None
+    parts = [part for part in search.all_parts if framework in (None, part.framework)]
+    methods = sorted({part.method for part in parts if platforms_of(part, device)})
+    others = {name for part in parts if part.method == method for name in platforms_of(part)}
+    there = f"only by {', '.join(methods)}; " if methods else ""
+    there += f"{', '.join(sorted(others))} have one; " if others else ""
+    with_framework = f" with {framework}" if framework else ""
+    return DeviceError(
+        f"no bundle of {device or search.path}{with_framework} was trained by {method}, {there}"
+        f"train one: resperf train FILE.h5 --method {method}"
+    )
+
+
+def _unknown(search: _Search) -> DeviceError:
+    """Name what is spelt alike, else list what there is."""
+    device, framework = search.device, search.query.framework
+    problem = f"no device or bundle {device!r}"
+    problem += f" with framework {framework!r}" if framework else ""
+    parts = search.all_parts
+    bundles = dict.fromkeys(part.path.name for part in parts)
+    there = dict.fromkeys((name, part.framework) for part in parts for name in platforms_of(part))
+    names = {*bundles, *(name for name, _ in there)}
+    damaged = "".join(f"; damaged: {error}" for error in list(search.damaged.values())[:1])
+    is_new = device not in names and device_facts(device) is None
+    if near := is_new and (names_like(device) or words_like(device, names)):
+        return DeviceError(
+            f"{problem}; did you mean {', '.join(near)}? See: resperf devices; "
+            f"{_OTHER_CARD}{damaged}"
+        )
+    frameworks = {part.framework for part in parts}
+    if framework and framework not in frameworks:
+        problem += did_you_mean(framework, frameworks)
+    labels = [f"{name} ({its_framework})" for name, its_framework in there]
+    return DeviceError(
+        f"{problem}; devices: {listed(labels) or 'none'}; bundles: "
+        f"{listed([*bundles]) or 'none'}{damaged}; see: resperf devices; {_OTHER_CARD}"
+    )
+
+
+def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
+    words = [f"--precision {query.precision}"] if query.precision else []
+    words += ["--train"] if query.training else []
+    words += ["--compiled"] if query.compiled else []
+    without = f"leave out {' and '.join(words)}, or " if words else ""
+    return UnsupportedError(
+        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
+        f"{_listed(own)}; {without}name another bundle or device"
+    )
+
+
+def precisions_of(candidates: Sequence[Offer]) -> list[str]:
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
+    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
+    words = (
+        precision if precision in eager else f"{precision} compiled"
+        for precision in (offer.setting.precision for offer in candidates)
+    )
+    return list(dict.fromkeys(filter(None, words)))
+
+
+def _listed(candidates: Sequence[Offer]) -> str:
+    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
+    texts = []
+    for name in dict.fromkeys(offer.framework for offer in candidates):
+        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
+        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
+    return ", ".join(texts)
+
+
+def _nothing_answers(search: _Search, facts: DeviceFacts) -> UnsupportedError:
+    query = search.query
     wanted = f"{facts.device} with {query.framework}" if query.framework else facts.device
     if query.training:
         why = (
@@ -541,7 +674,7 @@ def _nothing_answers(query: Query, facts: DeviceFacts) -> UnsupportedError:
         return UnsupportedError(Message(f"no predictions for {wanted}: {why}", why))
     there = [
         offer
-        for group in offers(parts, facts.device)
+        for group in offers(search.all_parts, facts.device)
         for offer in group
         if not lacked_type(offer.setting.precision, facts)
     ]

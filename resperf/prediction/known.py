@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle import Bundle, find_bundles
+from resperf.bundle import Bundle, find_bundles, is_bundle
 from resperf.prediction.choice import Query, first_fitting, lacked_type, place_of, precisions_of
 from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers, sheet_offers
 
@@ -56,7 +56,8 @@ def list_devices(bundle: str | Path | None = None) -> list[KnownDevice]:
     >>> [device.name for device in resperf.list_devices() if device.bundles]  # doctest: +SKIP
     ['cpu', '1080ti', 'v100', ...]
     """
-    parts, _ = find_bundles(place_of(bundle), alone=True)
+    path = place_of(bundle)
+    parts, _ = find_bundles(path, alone=path is not None and is_bundle(path))
     return [
         KnownDevice(
             device,

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from resperf.bundle import find_bundle, provenance, write_manifest
+from resperf.bundle import provenance, write_manifest
 from resperf.devices import device_facts
 from resperf.errors import DeviceError
 from resperf.platform import Platform
+from resperf.prediction.choice import Query, choose
 from resperf.predictors import METHODS, Examples
 from resperf.predictors.class_costs import ClassCosts
 from resperf.predictors.operator_classes import (
@@ -244,13 +245,13 @@ def test_networks_with_graphs_teach_inference_and_steps_and_judge_both(
 
 def test_a_bundle_of_several_cards_is_found_by_its_name_and_one_of_them(bundle):
     for device in CARDS:
-        found = find_bundle(device, None, "networks")
+        found = choose(Query(device, None, "networks")).bundle
         assert (found.path, found.device) == (bundle, device)
         # Its files are checked once, and each device keeps its own answer.
         assert found.checked.device == device
-    assert find_bundle(None, None, "rtx4090").device == "rtx4090"
+    assert choose(Query(None, None, "rtx4090")).bundle.device == "rtx4090"
     with pytest.raises(DeviceError, match="name one by --device"):
-        find_bundle(None, None, "networks")
+        choose(Query(None, None, "networks"))
 
 
 def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, network_file, cli):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from resperf.bundle import find_bundle
+from resperf.prediction.choice import Query, choose
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
 
@@ -48,7 +48,7 @@ def test_errors_intervals_and_precisions_are_summed_up(tool: ModuleType) -> None
 
 def test_a_run_is_predicted_beside_the_median_of_its_turns(tool: ModuleType) -> None:
     turns = {"lenet5@2": [turn(1.0), turn(3.0), turn(2.0)]}
-    found = tool.judge(find_bundle("h100"), {"lenet5@2": (LENET, 2)}, turns)
+    found = tool.judge(choose(Query("h100")).bundle, {"lenet5@2": (LENET, 2)}, turns)
     assert found["lenet5@2"].measured_ms == 2.0
     assert found["lenet5@2"].prediction.subject.batch == 2
     assert "lenet5" in str(found["lenet5@2"].row("lenet5"))

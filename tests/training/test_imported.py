@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resperf.bundle import Bundle, find_bundle
+from resperf.bundle import Bundle
 from resperf.dataset import read_table
 from resperf.dataset.importing import (
     import_dataset,
@@ -18,6 +18,7 @@ from resperf.layers import Conv
 from resperf.measurement import layer_key
 from resperf.network import read_network
 from resperf.prediction import predict_layers, predict_network
+from resperf.prediction.choice import Query, choose
 from resperf.settings import Mode
 from resperf.splits import split_of_keys
 from resperf.training import evaluate, train
@@ -77,7 +78,7 @@ def test_training_steps_are_predicted_under_their_own_setting(
         ("conv", "execution_ms"), ("conv_step", "step_ms"),
     ]  # fmt: skip
     layer = LAYER.replace(activation="relu")
-    bundle = find_bundle("my card", path=of_steps.path)
+    bundle = choose(Query("my card", bundle=of_steps.path)).bundle
     one, step = predict_layers([layer, layer], bundle, ["", "sgd"])
     assert (one.phase, step.phase) == ("execution", "step")
     assert (step.key, step.macs) == (layer_key(layer, "sgd"), 3 * one.macs)
@@ -110,9 +111,9 @@ def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) ->
 
 
 def test_a_bundle_is_found_under_every_name_of_its_device(of_calls: Bundle) -> None:
-    assert find_bundle("Intel Core i3", path=of_calls.path).path == of_calls.path
+    assert choose(Query("Intel Core i3", bundle=of_calls.path)).bundle.path == of_calls.path
     with pytest.raises(DeviceError, match="is for device i3"):
-        find_bundle("Quadro P5000", path=of_calls.path)
+        choose(Query("Quadro P5000", bundle=of_calls.path))
 
 
 def test_a_whole_call_is_never_given_as_execution(of_calls: Bundle) -> None:

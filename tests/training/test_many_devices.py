@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from resperf.bundle import Bundle, bundle_place, find_bundle, merge_bundles
+from resperf.bundle import Bundle, merge_bundles
 from resperf.cli.main import main
 from resperf.dataset import (
     Dataset,
@@ -32,6 +32,7 @@ from resperf.layers import Layer, kind_of
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, weightless
 from resperf.platform import Platform
+from resperf.prediction.choice import Query, choose, place_of
 from resperf.prediction.sum_of_layers import SumOfLayers
 from resperf.quantities import Estimator
 from resperf.settings import Setting
@@ -365,15 +366,15 @@ def test_parts_are_found_by_any_of_their_devices(
 ) -> None:
     layers = additions(50, seed=7)
     for device in ("v100", "t4", "mi210", "mi100"):
-        found = find_bundle(device, path=of_two_classes)
+        found = choose(Query(device, bundle=of_two_classes)).bundle
         assert (found.device, found.platform.device, found.unseen) == (device, device, False)
         assert off(found, layers, device) < 0.05
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
     shutil.copytree(of_two_classes, tmp_path / "home" / "bundles" / "mine")
-    assert bundle_place("mine") == (tmp_path / "home" / "bundles" / "mine").resolve()
-    assert find_bundle("mi210").path == bundle_place("mine")
+    assert place_of("mine") == (tmp_path / "home" / "bundles" / "mine").resolve()
+    assert choose(Query("mi210")).bundle.path == place_of("mine")
     with pytest.raises(DeviceError, match=r"which device of .*There is mi100, mi210, p4, t4, v100"):
-        find_bundle(None, path=of_two_classes)
+        choose(Query(None, bundle=of_two_classes))
     amd = written(tmp_path / "mi100.h5", [row(each, "mi100") for each in additions(60, seed=9)])
     both = tmp_path / "both.h5"
     merge_datasets([parts[1], amd], both)

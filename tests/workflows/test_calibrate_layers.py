@@ -14,15 +14,7 @@ import numpy as np
 import pytest
 
 from resperf.backends import backend
-from resperf.bundle import (
-    GROUPS,
-    Bundle,
-    Calibration,
-    LayerTimes,
-    Source,
-    Speeds,
-    find_bundle,
-)
+from resperf.bundle import GROUPS, Bundle, Calibration, LayerTimes, Source, Speeds
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.errors import MeasurementError
 from resperf.layers import (
@@ -48,6 +40,7 @@ from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.prediction import predict_network
 from resperf.prediction.calibrated import STATE_WIDTH
+from resperf.prediction.choice import Query, choose
 from resperf.prediction.rules import layers_behind_each_other
 from resperf.quantities import PHASES
 from resperf.settings import NCHWC_BLOCK
@@ -386,7 +379,7 @@ def test_bundles_of_other_layers_are_refused(bundle):
 
 def test_a_bundle_is_calibrated_for_a_processor_with_shorter_vectors():
     """ONNX Runtime stores channels in blocks of 8 there, of 16 on the bundle's machine."""
-    bundle = find_bundle("cpu-onnxruntime")
+    bundle = choose(Query("cpu-onnxruntime")).bundle
     assert bundle.setting.options[NCHWC_BLOCK] == "16"
     options = {**bundle.setting.options, NCHWC_BLOCK: "8"}
     setting = replace(bundle.setting, options=options)

@@ -26,7 +26,7 @@ from statistics import fmean, median
 from typing import Any
 
 from resperf.backends import backend
-from resperf.bundle import Bundle, find_bundle
+from resperf.bundle import Bundle
 from resperf.campaign.networks import shipped_networks
 from resperf.errors import ResperfError
 from resperf.files import write_whole
@@ -34,6 +34,7 @@ from resperf.network import read_network
 from resperf.network.files import network_files, network_names
 from resperf.prediction import Prediction, predict_network
 from resperf.prediction.calibrated import calibrated_here
+from resperf.prediction.choice import Query, choose
 from resperf.report.engine_comparison import ComparisonRow, comparison_table
 from resperf.splits import was_packed
 from resperf.workflows.calibrate_layers import fitted, measure_layers
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="store measurements here, and resume from them")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     words = parser.parse_args()
-    bundles = {word: find_bundle(word) for word in words.bundles}
+    bundles = {word: choose(Query(word)).bundle for word in words.bundles}
     paths = network_files(words.networks) if words.networks else shipped_networks(["*"])
     names = network_names(paths)
     runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
