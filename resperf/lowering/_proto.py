@@ -51,8 +51,14 @@ class Skeleton:
     weights: dict[str, npt.NDArray[Any]]
 
 
-def skeleton(network: Network) -> Skeleton:
+def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
     """Write the structure of `network` as a model that a framework can load.
+
+    Parameters
+    ----------
+    network : Network
+    keep_weights : bool
+        Whether matrices above `FREE_WEIGHT_BYTES` stay weights, and may have any size.
 
     Raises
     ------
@@ -62,7 +68,7 @@ def skeleton(network: Network) -> Skeleton:
     from onnx import TensorProto, helper, numpy_helper
 
     network = _with_shared_weights(network)
-    free = _free_matrices(network)
+    free = set() if keep_weights else _free_matrices(network)
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
     values = _bias_scales(network)
@@ -83,7 +89,7 @@ def skeleton(network: Network) -> Skeleton:
         value = values.get(tensor.name, tensor.value)
         if value is not None:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-        elif tensor.name in free or _numpy_type(tensor).kind == _TEXTS:
+        elif tensor.name in free or numpy_type(tensor).kind == _TEXTS:
             inputs.append(_value_info(tensor))
         else:
             absent[tensor.name] = tensor
@@ -123,7 +129,8 @@ def skeleton(network: Network) -> Skeleton:
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
     return Skeleton(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
+        helper.make_model(graph, opset_imports=opsets, ir_version=8),
+        _shared_values(absent, math.inf if keep_weights else MAX_WEIGHT_BYTES),
     )
 
 
@@ -255,7 +262,7 @@ def _element_type(tensor: Tensor) -> int:
     return number
 
 
-def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
+def numpy_type(tensor: Tensor) -> np.dtype[Any]:
     from onnx import helper
 
     dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
@@ -268,12 +275,12 @@ def _value_info(tensor: Tensor) -> Any:
     return helper.make_tensor_value_info(tensor.name, _element_type(tensor), tensor.shape)
 
 
-def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+def _shared_values(absent: dict[str, Tensor], most_bytes: float) -> dict[str, npt.NDArray[Any]]:
     """Allocate one block per element type; every weight is a view of it."""
     largest = {tensor.dtype: tensor for tensor in sorted(absent.values(), key=_size)}
     for tensor in largest.values():
         weight_bytes = _size(tensor) * DTYPE_BYTES.get(tensor.dtype, 1)
-        if weight_bytes > MAX_WEIGHT_BYTES:
+        if weight_bytes > most_bytes:
             raise UnsupportedError(
                 f"weight {tensor.name!r} of shape {'x'.join(map(str, tensor.shape))} has "
                 f"{format_bytes(weight_bytes)}, more than ONNX Runtime can be asked about; check "
@@ -281,7 +288,7 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
             )
     # Zeros that nobody writes take no time.
     blocks = {
-        dtype: np.zeros(_size(tensor), _numpy_type(tensor)) for dtype, tensor in largest.items()
+        dtype: np.zeros(_size(tensor), numpy_type(tensor)) for dtype, tensor in largest.items()
     }
     for block in blocks.values():
         block[:_ANY_VALUES] = _ANY_VALUE
