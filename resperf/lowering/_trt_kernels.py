@@ -17,7 +17,6 @@ from resperf.errors import Message, UnsupportedError, require
 from resperf.lowering._read import about_node
 from resperf.lowering._trt_model import write_model
 from resperf.network import MALFORMED, Network, Tensor, structure_digest
-from resperf.settings import HALF_TYPES
 
 BINDINGS, EXTRA = "tensorrt_rtx_bindings", "tensorrt-rtx"
 TRIED = ("1.7.1.116",)
@@ -38,7 +37,9 @@ _LAYER = re.compile(
     r"TacticName: (\S*), StreamId: (\d+), (?:\w+: \S*, )*Metadata: ((?:\x1f?\[[^\[\]]*\]\w*)*)"
 )
 _COMPUTED = re.compile(r"_+(?:myl_)?(?!mye)(\w+)_myl\d+_\d+")
-_BEFORE_REASON = re.compile(r"^.*?(?:Error Code \d+: [\w ]+ \(|Assertion failed: \S+: )")
+_BEFORE_REASON = re.compile(
+    r"^.*?(?:Error Code \d+: [\w ]+ \(|Assertion failed: .*?: |creator && \")"
+)
 _EMPTY_REASON = re.compile(r"Invalid Node - |false$|\[checkMacros|\s*$")
 QUANTISE = (
     "; quantise to QInt8 with ActivationSymmetric, WeightSymmetric and QuantizeBias=False "
@@ -156,13 +157,13 @@ def _bindings() -> ModuleType:
 def _nearest(capability: str, precision: str) -> str:
     """Return the nearest compute capability that TensorRT builds for.
 
-    That is the highest up to the card's own, else the lowest. It builds no float32 for Turing, and
-    no convolutions in int8.
+    That is the highest up to the card's own, else the lowest. For Turing it builds float16 alone,
+    where it also runs convolutions that a file quantises.
     """
     trt = _bindings()
     members = (name.removeprefix("SM") for name in trt.ComputeCapability.__members__)
     numbers = sorted(int(name) for name in members if name.isdigit())
-    if precision not in HALF_TYPES:
+    if precision != "fp16":
         numbers = [number for number in numbers if number >= _AMPERE]
     digits = capability.replace(".", "")
     own = int(digits) if digits.isdigit() else _AMPERE
@@ -202,7 +203,7 @@ def _refusal(network: Network, name: str, text: str) -> Message:
     node = network.nodes[int(name[1:])] if re.fullmatch(r"n\d+", name) else None
     lines = [line for line in text.splitlines() if not _EMPTY_REASON.match(line)]
     reason = lines[0][:300] if lines else "it does not say why"
-    reason = _BEFORE_REASON.sub("", reason).removeprefix(f"{name}: ").partition(". ")[0]
+    reason = _BEFORE_REASON.sub("", reason).removeprefix(f"{name}: ").partition(". ")[0].rstrip('"')
     if node is None:
         return Message(f"TensorRT refuses the network: {reason}")
     if "quantize" in node.op.lower():

@@ -58,7 +58,7 @@ def write_model(network: Network, precision: str, folder: Path) -> Path:
 
 def is_quantized(network: Network) -> bool:
     """Whether a file says itself what is int8."""
-    return any("Quantize" in node.op or "Integer" in node.op for node in network.nodes)
+    return any("quantize" in node.op.lower() for node in network.nodes)
 
 
 def _quantized(network: Network) -> Network:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from resperf.layers import Layer
+from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers.cast import Cast
 from resperf.lowering import _trt_rules
 from resperf.lowering._base import (
@@ -20,6 +20,7 @@ from resperf.lowering._base import (
     in_type,
     named_by_sources,
 )
+from resperf.lowering._ort_graph import with_custom, without_custom
 from resperf.lowering._trt_kernels import TRIED, Engine, engine_of, is_installed
 from resperf.lowering._trt_layers import homes, layers_of
 from resperf.lowering._trt_model import is_quantized
@@ -52,11 +53,15 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     if not is_installed():
         lowered = _trt_rules.lower(network, setting)
         return replace(lowered, notes=(*lowered.notes, NOT_ASKED))
+    # Users bring plugins for their own operators, which nothing is fused into.
+    custom = [node for node in network.nodes if node.domain not in OPERATOR_DOMAINS]
+    asked = without_custom(network, custom) if custom else network
     card = platform.accelerators[0].compute_capability if platform.accelerators else ""
-    engine = engine_of(network, setting.precision, card)
-    nodes = layers_of(in_precision(network, setting.precision), engine.kernels)
-    notes = (*_notes(network, setting, engine, card), *_notes_on_kernels(network, engine, nodes))
-    lowered_nodes = named_by_sources(network, nodes)
+    engine = engine_of(asked, setting.precision, card)
+    nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
+    notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
+    named = named_by_sources(network, nodes)
+    lowered_nodes = with_custom(network, custom, named) if custom else named
     return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version}", notes)
 
 

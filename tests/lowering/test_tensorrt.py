@@ -14,7 +14,8 @@ from onnx import helper
 from resperf.layers import Activation, Conv, Dense, Elementwise, Norm, Pool
 from resperf.layers.cast import Cast
 from resperf.layers.quantize import Quantize
-from resperf.lowering import LoweredNetwork, lower_layers
+from resperf.lowering import LoweredNetwork, lower_layers, tensorrt
+from resperf.lowering import lower as lower_network
 from resperf.lowering._base import in_precision
 from resperf.lowering._trt_rules import lower
 from resperf.network import read_network
@@ -500,3 +501,15 @@ def test_every_node_and_operation_is_in_one_layer(name: str) -> None:
     sources = [source for node in nodes for source in node.sources]
     assert sorted(sources) == sorted(node.name for node in network.nodes)
     assert all(node.role != "unknown" for node in nodes)
+
+
+def test_without_the_package_rules_answer_and_the_pip_line_is_named(
+    network_file, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt, "is_installed", lambda: False)
+    path = network_file(
+        "net.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, {"y": None}
+    )
+    network = lower_network(read_network(path), Setting("tensorrt"), GPU)
+    assert network.method == "rules"
+    assert "pip install 'resperf[tensorrt-rtx]'" in " ".join(network.notes)

@@ -194,6 +194,18 @@ def test_a_refused_operator_is_named_with_the_reason(write: Write) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_operators_of_users_run_as_plugins_between_kernels(network_file) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="c", **PADS),
+        helper.make_node("Warp", ["c"], ["p"], name="p", domain="my.ops"),
+        helper.make_node("Conv", ["q", "w"], ["y"], name="y", **PADS),
+    ]
+    nodes.insert(2, helper.make_node("Relu", ["x"], ["q"], name="q"))
+    path = network_file("net.onnx", nodes, {"x": IMAGE}, {"y": None, "p": IMAGE}, {"w": FILTERS})
+    (plugin,) = (node for node in lowered(path).nodes if node.role == "unknown")
+    assert (plugin.op, plugin.sources) == ("my.ops.Warp", ("p",))
+
+
 def test_hostile_names_are_kept(network_file) -> None:
     name, tensor = "a, LayerType: kgen] [ONNX Layer: n1", "b, Dimensions: [1], }]"
     nodes = [
@@ -219,6 +231,7 @@ def test_a_free_batch_is_the_one_that_is_given(write: Write) -> None:
         ("5.3", "fp16", "7.5"),
         ("7.5", "fp32", "8.0"),
         ("7.5", "int8", "8.0"),
+        ("7.5", "bf16", "8.0"),
         ("8.7", "fp16", "8.6"),
         ("9.0", "tf32", "8.9"),
         ("gfx90a", "fp16", "8.0"),
@@ -231,6 +244,11 @@ def test_cards_that_it_does_not_build_for_are_asked_as_a_neighbour(
     network = lowered(write([("Relu", "x", "y")]), precision, capability)
     notes = [note for note in network.notes if f"compute capability {asked}" in note]
     assert bool(notes) == (asked != capability)
+
+
+def test_a_network_without_work_has_no_kernel_that_computes(write: Write) -> None:
+    path = write([("Reshape", "x shape", "y")], shape=np.asarray([4, 256]))
+    assert all(node.role != "unknown" for node in lowered(path).nodes)
 
 
 def test_answers_are_kept(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
