@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from resperf import disk_cache
-from resperf.errors import Message, UnsupportedError, require
+from resperf.errors import Message, UnsupportedError
 from resperf.lowering._read import about_node
 from resperf.lowering._trt_model import write_model
 from resperf.network import MALFORMED, Network, Tensor, structure_digest
 
-BINDINGS, EXTRA = "tensorrt_rtx_bindings", "tensorrt-rtx"
+BINDINGS = "tensorrt_rtx_bindings"
 TRIED = ("1.7.1.116",)
 """Versions whose list of layers is known to be read rightly."""
 NO_KERNELS = frozenset({"signal", "wait", "cjmp", "jmp"})
 """Types of layers that order streams and loops, and compute nothing."""
-_FOLDER, _AMPERE = "tensorrt", 80
+_FOLDER = "tensorrt"
 _DTYPES: Mapping[str, str] = {
     "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Int8": "int8", "Int32": "int32",
     "Int64": "int64", "Bool": "bool", "UInt8": "uint8", "FP8": "float8_e4m3fn", "Int4": "int4",
@@ -130,10 +133,8 @@ def engine_of(network: Network, precision: str, capability: str) -> Engine:
 
     Raises
     ------
-    MissingExtraError
-        If TensorRT for RTX is not installed.
     UnsupportedError
-        If it refuses the network.
+        If it refuses the network, or is not installed (`is_installed`).
     """
     code = disk_cache.code_state("lowering", "network")
     # Loading it to look up its version would take longer than all that is left to do.
@@ -141,61 +142,36 @@ def engine_of(network: Network, precision: str, capability: str) -> Engine:
     state = Path(spec.origin).stat().st_mtime_ns if spec is not None and spec.origin else 0
     name = disk_cache.name_of(code, state, structure_digest(network), precision, capability)
     with suppress(*MALFORMED):
-        version, target, listed = disk_cache.load(_FOLDER, name)
-        return Engine(version, target, tuple(_read(listed)))
-    target = _nearest(capability, precision)
-    listed = _ask(network, precision, target)
-    engine = Engine(_bindings().__version__, target, tuple(_read(listed)))
-    disk_cache.store(_FOLDER, name, (engine.version, target, listed))
+        return _engine(disk_cache.load(_FOLDER, name))
+    answer = _ask(network, precision, capability)
+    engine = _engine(answer)
+    disk_cache.store(_FOLDER, name, answer)
     return engine
 
 
-def _bindings() -> ModuleType:
-    return require(BINDINGS, EXTRA)
+def _engine(answer: Mapping[str, str]) -> Engine:
+    return Engine(answer["version"], answer["capability"], tuple(_read(answer["layers"])))
 
 
-def _nearest(capability: str, precision: str) -> str:
-    """Return the nearest compute capability that TensorRT builds for.
-
-    That is the highest up to the card's own, else the lowest. For Turing it builds float16 alone,
-    where it also runs convolutions that a file quantises.
-    """
-    trt = _bindings()
-    members = (name.removeprefix("SM") for name in trt.ComputeCapability.__members__)
-    numbers = sorted(int(name) for name in members if name.isdigit())
-    if precision != "fp16":
-        numbers = [number for number in numbers if number >= _AMPERE]
-    digits = capability.replace(".", "")
-    own = int(digits) if digits.isdigit() else _AMPERE
-    nearest = max((number for number in numbers if number <= own), default=numbers[0])
-    return f"{nearest // 10}.{nearest % 10}"
-
-
-def _ask(network: Network, precision: str, target: str) -> str:
-    """Build the engine of a network for a compute capability and return TensorRT's list."""
-    trt, messages = _bindings(), list[tuple[Any, str]]()
-
-    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
-        def log(self, severity: Any, message: str) -> None:
-            messages.append((severity, message))
-
-    log = Log()
-    builder = trt.Builder(log)
-    definition = builder.create_network(0)
-    parser = trt.OnnxParser(definition, log)
+def _ask(network: Network, precision: str, capability: str) -> dict[str, str]:
+    """Build the engine of a network in another process and return what TensorRT says."""
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
-        if not parser.parse_from_file(str(write_model(network, precision, Path(folder)))):
-            error = parser.get_error(0)
-            raise UnsupportedError(_refusal(network, error.node_name(), error.desc()))
-        config = builder.create_builder_config()
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        config.num_compute_capabilities = 1
-        capability = trt.ComputeCapability.__members__[f"SM{target.replace('.', '')}"]
-        config.set_compute_capability(capability, 0)
-        if builder.build_serialized_network(definition, config) is None:
-            errors = (text for severity, text in messages if severity <= log.Severity.ERROR)
-            raise UnsupportedError(_refusal(network, "", next(errors, "")))
-    return next((text for _, text in messages if text.startswith("Layers:")), "")
+        model, result = write_model(network, precision, Path(folder)), Path(folder) / "answer.json"
+        script = Path(__file__).with_name("_trt_build.py")
+        done = subprocess.run(
+            [sys.executable, script, model, capability, precision, result], check=False,
+            capture_output=True, text=True, errors="replace",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        if done.returncode:
+            said = done.stderr.split("\n")[-2:][0][:200]
+            raise UnsupportedError(
+                f"TensorRT broke down on this network (status {done.returncode}) {said}".rstrip()
+            )
+        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    if "refused" in answer:
+        raise UnsupportedError(_refusal(network, *answer["refused"]))
+    return answer
 
 
 def _refusal(network: Network, name: str, text: str) -> Message:

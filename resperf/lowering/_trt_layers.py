@@ -14,7 +14,7 @@ from resperf.lowering._base import LoweredNode, Role, with_fields
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._trt_kernels import Kernel
 from resperf.lowering._work import macs_of, tensor_bytes
-from resperf.network import Network, Node
+from resperf.network import MALFORMED, Network, Node
 from resperf.network.canonical import canonical
 from resperf.network.protos import data_type_of
 
@@ -57,7 +57,7 @@ def layers_of(network: Network, kernels: Sequence[Kernel]) -> list[LoweredNode]:
                 layer = _product(network, kernel, first, others)
             else:
                 layer = _with_bytes(_largest(network, kernel, others), kernel_bytes(kernel))
-        except (LayerError, UnsupportedError) as error:
+        except (LayerError, UnsupportedError, *MALFORMED) as error:
             reason = Message.of(error)
         role = _role(kernel, nodes) if layer is not None else "unknown"
         sources = tuple(node.name for node in nodes)

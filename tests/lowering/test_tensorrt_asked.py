@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,17 @@ def test_a_network_larger_than_memory_is_refused(
     monkeypatch.setattr(_trt_model, "available_bytes", lambda: 1000)
     with pytest.raises(UnsupportedError, match=r"takes about 22.5 KiB of memory, and 1000 B are"):
         lowered(write(RESIDUAL, w=FILTERS, w2=FILTERS))
+
+
+def test_a_breakdown_of_the_library_is_one_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / f"{_trt_kernels.BINDINGS}.py").write_text("import os; os.kill(os.getpid(), 11)")
+    with pytest.raises(
+        UnsupportedError, match=r"^TensorRT broke down on this network \(status -11"
+    ):
+        lowered(write([("Relu", "x", "y")]))
 
 
 def test_another_version_is_asked_with_a_note(
