@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from resperf.errors import LayerError, Message, UnsupportedError
-from resperf.layers import Activation, Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers import Activation, Layer, Move, Operand, Operator
 from resperf.layers.attention import Attention
+from resperf.layers.cast import Cast
 from resperf.lowering._base import LoweredNode, Role, with_fields
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._trt_kernels import Kernel
 from resperf.lowering._work import macs_of, tensor_bytes
 from resperf.network import MALFORMED, Network, Node
 from resperf.network.canonical import canonical
-from resperf.network.protos import data_type_of
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
@@ -176,12 +176,11 @@ def _largest(network: Network, kernel: Kernel, nodes: Sequence[Node]) -> Layer:
         return max(layers, key=lambda layer: (layer.kind not in _POINTWISE, layer.moved_bytes))
     result = max(kernel.outputs, key=tensor_bytes)
     given = next((tensor.dtype for tensor in kernel.inputs), result.dtype)
-    operator = Operator("Identity", {}, (Operand(result.shape, given),), (result.shape,))
-    if given == result.dtype:
-        return Move.copied(operator)
-    return layer_of_operator(
-        Operator("Cast", {"to": data_type_of(result.dtype)}, operator.inputs, operator.outputs)
-    )
+    if given != result.dtype:
+        values = math.prod(result.shape)
+        return Cast(batch=1, values=values, dtype=given, dtype_out=result.dtype)
+    operand = Operand(result.shape, given)
+    return Move.copied(Operator("Identity", {}, (operand,), (result.shape,)))
 
 
 def _with_bytes(layer: Layer, moved_bytes: float) -> Layer:
