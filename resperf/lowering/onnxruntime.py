@@ -285,7 +285,7 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
             why = f"{node.op} operator does not support double yet ({node.name})"
             raise UnsupportedError(f"ONNX Runtime cannot run this network: {why}")
     custom = _custom(network)
-    parts = _without(network, custom) if custom else network
+    parts = without_custom(network, custom) if custom else network
     lowered: list[LoweredNode] = []
     if parts.nodes:
         without = (*without, BLOCKS, SUMS) if block else (*without, BLOCKS)
@@ -294,10 +294,10 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
         if block:
             around = _with_hard_swish(network, around, sources)
         lowered = named_by_sources(network, Placing(around, block, sources).run())
-    return _with_custom(network, custom, lowered) if custom else lowered
+    return with_custom(network, custom, lowered) if custom else lowered
 
 
-def _without(network: Network, custom: Sequence[Node]) -> Network:
+def without_custom(network: Network, custom: Sequence[Node]) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
@@ -344,7 +344,7 @@ def _operators() -> Set[tuple[str, str]]:
     return {(schema.domain, schema.name) for schema in schemas}
 
 
-def _with_custom(
+def with_custom(
     network: Network, custom: Sequence[Node], lowered: Sequence[LoweredNode]
 ) -> list[LoweredNode]:
     """Put custom operators back, as operators without a layer, in the order of the network.

@@ -9,6 +9,7 @@ import pytest
 
 from resperf.errors import UnsupportedError
 from resperf.lowering import lower
+from resperf.lowering._trt_rules import lower as lower_by_rules
 from resperf.network import Network, Node, Tensor
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -113,8 +114,10 @@ def test_malformed_networks_are_lowered_for_pytorch(name: str, precision: str) -
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", [*MALFORMED, *TOO_FEW_INPUTS])
-def test_malformed_networks_are_lowered_for_tensorrt(name: str, precision: str) -> None:
+def test_malformed_networks_are_lowered_by_the_rules_for_tensorrt(
+    name: str, precision: str
+) -> None:
     nodes = (MALFORMED | TOO_FEW_INPUTS)[name]
     setting = Setting("tensorrt", "10.13.3", precision=precision)
-    lowered = lower(network(*nodes), setting, Platform("cuda")).nodes
+    lowered = lower_by_rules(network(*nodes), setting).nodes
     assert {source for each in lowered for source in each.sources} == {each.name for each in nodes}

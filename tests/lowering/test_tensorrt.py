@@ -14,8 +14,10 @@ from onnx import helper
 from resperf.layers import Activation, Conv, Dense, Elementwise, Norm, Pool
 from resperf.layers.cast import Cast
 from resperf.layers.quantize import Quantize
-from resperf.lowering import LoweredNetwork, lower, lower_layers
+from resperf.lowering import LoweredNetwork, lower_layers, tensorrt
+from resperf.lowering import lower as lower_network
 from resperf.lowering._base import in_precision
+from resperf.lowering._trt_rules import lower
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -66,7 +68,7 @@ def lowered(network_file) -> Lower:
         starts = {key: list(shape) for key, shape in (inputs or {"x": IMAGE}).items()}
         path = network_file("net.onnx", nodes, starts, dict.fromkeys(outputs.split(",")), weights)
         network = in_precision(read_network(path), file)
-        return lower(network, Setting("tensorrt", precision=precision), GPU)
+        return lower(network, Setting("tensorrt", precision=precision))
 
     return run
 
@@ -483,7 +485,7 @@ def test_googlenet_has_as_many_layers_as_a_builder_reports() -> None:
 
     That was BVLC's network, with two normalisations (LRN), bias and softmax of its own.
     """
-    network = lower(read_network(_reference("googlenet")), Setting("tensorrt"), GPU)
+    network = lower(read_network(_reference("googlenet")), Setting("tensorrt"))
     ops = [node.op for node in network.nodes]
     assert ops.count("Conv + Relu || Conv + Relu || Conv + Relu") == 9
     assert ops.count("copy") == 9
@@ -495,7 +497,19 @@ def test_googlenet_has_as_many_layers_as_a_builder_reports() -> None:
 @pytest.mark.parametrize("name", ["densenet121", "mobilenet_v2", "unet"])
 def test_every_node_and_operation_is_in_one_layer(name: str) -> None:
     network = read_network(_reference(name))
-    nodes = lower(network, Setting("tensorrt", precision="fp16"), GPU).nodes
+    nodes = lower(network, Setting("tensorrt", precision="fp16")).nodes
     sources = [source for node in nodes for source in node.sources]
     assert sorted(sources) == sorted(node.name for node in network.nodes)
     assert all(node.role != "unknown" for node in nodes)
+
+
+def test_without_the_package_rules_answer_and_the_pip_line_is_named(
+    network_file, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt, "is_installed", lambda: False)
+    path = network_file(
+        "net.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, {"y": None}
+    )
+    network = lower_network(read_network(path), Setting("tensorrt"), GPU)
+    assert network.method == "rules"
+    assert "pip install 'resperf[tensorrt-rtx]'" in " ".join(network.notes)

@@ -33,15 +33,13 @@ from resperf.dataset.importing.trtexec import Engine, EngineLayer, read_exports
 from resperf.errors import ResperfError
 from resperf.layers import Activation, Conv, Dense, Elementwise, Pool
 from resperf.lowering import LoweredNetwork, LoweredNode
-from resperf.lowering.tensorrt import lower
+from resperf.lowering._trt_rules import lower
 from resperf.network import Network, read_graph, read_network, stripped_model
-from resperf.platform import Platform
 from resperf.report.tables import table
 from resperf.settings import Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 _EXPORTED, _REFERENCE = ROOT / "tests/lowering/exported", ROOT / "models/networks"
-ANY_GPU = Platform("cuda", "any", instruction_set="", cores=1, memory_bytes=1, system="Linux")
 
 
 class Known(NamedTuple):
@@ -312,7 +310,7 @@ def lowered_network(case: Known, engine: Engine) -> tuple[Network, LoweredNetwor
         network = read_graph(model.SerializeToString(), case.network.stem, batch=batch)
     else:
         network = read_network(case.network, batch=batch)
-    return network, lower(network, Setting("tensorrt", precision=case.precision), ANY_GPU)
+    return network, lower(network, Setting("tensorrt", precision=case.precision))
 
 
 def _pairs(engine: Path, network: Path | None, precision: str) -> list[tuple[Path, Known]]:
