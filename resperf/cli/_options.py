@@ -16,17 +16,14 @@ from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, 
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
-from resperf.units import MS_PER_S, US_PER_MS
+from resperf.units import TIME_WORDS, parse_ms
 
 _V = TypeVar("_V")
 _SHAPE = re.compile(r"\d{1,18}(,\d{1,18})*|\d{1,18}(x\d{1,18})*")
-_DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 _COUNTED = ("threads", "processes")
 """Settings that a file's name names beside their number."""
-_MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
-"""Unit of time -> its milliseconds."""
 
 
 class _Positive(click.FloatRange):
@@ -95,24 +92,19 @@ def _count(word: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _duration_ms(word: str, example: str) -> float:
-    match = _DURATION.fullmatch(word.rpartition("=")[2])
-    number = float(match["number"]) if match else 0.0
-    if match is None or not 0 < number < math.inf:
-        raise click.BadParameter(
-            f"{word!r} must look like {example}, a time above 0 in us, ms or s"
-        )
-    return number * _MS[match["unit"]]
-
-
 def _custom(word: str) -> tuple[str, float]:
-    name, example = word.rpartition("=")[0], "my.domain.MyOp=0.5ms"
-    return name, _duration_ms(word if name else "", example)
+    name, _, duration = word.rpartition("=")
+    time_ms = parse_ms(duration) if name else math.nan
+    if math.isnan(time_ms):
+        raise click.BadParameter(f"{word!r} must look like my.domain.MyOp=0.5ms, {TIME_WORDS}")
+    return name, time_ms
 
 
 def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -> float | None:
     """Parse a time such as ``10ms``."""
-    return None if word is None else _duration_ms(word, "10ms")
+    if word is not None and math.isnan(time_ms := parse_ms(word)):
+        raise click.BadParameter(f"{word!r} must look like 10ms, {TIME_WORDS}")
+    return None if word is None else time_ms
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
