@@ -120,7 +120,8 @@ def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
     if inputs is None and not shapes:
         sizes = "1,3,224,224" if module.main_input_name == "pixel_values" else "1,128"
         raise NetworkError(
-            f"{name} has no input shapes; give them: --shape {module.main_input_name}={sizes}"
+            f"{name} has no input shapes; give them: --shape {module.main_input_name}={sizes} "
+            "(shapes= in Python)"
         )
     return _of_module(module, inputs, shapes)
 
@@ -136,7 +137,27 @@ def _of_program(program: Any, inputs: Any, shapes: Shapes) -> Source:
     if inputs is not None or program.example_inputs is None:
         return _of_module(module, inputs, shapes)
     names = program.graph_signature.user_inputs
-    return Source("program", _of_torch(module, program.example_inputs, names, shapes), {})
+    exports = _of_torch(module, program.example_inputs, names, shapes)
+    values = (node.meta.get("val") for node in program.graph.nodes if node.name in names)
+    batches = [x.shape[0] for x in values if getattr(x, "shape", ())]
+    if isinstance(next(iter(batches), None), int):  # else a symbol
+        exports = tuple(partial(_at_batch, export, batches[0]) for export in exports)
+    return Source("program", exports, {})
+
+
+def _at_batch(
+    export: Callable[[int | None], ModelProto], own: int, batch: int | None
+) -> ModelProto:
+    """Export a program of a fixed batch; many can run others."""
+    try:
+        return export(batch)
+    except NetworkError as error:
+        if batch in (None, own):
+            raise
+        raise NetworkError(
+            f"the program has its batch {own} fixed; export it from an example of batch 2 or more "
+            "by torch.export.export(..., dynamic_shapes=({0: torch.export.Dim('batch')},))"
+        ) from error
 
 
 def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:

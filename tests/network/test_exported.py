@@ -169,6 +169,19 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "net, batch 8, on h100" in capsys.readouterr().out
 
 
+def test_a_program_of_a_fixed_batch_says_how_to_free_it(tmp_path: Path):
+    class Token(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cat([torch.zeros(1, 1, 32).expand(x.shape[0], -1, -1), x[:, 0]], 1)
+
+    path = saved(Token(), tmp_path / "net.pt2")
+    assert operators(path, batch=2)
+    with pytest.raises(
+        NetworkError, match=r"batch 2 fixed; .*dynamic_shapes=\(\{0: torch.export.D"
+    ):
+        read(path, 4)
+
+
 def changed(path: Path, change: Callable[[str, bytes], tuple[str, bytes]]) -> Path:
     """Write a copy of an archive with other records."""
     target = path.with_name("hostile.pt2")
