@@ -72,6 +72,15 @@ class Limited:
             _check(name, getattr(self, name), hint, limit)
 
     @classmethod
+    def needed_fields(cls, **_more: Any) -> list[str]:
+        """Return the fields that a table must give, beside values of other fields."""
+        return [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is MISSING and field.default_factory is MISSING
+        ]
+
+    @classmethod
     def from_table(cls, values: Any, where: str, **more: Any) -> Self:
         """Read a table of settings; those that are `Limited` themselves are tables in it.
 
@@ -97,14 +106,8 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {
-            field.name: field.metadata.get("limit")
-            for field in dataclasses.fields(cls)
-            if field.default is MISSING and field.default_factory is MISSING
-        }
-        if missing := sorted(needed.keys() - set(values) - set(more)):
-            words = [f"{name} ({own.words})" if (own := needed[name]) else name for name in missing]
-            raise CampaignError(f"{where}: {', '.join(words)} must be given")
+        if missing := sorted(set(cls.needed_fields(**more)) - set(values) - set(more)):
+            raise CampaignError(f"{where}: {', '.join(missing)} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)

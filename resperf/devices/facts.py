@@ -79,12 +79,14 @@ class DeviceTable(Limited):
     bus: str = ""
     sources: tuple[str, ...] = ()
 
+    @classmethod
+    def needed_fields(cls, **more: Any) -> list[str]:
+        """Return the facts that must be given of a class of devices."""
+        others = {"": ("class", *_OF_ACCELERATORS), targets.DEFAULT.device_class: ()}
+        return [*super().needed_fields(), *others.get(more["device_class"], _OF_ACCELERATORS)]
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_host = self.device_class == targets.DEFAULT.device_class
-        for field in dataclasses.fields(self):
-            if field.name in _OF_ACCELERATORS and getattr(self, field.name) is None and not is_host:
-                raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
         if self.bus.casefold() == UNIFIED and self.bus_gb_s is not None:
             raise ResperfError(f'bus = "{UNIFIED}" says that nothing is copied; leave out bus_gb_s')
         numbers = self.numbers()
@@ -237,8 +239,6 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
     """
     own = dict(values)
     device_class = own.pop("class", "")
-    if not device_class:
-        raise ResperfError(f'{where}: class is missing, such as class = "cuda"')
     try:
         table = DeviceTable.from_table(own, device, device_class=device_class)
     except ResperfError as error:
