@@ -20,6 +20,8 @@ from resperf.errors import MissingExtraError, ResperfError, did_you_mean, first_
 
 UNKNOWN = "unknown"
 """Class of a device that is in no table."""
+SYNTHETIC = "synthetic"
+"""Class of the device of `resperf.testing`, which no user has."""
 _GROUP = "resperf.targets"
 
 
@@ -253,7 +255,7 @@ _ROWS = (
     ),
     Target(
         framework="synthetic",
-        device_class="synthetic",
+        device_class=SYNTHETIC,
         lowering="resperf.testing.synthetic",
         backend="resperf.testing.synthetic:SyntheticBackend",
         monitor="resperf.testing.synthetic:SyntheticMonitor",

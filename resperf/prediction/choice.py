@@ -28,6 +28,7 @@ from resperf.prediction.offers import (
     own_offers,
 )
 from resperf.settings import (
+    COMPILED_WORDS,
     HALF_TYPES,
     PEAK_NEEDED,
     PLAIN_PRECISIONS,
@@ -315,13 +316,16 @@ def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
 
 
 def precisions_of(candidates: Sequence[Offer]) -> list[str]:
-    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it.
+
+    A framework's own is float32.
+    """
     eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
     words = (
-        precision if precision in eager else f"{precision} compiled"
+        (precision or PLAIN_PRECISIONS[1]) + " compiled" * (precision not in eager)
         for precision in (offer.setting.precision for offer in candidates)
     )
-    return list(dict.fromkeys(filter(None, words)))
+    return list(dict.fromkeys(words))
 
 
 def _listed(candidates: Sequence[Offer]) -> str:
@@ -329,7 +333,7 @@ def _listed(candidates: Sequence[Offer]) -> str:
     texts = []
     for name in dict.fromkeys(offer.framework for offer in candidates):
         precisions = precisions_of([offer for offer in candidates if offer.framework == name])
-        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
+        texts.append(f"{name} ({', '.join(precisions)})")
     return ", ".join(texts)
 
 
@@ -458,7 +462,8 @@ def _others(chosen: Bundle, own: Sequence[Offer]) -> tuple[str, ...]:
 
 
 def _described(part: Bundle) -> str:
-    words = (part.framework, part.setting.precision, part.setting.compiled)
+    compiled = COMPILED_WORDS.get(part.setting.compiled, part.setting.compiled)
+    words = (part.framework, part.setting.precision, compiled)
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 

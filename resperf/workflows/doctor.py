@@ -27,7 +27,14 @@ from resperf.bundle import user_folder
 from resperf.errors import ResperfError, first_line
 from resperf.platform import clock_governors, container_cores, container_memory_bytes, this_platform
 from resperf.records import Record
-from resperf.targets import Target, device_class, local_class, local_devices, targets
+from resperf.targets import (
+    SYNTHETIC,
+    Target,
+    device_class,
+    local_class,
+    local_devices,
+    targets,
+)
 from resperf.units import format_bytes
 
 ASK_S = 90.0
@@ -187,7 +194,8 @@ def examine(device: str | None = None) -> Examination:
             f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"
         )
     wanted = None if device is None else device_class(device)
-    rows = [row for row in targets() if wanted in (None, row.device_class)]
+    shown = {row.device_class for row in targets()} - {SYNTHETIC} if wanted is None else {wanted}
+    rows = [row for row in targets() if row.device_class in shown]
     host = examine_host()
     looks_up = any(local_devices(row.device_class) for row in rows)
     gpus, no_gpu = _gpus(device) if looks_up else ((), "")
