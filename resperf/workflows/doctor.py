@@ -189,7 +189,7 @@ def examine(device: str | None = None) -> Examination:
         If `device` means no kind of local device.
     """
     if device is not None and not local_class(device):
-        device_classes = sorted({row.device_class for row in targets()})
+        device_classes = sorted({row.device_class for row in targets()} - {SYNTHETIC})
         raise ResperfError(
             f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"
         )
