@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
@@ -72,16 +72,7 @@ class Limited:
             _check(name, getattr(self, name), hint, limit)
 
     @classmethod
-    def needed_fields(cls, **_more: Any) -> list[str]:
-        """Return the fields that a table must give, beside values of other fields."""
-        return [
-            field.name
-            for field in dataclasses.fields(cls)
-            if field.default is MISSING and field.default_factory is MISSING
-        ]
-
-    @classmethod
-    def from_table(cls, values: Any, where: str, **more: Any) -> Self:
+    def from_table(cls, values: Any, where: str, needed: Iterable[str] = (), **more: Any) -> Self:
         """Read a table of settings; those that are `Limited` themselves are tables in it.
 
         Parameters
@@ -90,6 +81,8 @@ class Limited:
             Plain values.
         where : str
             Name of the table, for messages.
+        needed : iterable of str
+            What it must give beside the fields without a default.
         **more
             Fields that are not in the table.
 
@@ -106,7 +99,12 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        if missing := sorted(set(cls.needed_fields(**more)) - set(values) - set(more)):
+        own = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is MISSING and field.default_factory is MISSING
+        }
+        if missing := sorted({*own, *needed} - set(values) - set(more)):
             raise CampaignError(f"{where}: {', '.join(missing)} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:

@@ -20,8 +20,6 @@ from resperf.errors import MissingExtraError, ResperfError, did_you_mean, first_
 
 UNKNOWN = "unknown"
 """Class of a device that is in no table."""
-SYNTHETIC = "synthetic"
-"""Class of the device of `resperf.testing`, which no user has."""
 _GROUP = "resperf.targets"
 
 
@@ -255,7 +253,7 @@ _ROWS = (
     ),
     Target(
         framework="synthetic",
-        device_class=SYNTHETIC,
+        device_class="synthetic",
         lowering="resperf.testing.synthetic",
         backend="resperf.testing.synthetic:SyntheticBackend",
         monitor="resperf.testing.synthetic:SyntheticMonitor",

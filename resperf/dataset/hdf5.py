@@ -283,7 +283,7 @@ def _first_line(error: BaseException) -> str:
 def _check_readable(path: Path) -> None:
     if not path.exists():
         raise DatasetError(
-            f"no dataset {path}; make one with: resperf bench CAMPAIGN -o {path}, or `dataset import`"
+            f"no dataset {path}; make one with: resperf bench CAMPAIGN -o {path}, or dataset import"
         )
     if path.is_dir():
         raise DatasetError(f"{path} is a folder; name a dataset file (.h5) in it")

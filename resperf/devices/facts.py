@@ -79,12 +79,6 @@ class DeviceTable(Limited):
     bus: str = ""
     sources: tuple[str, ...] = ()
 
-    @classmethod
-    def needed_fields(cls, **more: Any) -> list[str]:
-        """Return the facts that must be given of a class of devices."""
-        others = {"": ("class", *_OF_ACCELERATORS), targets.DEFAULT.device_class: ()}
-        return [*super().needed_fields(), *others.get(more["device_class"], _OF_ACCELERATORS)]
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bus.casefold() == UNIFIED and self.bus_gb_s is not None:
@@ -239,8 +233,10 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
     """
     own = dict(values)
     device_class = own.pop("class", "")
+    others = {"": ("class", *_OF_ACCELERATORS), targets.DEFAULT.device_class: ()}
+    needed = others.get(device_class, _OF_ACCELERATORS)
     try:
-        table = DeviceTable.from_table(own, device, device_class=device_class)
+        table = DeviceTable.from_table(own, device, needed, device_class=device_class)
     except ResperfError as error:
         raise ResperfError(f"{where}: {error}") from error
     numbers, peaks = table.numbers(), vars(table.peak_tflops)

@@ -75,7 +75,9 @@ def check_inputs(
     if unknown or node.domain not in ("", CONTRIB):
         return
     if why := _misfit(node.op_type, inputs, attributes):
-        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
+        raise ShapeError(
+            f"{path}: {label} {why}; check --batch and --shape, or export with these sizes"
+        )
 
 
 def _unequal_types(schema: OpSchema, node: NodeProto, tensors: Mapping[str, Tensor]) -> str:

@@ -58,8 +58,8 @@ def _structure(model: ModelProto) -> bytes:
 
     if not isinstance(model, ModelProto):
         raise NetworkError(
-            f"a network is a path, bytes or an onnx.ModelProto, not {type(model).__name__}; "
-            "export it first"
+            "a network is a path, a PyTorch module, a Keras or ONNX model or its bytes, not "
+            f"{type(model).__name__}"
         )
     light = ModelProto()
     for field, value in model.ListFields():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -351,7 +350,7 @@ def predict_within(
     (3, 68.3)
     """
     limit_ms = parse_ms(within_ms) if isinstance(within_ms, str) else within_ms
-    if not isinstance(limit_ms, Real) or not limit_ms > 0:
+    if not isinstance(limit_ms, int | float) or not limit_ms > 0:
         raise ResperfError(f"within_ms={within_ms!r} must be {TIME_WORDS}: 10 or '10ms'")
     best = predict(network, batch=1, **options)
     if math.isnan(best.time_ms):

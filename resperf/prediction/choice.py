@@ -310,7 +310,7 @@ def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
+        f"{own[0].bundle.path.name} has no times of {own[0].device} with {query.words}, only "
         f"{_listed(own)}; {without}name another bundle or device"
     )
 

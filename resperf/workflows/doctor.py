@@ -27,18 +27,13 @@ from resperf.bundle import user_folder
 from resperf.errors import ResperfError, first_line
 from resperf.platform import clock_governors, container_cores, container_memory_bytes, this_platform
 from resperf.records import Record
-from resperf.targets import (
-    SYNTHETIC,
-    Target,
-    device_class,
-    local_class,
-    local_devices,
-    targets,
-)
+from resperf.targets import Target, device_class, local_class, local_devices, targets
 from resperf.units import format_bytes
 
 ASK_S = 90.0
 """Time that a framework may take to load and to say what it finds."""
+_OF_TESTS = "synthetic"
+"""Class of the device of `resperf.testing`, which no user has."""
 MEASURING = {"h5py": "bench", "psutil": "bench", "tqdm": "bench"}
 """Module that every campaign needs -> the extra that installs it."""
 LEAST_BYTES = 2 << 30
@@ -188,13 +183,12 @@ def examine(device: str | None = None) -> Examination:
     ResperfError
         If `device` means no kind of local device.
     """
+    device_classes = sorted({row.device_class for row in targets()} - {_OF_TESTS})
     if device is not None and not local_class(device):
-        device_classes = sorted({row.device_class for row in targets()} - {SYNTHETIC})
         raise ResperfError(
             f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"
         )
-    wanted = None if device is None else device_class(device)
-    shown = {row.device_class for row in targets()} - {SYNTHETIC} if wanted is None else {wanted}
+    shown = device_classes if device is None else [device_class(device)]
     rows = [row for row in targets() if row.device_class in shown]
     host = examine_host()
     looks_up = any(local_devices(row.device_class) for row in rows)

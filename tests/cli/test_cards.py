@@ -43,7 +43,7 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
     assert origins["measured"] + origins["estimated"] == pytest.approx(1)
     text = cli.text("predict", network, "--device", "v100")
     assert "rests on      " in text
-    assert "% measured, " in text
+    assert "% measured with torch" in text
     assert "0% inferred" not in text
     assert "INCOMPLETE" not in text
     line = cli.error("predict", network, "--device", "v100", "--strict")
