@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
@@ -75,7 +75,7 @@ class Limited:
                 _check(name, value, hint, limit)
 
     @classmethod
-    def from_table(cls, values: Any, where: str, **more: Any) -> Self:
+    def from_table(cls, values: Any, where: str, needed: Iterable[str] = (), **more: Any) -> Self:
         """Read a table of settings; those that are `Limited` themselves are tables in it.
 
         Parameters
@@ -84,6 +84,8 @@ class Limited:
             Plain values.
         where : str
             Name of the table, for messages.
+        needed : iterable of str
+            What it must give beside the fields without a default.
         **more
             Fields that are not in the table.
 
@@ -100,14 +102,13 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {
-            field.name: field.metadata.get("limit")
+        own = {
+            field.name
             for field in dataclasses.fields(cls)
             if field.default is MISSING and field.default_factory is MISSING
         }
-        if missing := sorted(needed.keys() - set(values) - set(more)):
-            words = [f"{name} ({own.words})" if (own := needed[name]) else name for name in missing]
-            raise CampaignError(f"{where}: {', '.join(words)} must be given")
+        if missing := sorted({*own, *needed} - set(values) - set(more)):
+            raise CampaignError(f"{where}: {', '.join(missing)} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)

@@ -51,6 +51,8 @@ LAYOUTS = ("nchw", "nhwc")
 """Values of `Setting.layout`."""
 COMPILED = ("eager", "graph", "dynamo", "inductor", "xla")
 """Values of `Setting.compiled`; all but the first compile the network before it runs."""
+COMPILED_WORDS = dict.fromkeys(("dynamo", "inductor"), "compiled")
+"""PyTorch's of these in the word that users ask by; others are words of users."""
 PASSES = 3
 """Products of a layer's size in a training step: forward pass, gradients of input and weights. Loss
 and update are not counted."""

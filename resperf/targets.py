@@ -59,8 +59,8 @@ class Target:
     precisions : tuple of str
         Values of `resperf.settings.Setting.precision` that the lowering knows.
     default_for_class : bool
-        Whether a device of this class that has no bundle is answered for this framework, if nobody
-        names one.
+        Whether a device of this class is measured with this framework, and if it has no bundle is
+        answered for it, if nobody names one.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     compiled : tuple of str
@@ -321,8 +321,8 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     Parameters
     ----------
     framework, device_class : str, optional
-        If one is omitted, the first matching row with a backend is chosen, of a CPU if there is
-        one.
+        If one is omitted, a matching row with a backend is chosen: of a CPU if there is one, else
+        that with `Target.default_for_class`, else the first.
 
     Raises
     ------
@@ -340,8 +340,8 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
             f"no target {wanted}; targets that can be measured: {names_with('backend')}"
         )
     measured = [row for row in fitting if row.backend] or fitting[:1]
-    here = (row for row in measured if row.device_class == DEFAULT.device_class)
-    return next(here, measured[0])
+    cpu = DEFAULT.device_class
+    return min(measured, key=lambda row: (row.device_class != cpu, not row.default_for_class))
 
 
 def _rows_of(framework: str | None) -> list[Target]:

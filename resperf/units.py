@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,11 @@ NS_PER_MS = 1e6
 US_PER_MS = 1e3
 MS_PER_S = 1e3
 NS_PER_S = NS_PER_MS * MS_PER_S
+_MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
+"""Unit of time -> its milliseconds."""
+_DURATION = re.compile(r"(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(us|ms|s)")
+TIME_WORDS = "a time above 0 in us, ms or s"
+"""What `parse_ms` reads."""
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
     "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -50,6 +56,21 @@ def format_duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def parse_ms(text: str) -> float:
+    """Read a time such as ``"10ms"``.
+
+    Raises
+    ------
+    ValueError
+        If the text is none, or not above 0.
+    """
+    match = _DURATION.fullmatch(text)
+    time_ms = float(match[1]) * _MS[match[4]] if match else 0.0
+    if not 0 < time_ms < math.inf:
+        raise ValueError(text)
+    return time_ms
 
 
 def format_ms(time_ms: float) -> str:

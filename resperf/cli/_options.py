@@ -16,15 +16,12 @@ from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, 
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
-from resperf.units import MS_PER_S, US_PER_MS
+from resperf.units import TIME_WORDS, parse_ms
 
 _V = TypeVar("_V")
 _SHAPE = re.compile(r"\d{1,18}(,\d{1,18})*|\d{1,18}(x\d{1,18})*")
-_DURATION = re.compile(r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)(?P<unit>us|ms|s)")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-_MS = {"us": 1 / US_PER_MS, "ms": 1.0, "s": MS_PER_S}
-"""Unit of time -> its milliseconds."""
 
 
 class _Positive(click.FloatRange):
@@ -96,21 +93,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _milliseconds(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    number = float(match["number"]) if match else 0.0
-    if match is None or not 0 < number < math.inf:
-        raise ValueError(text)
-    return number * _MS[match["unit"]]
-
-
-_A_TIME = "a time above 0 in us, ms or s"
-"""What `_milliseconds` reads, in messages."""
-
-
 def latency_ms(_ctx: click.Context, _param: click.Parameter, word: str | None) -> float | None:
     """Parse a time such as ``10ms``."""
-    return None if word is None else _value(word, word, _milliseconds, f"10ms, {_A_TIME}")
+    return None if word is None else _value(word, word, parse_ms, f"10ms, {TIME_WORDS}")
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -169,7 +154,7 @@ CUSTOM: Decorator = option(
     "custom_ms",
     section=WHAT,
     multiple=True,
-    callback=_by_name(_milliseconds, f"my.domain.MyOp=0.5ms, {_A_TIME}"),
+    callback=_by_name(parse_ms, f"my.domain.MyOp=0.5ms, {TIME_WORDS}"),
     metavar="DOMAIN.OP=TIME",
     help="Time of one run of an operator that resperf has no layer for: "
     "--custom my.domain.MyOp=0.5ms (or us, s). The prediction states it.",

@@ -83,8 +83,9 @@ REFERENCE = Path("reference")
 @options.output(
     "BUNDLE",
     "Write the bundle with what was learnt. Without networks and runs it is kept for predictions "
-    "on this machine in any case; with them, by default BUNDLE itself is written if it is given as "
-    "a folder or is one of your own, else DEVICE-FRAMEWORK among your own bundles.",
+    "on this machine in any case. With --networks, by default BUNDLE itself is written if it is "
+    "given as a folder or is one of your own; else, and with --runs, DEVICE-FRAMEWORK among your "
+    "own bundles, if there is none yet.",
 )
 @options.JSON
 def command(

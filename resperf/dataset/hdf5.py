@@ -279,7 +279,7 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
 def _check_readable(path: Path) -> None:
     if not path.exists():
         raise DatasetError(
-            f"no dataset {path}; make one with: resperf bench CAMPAIGN.toml -o {path}"
+            f"no dataset {path}; make one with: resperf bench CAMPAIGN -o {path}, or dataset import"
         )
     if path.is_dir():
         raise DatasetError(f"{path} is a folder; name a dataset file (.h5) in it")

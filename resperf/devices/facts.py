@@ -110,11 +110,6 @@ class DeviceTable(Limited, _Device):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_host = self.device_class == targets.DEFAULT.device_class
-        for field in dataclasses.fields(self):
-            needed = field.name in _OF_ACCELERATORS and not is_host
-            if needed and math.isnan(getattr(self, field.name)):
-                raise ResperfError(f"{field.name} ({field.metadata['limit'].words}) must be given")
         if self.bus.casefold() == UNIFIED and not math.isnan(self.bus_gb_s):
             raise ResperfError(f'bus = "{UNIFIED}" says that nothing is copied; leave out bus_gb_s')
         cores = self.multiprocessors * self.cores_per_multiprocessor
@@ -234,10 +229,10 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
     """
     own = dict(values)
     device_class = own.pop("class", "")
-    if not device_class:
-        raise ResperfError(f'{where}: class is missing, such as class = "cuda"')
+    others = {"": ("class", *_OF_ACCELERATORS), targets.DEFAULT.device_class: ()}
+    needed = others.get(device_class, _OF_ACCELERATORS)
     try:
-        table = DeviceTable.from_table(own, device, device_class=device_class)
+        table = DeviceTable.from_table(own, device, needed, device_class=device_class)
     except ResperfError as error:
         raise ResperfError(f"{where}: {error}") from error
     own = {field.name: getattr(table, field.name) for field in dataclasses.fields(_Device)}

@@ -90,11 +90,21 @@ def _of_keras(model: Any, inputs: Any, shapes: Shapes) -> Source:
     if inputs is not None:
         raise NetworkError("inputs= is for PyTorch; a Keras model takes shapes=")
     require("tf2onnx", "keras")
+    if not model.built:
+        raise NetworkError(f"{model.name} does not know its input yet; call it with an example")
     with _exporting(model.name):
-        if given := model.inputs:  # Keras exports a model once it was called, if with symbols.
+        # Keras exports a model once it was called, if with symbols. One of a class has no inputs.
+        if given := getattr(model, "inputs", None):
             model(given if len(given) > 1 else given[0])
-    write = partial(model.export, format="onnx", verbose=False)
-    return Source(model.name, (cache(lambda _batch: _written(model.name, write)),), shapes)
+
+    def export(_batch: int | None) -> ModelProto:
+        written = _written(model.name, partial(model.export, format="onnx", verbose=False))
+        for node in written.graph.node:
+            if node.op_type == "Erfc":  # Of gelu: ONNX has no such operator, and its time is Erf's.
+                node.op_type = "Erf"
+        return written
+
+    return Source(model.name, (cache(export),), shapes)
 
 
 def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
@@ -108,6 +118,10 @@ def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
     return _of_config(config, inputs, shapes)
 
 
+_SIZES = {"pixel_values": "1,3,224,224", "input_features": "1,80,3000", "input_values": "1,16000"}
+"""Input of a network of transformers that takes no tokens -> its usual shape."""
+
+
 def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
     transformers, name = require("transformers", "transformers"), type(config).__name__
     with _exporting(name), require("torch", "torch").device("meta"):
@@ -118,9 +132,11 @@ def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
         config._attn_implementation = "eager"
         module = model(config)
     if inputs is None and not shapes:
-        sizes = "1,3,224,224" if module.main_input_name == "pixel_values" else "1,128"
+        main = module.main_input_name
+        decoder = " --shape decoder_input_ids=1,1" * config.is_encoder_decoder
         raise NetworkError(
-            f"{name} has no input shapes; give them: --shape {module.main_input_name}={sizes}"
+            f"{name} has no input shapes; give them: --shape {main}={_SIZES.get(main, '1,128')}"
+            f"{decoder} (shapes= in Python)"
         )
     return _of_module(module, inputs, shapes)
 
@@ -136,7 +152,18 @@ def _of_program(program: Any, inputs: Any, shapes: Shapes) -> Source:
     if inputs is not None or program.example_inputs is None:
         return _of_module(module, inputs, shapes)
     names = program.graph_signature.user_inputs
-    return Source("program", _of_torch(module, program.example_inputs, names, shapes), {})
+    exports = _of_torch(module, program.example_inputs, names, shapes)
+    return Source("program", tuple(partial(_at_batch, export) for export in exports), {})
+
+
+def _at_batch(export: Callable[[int | None], ModelProto], batch: int | None) -> ModelProto:
+    """Export a program at a batch that may not be the one it is fixed to."""
+    try:
+        return export(batch)
+    except NetworkError as error:
+        how = "with dynamic_shapes=({0: torch.export.Dim('batch')},), from an example of batch 2"
+        fixed = f"if its batch is fixed, export the program {how} or more"
+        raise NetworkError(str(error) if batch is None else f"{error}; {fixed}") from error
 
 
 def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:

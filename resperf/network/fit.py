@@ -80,7 +80,9 @@ def check_inputs(
     if is_old or unknown or node.domain not in ("", CONTRIB):
         return
     if why := _misfit(node.op_type, inputs, attributes):
-        raise ShapeError(f"{path}: {label} {why}; check --batch and --shape")
+        raise ShapeError(
+            f"{path}: {label} {why}; check --batch and --shape, or export with these sizes"
+        )
 
 
 def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> str:

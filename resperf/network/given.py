@@ -23,10 +23,12 @@ _GIVEN = Path("the given network")
 _UNNAMED = "network"
 
 
-def read_given_network(model: bytes | ModelProto, **sizes: Unpack[Sizes]) -> Network:
+def read_given_network(
+    model: bytes | ModelProto, path: Path = _GIVEN, **sizes: Unpack[Sizes]
+) -> Network:
     """Read a network's structure and shapes as `read_network` does; its name is the graph's.
 
-    The last networks are cached, by their content without weights.
+    Errors call it by `path`. The last networks are cached, by their content without weights.
 
     Raises
     ------
@@ -36,13 +38,13 @@ def read_given_network(model: bytes | ModelProto, **sizes: Unpack[Sizes]) -> Net
         If a dimension is unknown or does not fit.
     """
     content = model if isinstance(model, bytes) else _structure(model)
-    return _read(strip_file(_GIVEN, content).model, stated(**sizes))
+    return _read(strip_file(path, content).model, path, stated(**sizes))
 
 
 @lru_cache(maxsize=NETWORKS_CACHED)
-def _read(stripped: bytes, given: Stated) -> Network:
-    model = parse(_GIVEN, Stripped(stripped))
-    return replace(resolve(_GIVEN, model, given), name=printable(model.graph.name) or _UNNAMED)
+def _read(stripped: bytes, path: Path, given: Stated) -> Network:
+    model = parse(path, Stripped(stripped))
+    return replace(resolve(path, model, given), name=printable(model.graph.name) or _UNNAMED)
 
 
 def _structure(model: ModelProto) -> bytes:
@@ -57,8 +59,8 @@ def _structure(model: ModelProto) -> bytes:
 
     if not isinstance(model, ModelProto):
         raise NetworkError(
-            f"a network is a path, bytes or an onnx.ModelProto, not {type(model).__name__}; "
-            "export it first"
+            "a network is a path, a PyTorch module, a Keras or ONNX model or its bytes, not "
+            f"{type(model).__name__}"
         )
     light = ModelProto()
     _copy(model, light, without="graph")

@@ -37,6 +37,7 @@ from resperf.prediction.reading import (
 )
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
+from resperf.units import TIME_WORDS, parse_ms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -318,7 +319,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
 
 
 def predict_within(
-    network: Given | ModelProto, within_ms: float, **options: Unpack[Options]
+    network: Given | ModelProto, within_ms: float | str, **options: Unpack[Options]
 ) -> Prediction:
     """Predict the largest batch that takes at most a given time and is not too large for memory.
 
@@ -328,7 +329,8 @@ def predict_within(
     ----------
     network, options
         As in `predict`.
-    within_ms : float
+    within_ms : float or str
+        In milliseconds, or a text such as ``"10ms"``.
 
     Returns
     -------
@@ -339,7 +341,7 @@ def predict_within(
     Raises
     ------
     ResperfError
-        As `predict`, and if the time of batch 1 is not known.
+        As `predict`, if `within_ms` is no time, and if the time of batch 1 is not known.
 
     Examples
     --------
@@ -347,10 +349,14 @@ def predict_within(
     >>> prediction.subject.batch, prediction.samples_per_s  # doctest: +SKIP
     (3, 68.3)
     """
+    try:
+        limit_ms = parse_ms(within_ms if isinstance(within_ms, str) else f"{within_ms}ms")
+    except ValueError as error:
+        raise ResperfError(f"within_ms={within_ms!r} must be {TIME_WORDS}: 10 or '10ms'") from error
     best = predict(network, batch=1, **options)
     if math.isnan(best.time_ms):
         raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
-    low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= within_ms else 2
+    low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= limit_ms else 2
     limit: tuple[str, ...] = ()
     while high - low > 1:
         # Doubled until one takes too long; then between the two.
@@ -362,11 +368,11 @@ def predict_within(
                 raise
             high, limit = size, (f"batch {size} is refused: {error}",)
             continue
-        if tried.time_ms <= within_ms and not tried.remarks.too_large:
+        if tried.time_ms <= limit_ms and not tried.remarks.too_large:
             low, best = size, tried
         else:
             high = size
-            too_large = tried.remarks.too_large if tried.time_ms <= within_ms else ""
+            too_large = tried.remarks.too_large if tried.time_ms <= limit_ms else ""
             limit = (f"batch {size} is too large: {too_large}",) if too_large else ()
     return replace(best, remarks=replace(best.remarks, notes=(*best.remarks.notes, *limit)))
 

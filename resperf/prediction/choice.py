@@ -46,6 +46,7 @@ from resperf.prediction.offers import (
     own_offers,
 )
 from resperf.settings import (
+    COMPILED_WORDS,
     HALF_TYPES,
     PEAK_NEEDED,
     PLAIN_PRECISIONS,
@@ -505,7 +506,8 @@ def _others(chosen: Bundle, own: Sequence[Offer]) -> tuple[str, ...]:
 
 
 def _described(part: Bundle) -> str:
-    words = (part.framework, part.setting.precision, part.setting.compiled)
+    compiled = COMPILED_WORDS.get(part.setting.compiled, part.setting.compiled)
+    words = (part.framework, part.setting.precision, compiled)
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
@@ -639,19 +641,22 @@ def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{own[0].path} has no times of {own[0].device} with {query.words}, only "
+        f"{own[0].bundle.path.name} has no times of {own[0].device} with {query.words}, only "
         f"{_listed(own)}; {without}name another bundle or device"
     )
 
 
 def precisions_of(candidates: Sequence[Offer]) -> list[str]:
-    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it."""
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it.
+
+    A framework's own is float32.
+    """
     eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
     words = (
-        precision if precision in eager else f"{precision} compiled"
+        (precision or PLAIN_PRECISIONS[1]) + " compiled" * (precision not in eager)
         for precision in (offer.setting.precision for offer in candidates)
     )
-    return list(dict.fromkeys(filter(None, words)))
+    return list(dict.fromkeys(words))
 
 
 def _listed(candidates: Sequence[Offer]) -> str:
@@ -659,7 +664,7 @@ def _listed(candidates: Sequence[Offer]) -> str:
     texts = []
     for name in dict.fromkeys(offer.framework for offer in candidates):
         precisions = precisions_of([offer for offer in candidates if offer.framework == name])
-        texts.append(f"{name} ({', '.join(precisions) or PLAIN_PRECISIONS[1]})")
+        texts.append(f"{name} ({', '.join(precisions)})")
     return ", ".join(texts)
 
 

@@ -78,8 +78,10 @@ def host_warnings(
         here = replace(setting, framework_version=installed or setting.framework_version)
         differences += here.differences(setting)
         if differences:
+            first, *others = differences
+            also = ", ".join(other.partition(":")[0].replace("_", " ") for other in others)
             warnings.append(
                 "times here will differ: the bundle was measured on another machine or version "
-                f"({'; '.join(differences)})"
+                f"({first}{also and f'; also {also}'})"
             )
     return tuple(warnings)

@@ -106,7 +106,7 @@ def _read_source(exported: Source, given: Stated) -> Network:
     for export in exported.exports:
         try:
             sizes = given.sizes() | {"shapes": exported.shapes}
-            network = read_given_network(export(given.batch), **sizes)
+            network = read_given_network(export(given.batch), Path(exported.name), **sizes)
         except NetworkError as error:
             failed = error
         else:

@@ -13,7 +13,7 @@ from resperf.errors import require
 from resperf.lowering import LoweredNode
 from resperf.quantities import LATENCY, STEP, WHOLE_CALL, quantity
 from resperf.records import Record, csv_of_rows
-from resperf.settings import Mode
+from resperf.settings import COMPILED_WORDS, Mode
 from resperf.units import MS_PER_S, US_PER_MS, format_ms, format_rate, json_values
 
 if TYPE_CHECKING:
@@ -317,7 +317,8 @@ class Subject:
     def title(self) -> str:
         """Names of the network and of what runs it: ``"lenet5, batch 1, on cpu with torch"``."""
         batch = "" if self.batch is None else f", batch {self.batch}"
-        how = "".join(f", {word}" for word in (self.precision, self.compiled) if word)
+        compiled = COMPILED_WORDS.get(self.compiled, self.compiled)
+        how = "".join(f", {word}" for word in (self.precision, compiled) if word)
         return f"{self.network}{batch}, on {self.device} with {self.framework}{how}"
 
 

@@ -212,8 +212,9 @@ def share_cell(share: float) -> str:
 def _basis(prediction: Prediction) -> str:
     """Say how much of the device's time was measured, inferred and estimated, and is in range."""
     origins, device_ms = prediction.origins, prediction.device_ms
+    framework, version = prediction.subject.framework, prediction.subject.framework_version
     words = {
-        "measured": "measured",
+        "measured": "measured" + f" with {framework} {version}" * bool(version),
         "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
         "estimated": ESTIMATED,
         "given": "given by you",

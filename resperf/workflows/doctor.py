@@ -45,6 +45,8 @@ from resperf.units import format_bytes
 
 ASK_S = 90.0
 """Time that a framework may take to load and to say what it finds."""
+_OF_TESTS = "synthetic"
+"""Class of the device of `resperf.testing`, which no user has."""
 MEASURING = {"h5py": "bench", "psutil": "bench", "tqdm": "bench"}
 """Module that every campaign needs -> the extra that installs it."""
 LEAST_BYTES = 2 << 30
@@ -197,13 +199,13 @@ def examine(device: str | None = None) -> Examination:
     ResperfError
         If `device` means no kind of local device.
     """
+    device_classes = sorted({row.device_class for row in targets()} - {_OF_TESTS})
     if device is not None and not local_class(device):
-        device_classes = sorted({row.device_class for row in targets()})
         raise ResperfError(
             f"{device!r} is no device of this machine; use one of {', '.join(device_classes)}"
         )
-    wanted = None if device is None else device_class(device)
-    rows = [row for row in targets() if wanted in (None, row.device_class)]
+    shown = device_classes if device is None else [device_class(device)]
+    rows = [row for row in targets() if row.device_class in shown]
     host = examine_host()
     looks_up = any(local_devices(row.device_class) for row in rows)
     gpus, no_gpu = _gpus(device) if looks_up else ((), "")

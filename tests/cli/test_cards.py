@@ -43,7 +43,7 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
     assert origins["measured"] + origins["estimated"] == pytest.approx(1)
     text = cli.text("predict", network, "--device", "v100")
     assert "rests on      " in text
-    assert "% measured, " in text
+    assert "% measured with torch" in text
     assert "0% inferred" not in text
     assert "INCOMPLETE" not in text
     line = cli.error("predict", network, "--device", "v100", "--strict")
@@ -231,7 +231,7 @@ def test_precision_and_compiled_are_the_setting(card_bundle, network, cli):
     assert half["origins"]["measured"] == pytest.approx(0, abs=1e-9)
     [note] = half["notes"]
     assert "no bundle has times of this card with precision fp16, compiled, only mine" in note
-    assert ", fp16, dynamo: " in cli.text(*words, "--precision", "fp16", "--compiled")
+    assert ", fp16, compiled: " in cli.text(*words, "--precision", "fp16", "--compiled")
 
 
 def test_execution_takes_at_least_as_long_as_the_host_dispatches(card_bundle, network, cli):
@@ -280,10 +280,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
 @pytest.mark.parametrize(
     ("changed", "part"),
     [
-        (
-            {"board_w": None},
-            "mycard.toml: mycard: board_w (plausible: between 1 and 3000 W) must be given",
-        ),
+        ({"board_w": None}, "mycard.toml: mycard: board_w must be given"),
         (
             {"bandwidth_gb_s": "1e9"},
             "bandwidth_gb_s=1000000000.0 must be plausible: between 5 and 30000 GB/s",

@@ -80,7 +80,8 @@ def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, cli)
     text = cli.text("predict", LENET, "--bundle", bundle, "--batch", "4")
     assert "90% interval" in text
     outside = coverage["out_of_range_ms"] / document["total_ms"]
-    assert f"100% measured; {outside:.0%} outside the trained range" in text
+    assert f"; {outside:.0%} outside the trained range" in text
+    assert f"100% measured with {document['framework']} " in text
 
 
 def test_lowering_is_shown_on_request_node_by_node(bundle, cli):
@@ -151,6 +152,10 @@ def test_the_largest_batch_within_a_latency(bundle, cli):
     assert " ms: not even batch 1, which takes 0." in cli.text(*words, "--within", short)
     prediction = resperf.predict_within(LENET, times_ms[6], bundle=bundle)
     assert prediction.subject.batch == 6
+    assert resperf.predict_within(LENET, limit, bundle=bundle).subject.batch == 5
+    for wrong in ("10", 0, math.nan, None):
+        with pytest.raises(resperf.ResperfError, match=f"within_ms={wrong!r} must be a time above"):
+            resperf.predict_within(LENET, wrong, bundle=bundle)
     assert "must look like 10ms" in cli.error(*words, "--within", "10")
     assert "--batch does not go with --within" in cli.error(
         *words, "--within", "1ms", "--batch", "2"
@@ -290,7 +295,7 @@ def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, cli):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     free = tmp_path / "free.onnx"
     free.write_bytes(model.SerializeToString())
-    assert "--batch 1" in cli.error("predict", free, "--bundle", bundle)
+    assert "--batch 1 (batch=1 in Python)" in cli.error("predict", free, "--bundle", bundle)
     cli.text("predict", free, "--bundle", bundle, "--batch", "2")
 
 

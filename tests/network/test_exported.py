@@ -169,6 +169,19 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "net, batch 8, on h100" in capsys.readouterr().out
 
 
+def test_a_program_of_a_fixed_batch_says_how_to_free_it(tmp_path: Path):
+    class Token(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cat([torch.zeros(1, 1, 32).expand(x.shape[0], -1, -1), x[:, 0]], 1)
+
+    path = saved(Token(), tmp_path / "net.pt2")
+    assert operators(path, batch=2)
+    with pytest.raises(
+        NetworkError, match=r"if its batch is fixed, export .*dynamic_shapes=\(\{0: torch.export.D"
+    ):
+        read(path, 4)
+
+
 def changed(path: Path, change: Callable[[str, bytes], tuple[str, bytes]]) -> Path:
     """Write a copy of an archive with other records."""
     target = path.with_name("hostile.pt2")
@@ -282,3 +295,37 @@ def test_the_same_prediction_as_of_the_exported_file(tmp_path: Path):
     assert given.total_ms == pytest.approx(exported.total_ms, rel=0.01)
     (many,) = resperf.predict_many([module], device="cpu", inputs=IMAGE)
     assert many.total_ms == given.total_ms
+
+
+def test_a_configuration_without_shapes_says_which_inputs_it_takes(tmp_path: Path):
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    speech = {
+        "model_type": "whisper", "d_model": 32, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 100,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    }  # fmt: skip
+    path.write_text(json.dumps(speech))
+    with pytest.raises(NetworkError, match="--shape input_features=1,80,3000 --shape decoder_inp"):
+        read(path, None)
+    shapes = {"input_features": (1, 80, 3000), "decoder_input_ids": (1, 1)}
+    assert ("Conv", (1, 32, 1500)) in operators(path, shapes=shapes)
+
+
+def test_keras_models_of_classes_and_with_gelu():
+    keras = pytest.importorskip("keras")
+
+    class Mlp(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = keras.layers.Dense(5, activation="gelu")
+
+        def call(self, x: Any) -> Any:
+            return self.hidden(x)
+
+    model = Mlp()
+    with pytest.raises(NetworkError, match=r"mlp.* does not know its input yet; call it with an"):
+        read(model, 2)
+    model(keras.ops.zeros((1, 8)))
+    operators_of_gelu = dict(operators(model, batch=2))
+    assert operators_of_gelu["Erf"] == (2, 5)  # ONNX has no Erfc.

@@ -107,7 +107,7 @@ def test_a_model_in_memory_is_read_again_once_it_has_changed() -> None:
         (b"", "the given network is not an ONNX file"),
         (b"nonsense", "the given network is not an ONNX file"),
         (onnx.ModelProto(), "the given network .* holds no graph"),
-        (3, "a network is a path, bytes or an onnx.ModelProto, not int"),
+        (3, "a network is a path, a PyTorch module, .* not int"),
     ],
 )
 def test_what_is_no_network_is_refused(given: object, message: str) -> None:

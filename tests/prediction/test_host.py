@@ -31,6 +31,12 @@ def test_another_machine_is_named(field, value):
     assert f"{field}: {getattr(HERE, field)} here, {value} there" in warning
 
 
+def test_of_many_differences_the_first_is_told_and_others_are_named():
+    there = replace(HERE, processor="Z80", cores=999, instruction_set="mmx")
+    [warning] = host_warnings(SETTING, there)
+    assert warning.endswith("Z80 there; also instruction set, cores)")
+
+
 def test_another_version_is_named():
     [warning] = host_warnings(replace(SETTING, framework_version="0.1"), HERE)
     assert f"framework_version: {version('onnxruntime')} here, 0.1 there" in warning

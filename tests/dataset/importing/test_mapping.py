@@ -114,7 +114,7 @@ def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         (
             "session",
             {"smallest": 0.1},
-            "session: share .a share: above 0, at most 1. must be",
+            "session: share must be given",
         ),
     ],
 )
