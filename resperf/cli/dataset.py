@@ -213,7 +213,7 @@ def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
     options.show(as_json, {"files": paths}, "\n".join(paths))
 
 
-_WITH_GRAPHS = ("neusight", "tensorrt-latencies", "timm", "trtexec")
+_WITH_GRAPHS = ("neusight", "timm", "trtexec", "tensorrt-latencies")
 """Formats with networks whose graphs are elsewhere."""
 
 

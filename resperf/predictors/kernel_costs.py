@@ -159,7 +159,7 @@ class Rows:
         """Return some rows, by a mask or by places."""
         places = np.arange(len(self.terms))[chosen]
         return Rows(
-            [self.terms[place] for place in places],
+            [self.terms[row] for row in places],
             *(values[places] for values in list(vars(self).values())[1:]),
         )
 
@@ -201,7 +201,7 @@ class SharedCosts:
     coefficients : mapping of Cost to float
         Times what the data sheet says; of pools as well, for classes that no network had.
     factors : mapping of str to mapping of str to float
-        Device -> term -> factor; one where it is missing.
+        Device -> term -> factor; one where it is missing: no row had that precision.
     sources : mapping of str to float
         Source and device -> factor; their mean on a device is one.
     """
@@ -261,11 +261,13 @@ class SharedCosts:
                 for own in (of_source * sources.networks, sources.networks)
             )
             of_source -= (totals / networks)[card_of]
+        used = np.array([matrix[own].any(axis=0) @ of_term > 0 for own in devices.places])
         return cls(
             {**dict(zip(pools, pooled.tolist(), strict=True)),
              **dict(zip(costs, coefficients.tolist(), strict=True))},
-            {str(device): dict(zip(names, own.tolist(), strict=True))
-             for device, own in zip(devices.names, factors, strict=True)},
+            {str(device): {name: float(factors[number, column])
+                           for column, name in enumerate(names) if used[number, column]}
+             for number, device in enumerate(devices.names)},
             dict(zip(sources.names.tolist(), np.exp(of_source).tolist(), strict=True)),
         )  # fmt: skip
 
@@ -343,23 +345,26 @@ class KernelCosts(Predictor):
     ) -> Predicted:
         """Predict whole networks, as a source that measures like the mean of those known."""
         networks = cast("Sequence[Network]", subjects)
-        device = canonical_device(platform.device)
         terms = [network_terms(network, setting, platform) for network in networks]
+        device = canonical_device(platform.device)
         values = np.array([sum(self.costs_.parts_ms(own, device).values()) for own in terms])
-        intervals = self.known_ if device in self.costs_.factors else self.unknown_
+        intervals = self.known_ if self.has_rows_of(platform, setting) else self.unknown_
         bounds = bounds_of(intervals, values, np.ones(len(values), dtype=bool))
         return {self.quantity_: Estimate(values, *bounds)}
 
     def has_rows_of(
         self, platform: Platform, setting: Setting | None = None, dtype: str = ""
     ) -> bool:
-        """Say whether latencies on the platform's device taught it."""
-        return canonical_device(platform.device) in self.costs_.factors
+        """Say whether latencies on the platform's device, in this precision, taught it."""
+        factors = self.costs_.factors.get(canonical_device(platform.device), {})
+        return bool(factors) and (setting is None or _precision_of(setting) in factors)
 
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say whose latencies it was inferred from; single kernels are not told apart."""
-        devices = "this device" if self.has_rows_of(platform) else "other devices"
-        return Account(f"latencies of whole networks on {devices}", {}, {})
+        devices = "this device" if self.has_rows_of(platform, setting) else "other devices"
+        nodes = _lowered(network, setting, platform).nodes
+        left_out = tuple(node.reason for node in nodes if node.role == "unknown")
+        return Account(f"latencies of whole networks on {devices}", {}, {}, left_out=left_out)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         intervals = {"known": self.known_, "unknown": self.unknown_}
@@ -375,6 +380,15 @@ class KernelCosts(Predictor):
             Intervals.from_json(intervals[name]) if name in intervals else None
             for name in ("known", "unknown")
         )
+
+
+def _lowered(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    precision = LOWERED_AS.get(setting.precision, setting.precision)
+    return lower(network, replace(setting, precision=precision), platform)
+
+
+def _precision_of(setting: Setting) -> str:
+    return "fp32" if setting.precision in PLAIN_PRECISIONS else setting.precision
 
 
 def network_terms(
@@ -401,11 +415,10 @@ def network_terms(
             f"the data sheet of {platform.device!r} is not known; add its facts as in "
             "docs/importing.md"
         )
-    precision = "fp32" if setting.precision in PLAIN_PRECISIONS else setting.precision
-    how = replace(setting, precision=LOWERED_AS.get(precision, precision))
-    kept, key = {} if kept is None else kept, (id(network), how.precision)
+    precision = _precision_of(setting)
+    kept, key = {} if kept is None else kept, (id(network), LOWERED_AS.get(precision, precision))
     if key not in kept:
-        kept[key] = lower(network, how, platform)
+        kept[key] = _lowered(network, setting, platform)
     return kernel_terms(kept[key], precision, facts)
 
 

@@ -226,10 +226,10 @@ def judge(
     names = np.array(list(groups))
     for name in np.unique(names):
         own = names == name
-        made = made_of(~own)
-        if made is None:
+        calibrated = made_of(~own)
+        if calibrated is None:
             continue
-        low, high = made.bounds(predicted[own], np.ones(own.sum(), dtype=bool))
+        low, high = calibrated.bounds(predicted[own], np.ones(own.sum(), dtype=bool))
         times_ms = judged.rows.times_ms[own]
         inside.append((low <= times_ms) & (times_ms <= high))
         widths.append((high - low) / predicted[own])

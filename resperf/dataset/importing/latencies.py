@@ -79,26 +79,21 @@ def _add(published: Published, cells: Mapping[str, str], location: str, device: 
     if remark and "not stated" in remark[1]:
         reason = f"the source does not say which {card}; taken as {canonical_device(card)}"
         published.mark("of an unknown variant", reason, location)
+    repository = ":".join(cells["source"].partition("@")[0].split(":")[:2])
+    options = {MEASURED_BY: TENSORRT, SESSION: repository, CONTAINS: cells["content"]}
     setting = Setting(
-        framework="tensorrt",
-        framework_version=cells["trt_version"],
-        provider="cuda",
-        precision=precision,
+        "tensorrt", cells["trt_version"], "cuda", precision=precision, batch=batch,
         cuda_graph=bool(_GRAPH.search(cells["content"])),
-        batch=batch,
-        options={
-            MEASURED_BY: TENSORRT,
-            SESSION: ":".join(cells["source"].partition("@")[0].split(":")[:2]),
-            "source": cells["source"],
-            CONTAINS: cells["content"],
-        },
-    )
+        options={**options, "source": cells["source"]},
+    )  # fmt: skip
+    is_text = size.startswith("seq")
+    side = int(size.removeprefix("seq") if is_text else size.rpartition("x")[2])
     described = NetworkDescription(
         name,
         cells["network"],
         cells["family"],
-        image_size=None if size.startswith("seq") else int(size.rpartition("x")[2]),
-        sequence=int(size.removeprefix("seq")) if size.startswith("seq") else None,
+        None if is_text else side,
+        side if is_text else None,
     )
     estimator = Estimator.MEDIAN if "median" in cells["statistic"] else Estimator.THROUGHPUT_MEAN
     published.add(
