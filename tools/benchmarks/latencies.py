@@ -45,6 +45,8 @@ MOST_BATCH = 32
 """Larger batches are learnt, and not judged."""
 FEW = 5
 """Networks of a card that is otherwise left out."""
+FAR_APART = 1.5
+"""Latencies of one setting that differ by more times than this are listed."""
 FEWEST_CARDS = 4
 """Cards that a setting needs for their order to be judged."""
 GROUPS = {
@@ -198,7 +200,22 @@ def orders(judged: Judged, predicted: Array) -> None:
             own = np.flatnonzero((np.array(keys) == key) & np.isfinite(predicted))
             if len(set(apart[own])) >= least:
                 taus.append(kendalltau(predicted[own], rows.times_ms[own]).statistic)
-        print(f"Kendall's tau, order of {words}: mean {np.mean(taus):.2f} of {len(taus)}")
+        mean = f"mean {np.mean(taus):.2f}" if taus else "none"
+        print(f"Kendall's tau, order of {words}: {mean} of {len(taus)}")
+
+
+def contradictions(judged: Judged) -> None:
+    """List latencies of one setting on one card that differ much, with their sources."""
+    rows, same = judged.rows, defaultdict(list)
+    for index, key in enumerate(zip(judged.names, rows.devices, judged.precisions, judged.batches,
+                                    strict=True)):  # fmt: skip
+        same[key].append(index)
+    print(f"\nSettings whose latencies differ by more than {FAR_APART} times:")
+    for (name, device, precision, batch), own in same.items():
+        times_ms = rows.times_ms[own]
+        if times_ms.max() > FAR_APART * times_ms.min():
+            said = "; ".join(f"{rows.sources[i]} {rows.times_ms[i]:g} ms" for i in own)
+            print(f"- {name}, {device}, {precision}, batch {batch}: {said}")
 
 
 def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
@@ -261,6 +278,7 @@ def report(judged: Judged, seed: int) -> None:
     print()
     orders(judged, families_out)
     intervals(judged, families_out, cards_out)
+    contradictions(judged)
 
 
 def main() -> None:
