@@ -302,7 +302,8 @@ def test_doubles_are_priced_by_their_peak_also_under_autocast(tmp_path: Path) ->
             typed_network(tmp_path, dtype, op, 4096)
             for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
         )
-        for device, framework in (("rtx4090", "torch"), ("v100", "tensorflow"), ("t4", "tensorrt")):
+        of = (("rtx4090", "torch"), ("v100", "tensorflow"), ("t4", "tensorflow"))
+        for device, framework in of:
             options: dict[str, Any] = {"device": device, "framework": framework}
             found = resperf.predict(path, **options)
             layers = [layer for layer in found.layers if layer.macs]

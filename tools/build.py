@@ -15,7 +15,8 @@ it lacks (poolings, activations, copies, reshapes) is not fitted here but taken 
 shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bundle of all cards, in
 two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur (float16) are learnt
 together, each row on its own card. PyTorch, whole networks: costs of operator classes on GPUs, and
-on two CPUs, are learnt from timm's times of whole networks.
+on two CPUs, are learnt from timm's times of whole networks. TensorRT: costs of kernels on all cards
+are learnt from published latencies of networks, which tools/benchmarks/export.py writes first.
 
 Methods are published ones that answer where `--method` names them: ConvMeter on timm's
 convolutional networks, Gianniti's lines on justus.
@@ -37,7 +38,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, merged, run
+from pages import ROOT, imported, merged, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
@@ -400,9 +401,9 @@ TORCH = "gpus-torch"
 TORCH_TREES = {"cuda": 800, "rocm": 200}
 """Its parts, that of most cards first: class of devices -> most trees of each kind, so that the
 bundle stays below 10 MB."""
-OPERATOR_COSTS = "gpus-torch-networks"
+OPERATOR_COSTS, TENSORRT = "gpus-torch-networks", "gpus-tensorrt"
 """The bundle of what operators cost under PyTorch, learnt from whole networks."""
-BUNDLES = (*TREES, TORCH, OPERATOR_COSTS)
+BUNDLES = (*TREES, TORCH, OPERATOR_COSTS, TENSORRT)
 
 
 def bundles(output: Path, names: Sequence[str]) -> None:
@@ -415,6 +416,8 @@ def bundles(output: Path, names: Sequence[str]) -> None:
             build_torch(work, output / TORCH)
         if OPERATOR_COSTS in names:
             build_operator_costs(work, output / OPERATOR_COSTS)
+        if TENSORRT in names:
+            build_tensorrt(work, output / TENSORRT)
 
 
 def build_tensorflow(device: str, work: Path, output: Path) -> None:
@@ -478,6 +481,18 @@ def build_operator_costs(work: Path, output: Path) -> None:
     for part in TIMM_DEVICES:
         run("train", import_networks(part, work), "--method", "class-costs", "-o", work / part)
     run("bundle", "merge", *(work / part for part in TIMM_DEVICES), "-o", output)
+
+
+def build_tensorrt(work: Path, output: Path) -> None:
+    """Train all cards together on published latencies, with graphs that `export.py` wrote."""
+    graphs = ROOT / "build" / "latencies"
+    if not graphs.is_dir():
+        raise SystemExit(
+            f"no graphs in {graphs}; run tools/benchmarks/export.py latencies {graphs}"
+        )
+    rows = public_data() / "tensorrt" / "rows.csv.gz"
+    dataset = imported(work / "latencies.h5", "tensorrt-latencies", [rows], "--graphs", graphs)
+    without_names(train(dataset, work / TENSORRT, method="kernel-costs"), output)
 
 
 CONVOLUTIONAL = 0.9

@@ -412,8 +412,11 @@ class Bundle:
 
     def knows_device(self) -> bool:
         """Say whether networks on the device, or its layers in its precision, taught it."""
-        if self.unseen or self.network_quantities:
-            return not self.unseen
+        if self.unseen:
+            return False
+        if self.network_quantities:
+            predictors = map(self.network_predictor, self.network_quantities)
+            return all(own.has_rows_of(self.platform, self.setting) for own in predictors)
         dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return not all(self.infers(kind, dtype) for kind in self.kinds)
 

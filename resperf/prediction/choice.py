@@ -27,6 +27,7 @@ from resperf.devices import (
     devices,
     names_like,
     read_device,
+    target_of,
 )
 from resperf.errors import (
     BundleError,
@@ -123,10 +124,20 @@ class Query:
         """
         groups: dict[tuple[int, str], list[Offer]] = {}
         for offer in candidates:
-            fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
+            fits = self.fits(offer.setting) and self._is_named(offer)
             if fits and (not self.training or offer.has_steps):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [min(group, key=self._unlikeness) for group in groups.values()]
+
+    def _is_named(self, offer: Offer) -> bool:
+        """Whether the framework is that of the question, or what is meant where none is named.
+
+        What whole networks tell of many cards in another framework than the usual one is not.
+        """
+        part = offer.part
+        if self.framework is not None or part is None or not part.serves_unseen or part.kinds:
+            return self.framework in (None, offer.framework)
+        return target_of(offer.device, offer.framework).default_for_class
 
     def of_first_precision(self, candidates: Sequence[Offer]) -> list[Offer]:
         """Return the offers in the first precision that fits otherwise, if none is asked for."""

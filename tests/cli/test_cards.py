@@ -69,10 +69,10 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
 
 
 def test_a_data_sheet_does_not_answer_for_types_that_layers_do_not_tell():
-    assert choose(Query("h100", "tensorrt", precision="fp16")).bundle.framework == "tensorrt"
+    assert choose(Query("h100", "tensorflow", precision="fp16")).bundle.framework == "tensorflow"
     for precision in ("int8", "tf32"):
-        with pytest.raises(UnsupportedError, match=r"tensorrt \(fp32, fp16, bf16\)"):
-            choose(Query("h100", "tensorrt", precision=precision))
+        with pytest.raises(UnsupportedError, match=r"tensorflow \(fp32, fp16, bf16\)"):
+            choose(Query("h100", "tensorflow", precision=precision))
 
 
 def test_devices_lists_every_card_with_what_its_times_rest_on(card_bundle, cli, monkeypatch):

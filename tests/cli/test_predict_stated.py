@@ -98,7 +98,7 @@ def test_a_stated_time_counts_as_it_is_and_is_stated(warped, bundle, cli):
     assert "--custom my.ops.Warp=0.5ms" in cli.text("predict", warped, "--bundle", bundle)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorrt"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
     words = ("predict", warped, "--device", "h100", "--framework", framework)
     document = cli.document(*words, "--custom", "my.ops.Warp=0.5ms", "--host-dispatch-us", "0.001")
@@ -107,8 +107,15 @@ def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
 
 
 def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(warped, cli):
-    words = ("--device", "rtx4090", "--precision", "amp", "--custom", "my.ops.Warp=0.5ms")
-    assert "predicts networks as a whole" in cli.error("predict", warped, *words)
+    for words in (("--precision", "amp"), ("--framework", "tensorrt")):
+        words = ("--device", "rtx4090", *words, "--custom", "my.ops.Warp=0.5ms")
+        assert "predicts networks as a whole" in cli.error("predict", warped, *words)
+
+
+def test_what_no_latency_of_whole_networks_tells_is_left_out(warped, cli):
+    document = cli.document("predict", warped, "--device", "t4", "--framework", "tensorrt")
+    assert not document["complete"]
+    assert any("my.ops.Warp" in skipped["reason"] for skipped in document["skipped"])
 
 
 def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli):

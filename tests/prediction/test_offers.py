@@ -26,7 +26,8 @@ def described(offer: Offer) -> tuple[str, str, RestsOn]:
 
 def test_own_times_come_first_then_fallbacks_other_devices_and_the_data_sheet(parts):
     groups = list(offers(parts, "rtx3090"))
-    assert [described(group[0]) for group in groups if group] == [
+    of_torch = [[offer for offer in group if offer.framework == "torch"] for group in groups]
+    assert [described(group[0]) for group in of_torch if group] == [
         ("gpus-torch-networks", "amp", RestsOn.MEASURED),
         ("gpus-torch-networks", "fp16", RestsOn.FALLBACK),
         ("gpus-torch", "fp32", RestsOn.INFERRED),
@@ -45,6 +46,12 @@ def test_own_times_come_first_then_fallbacks_other_devices_and_the_data_sheet(pa
         (Query(precision="amp"), ("gpus-torch-networks", "amp", RestsOn.MEASURED)),
         (Query(precision="bf16"), ("gpus-torch-networks", "bf16", RestsOn.FALLBACK)),
         (Query(precision="bf16", framework="tensorrt"), ("", "bf16", RestsOn.ESTIMATED)),
+        # Latencies of whole networks in TensorRT answer only where it is named.
+        (Query(precision="fp16"), ("gpus-torch-networks", "fp16", RestsOn.FALLBACK)),
+        (
+            Query(precision="fp16", framework="tensorrt"),
+            ("gpus-tensorrt", "fp16", RestsOn.MEASURED),
+        ),
     ],
 )
 def test_the_first_that_fits_answers(parts, query, answer):
