@@ -175,7 +175,11 @@ def test_every_shipped_bundle_has_its_totals() -> None:
 
 
 @pytest.mark.parametrize("folder", ALL_FOLDERS, ids=lambda folder: folder.name)
-def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -> None:
+def test_golden_layers_and_totals_of_networks_are_what_they_were(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if folder.name == "gpus-tensorrt":
+        request.getfixturevalue("tensorrt_rtx")
     bundle = Bundle.load(folder)
     for part, entry in ((own, each) for own in bundle.parts for each in golden_of(own)):
         layer, optimizer = layer_and_optimizer(entry["key"])

@@ -22,6 +22,10 @@ from resperf.lowering._trt_model import write_model
 from resperf.network import MALFORMED, Network, Tensor, structure_digest
 
 BINDINGS = "tensorrt_rtx_bindings"
+NOT_INSTALLED = (
+    "TensorRT's kernels come from TensorRT for RTX, which needs no GPU: pip install "
+    "'resperf[tensorrt-rtx]'"
+)
 TRIED = ("1.7.1.116",)
 """Versions whose list of layers is known to be read rightly."""
 NO_KERNELS = frozenset({"signal", "wait", "cjmp", "jmp"})
@@ -103,23 +107,15 @@ class Engine:
     ----------
     version : str
         Of the TensorRT that was asked.
-    capability : str
-        Compute capability that it was asked for.
     kernels : tuple of Kernel
         In their order.
     """
 
     version: str
-    capability: str
     kernels: tuple[Kernel, ...]
 
 
-def is_installed() -> bool:
-    """Whether TensorRT can be asked here."""
-    return find_spec(BINDINGS) is not None
-
-
-def engine_of(network: Network, precision: str, capability: str) -> Engine:
+def engine_of(network: Network, precision: str) -> Engine:
     """Return the kernels that TensorRT makes of a network, through the disk cache.
 
     Parameters
@@ -128,38 +124,38 @@ def engine_of(network: Network, precision: str, capability: str) -> Engine:
         Read at the batch size that is asked about.
     precision : str
         As in `resperf.settings.Setting`: a float32 network is converted before.
-    capability : str
-        Of the card, such as ``"8.6"``; the nearest that TensorRT builds for is asked.
 
     Raises
     ------
     UnsupportedError
-        If it refuses the network, or is not installed (`is_installed`).
+        If it refuses the network, or is not installed.
     """
+    if find_spec(BINDINGS) is None:
+        raise UnsupportedError(NOT_INSTALLED)
     code = disk_cache.code_state("lowering", "network")
     # Loading it to look up its version would take longer than all that is left to do.
     spec = find_spec(BINDINGS)
     state = Path(spec.origin).stat().st_mtime_ns if spec is not None and spec.origin else 0
-    name = disk_cache.name_of(code, state, structure_digest(network), precision, capability)
+    name = disk_cache.name_of(code, state, structure_digest(network), precision)
     with suppress(*MALFORMED):
         return _engine(disk_cache.load(_FOLDER, name))
-    answer = _ask(network, precision, capability)
+    answer = _ask(network, precision)
     engine = _engine(answer)
     disk_cache.store(_FOLDER, name, answer)
     return engine
 
 
 def _engine(answer: Mapping[str, str]) -> Engine:
-    return Engine(answer["version"], answer["capability"], tuple(_read(answer["layers"])))
+    return Engine(answer["version"], tuple(_read(answer["layers"])))
 
 
-def _ask(network: Network, precision: str, capability: str) -> dict[str, str]:
+def _ask(network: Network, precision: str) -> dict[str, str]:
     """Build the engine of a network in another process and return what TensorRT says."""
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
         model, result = write_model(network, precision, Path(folder)), Path(folder) / "answer.json"
         script = Path(__file__).with_name("_trt_build.py")
         done = subprocess.run(
-            [sys.executable, script, model, capability, precision, result], check=False,
+            [sys.executable, script, model, result], check=False,
             capture_output=True, text=True, errors="replace",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip

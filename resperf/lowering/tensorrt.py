@@ -1,17 +1,14 @@
 """Lowering for TensorRT: TensorRT for RTX is asked, without a GPU, which kernels it makes.
 
-Each lowered node is a kernel of the engine, with the name and nodes that TensorRT prints. Where
-the package is not installed, rules answer (`resperf.lowering._trt_rules`).
+Each lowered node is a kernel of the engine, with the name and nodes that TensorRT prints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers.cast import Cast
-from resperf.lowering import _trt_rules
 from resperf.lowering._base import (
     LoweredNetwork,
     LoweredNode,
@@ -20,7 +17,7 @@ from resperf.lowering._base import (
     in_type,
     named_by_sources,
 )
-from resperf.lowering._trt_kernels import TRIED, Engine, engine_of, is_installed
+from resperf.lowering._trt_kernels import TRIED, Engine, engine_of
 from resperf.lowering._trt_layers import homes, layers_of
 from resperf.lowering._trt_model import is_quantized
 from resperf.lowering.onnxruntime import with_custom, without_custom
@@ -28,10 +25,6 @@ from resperf.network import Network
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
 
-NOT_ASKED = (
-    "kernels by rules: with TensorRT for RTX it is asked which it makes "
-    "(pip install 'resperf[tensorrt-rtx]', no GPU needed)"
-)
 _WHOLE = 0.995
 """Share of a network's work from which on all of it has a layer."""
 
@@ -48,16 +41,13 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     Raises
     ------
     UnsupportedError
-        If TensorRT refuses the network.
+        If TensorRT refuses the network, or cannot be asked here.
     """
-    if not is_installed():
-        lowered = _trt_rules.lower(network, setting)
-        return replace(lowered, notes=(*lowered.notes, NOT_ASKED))
     # Users bring plugins for their own operators, which nothing is fused into.
     custom = [node for node in network.nodes if node.domain not in OPERATOR_DOMAINS]
     asked = without_custom(network, custom) if custom else network
     card = platform.accelerators[0].compute_capability if platform.accelerators else ""
-    engine = engine_of(asked, setting.precision, card)
+    engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
     notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
     named = named_by_sources(network, nodes)
@@ -69,10 +59,10 @@ def _notes(network: Network, setting: Setting, engine: Engine, card: str) -> Ite
     """Say what TensorRT was asked about other than the network on the card."""
     if engine.version not in TRIED:
         yield f"TensorRT for RTX {engine.version} was asked, tried is {', '.join(TRIED)}"
-    if engine.capability != card:
+    if not card.startswith("8."):
         yield (
-            f"kernels of compute capability {engine.capability}: TensorRT for RTX builds no "
-            f"{setting.precision or 'float32'} engine for {card or 'a card without one'}"
+            "TensorRT for RTX is asked for the kernels of compute capability 8.0, this card has "
+            f"{card or 'none'}"
         )
     if setting.precision == "int8" and not is_quantized(network):
         yield (

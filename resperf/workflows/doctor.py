@@ -310,7 +310,7 @@ def _kernels(row: Target) -> str:
     """Say who tells which kernels a target makes."""
     for package, version in versions_of((row.asked_package,)).items():
         return f"{package} {version} says which kernels it makes"
-    return f"which kernels it makes is by rules; to ask it: pip install '{row.asked_install}'"
+    return f"to predict it: pip install '{row.asked_install}'"
 
 
 def facts_module(row: Target) -> str:

@@ -63,9 +63,6 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
     [layer] = cli.json("predict-layer", "dense", "batch=16", "features_in=256", "features_out=128",
                        "--device", "h100")  # fmt: skip
     assert layer["execution_ms"] == pytest.approx(document["layers"][0]["execution_ms"])
-    # TensorRT, if it is asked for, computes the product and its activation in one layer.
-    engine = cli.document("predict", network, "--device", "h100", "--framework", "tensorrt")
-    assert (engine["framework"], len(engine["layers"])) == ("tensorrt", 1)
 
 
 def test_a_data_sheet_does_not_answer_for_types_that_layers_do_not_tell():

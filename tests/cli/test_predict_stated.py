@@ -106,13 +106,15 @@ def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
     assert document["complete"] or document["skipped"][0]["op"] == "transfer"
 
 
-def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(warped, cli):
+def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(
+    warped, cli, tensorrt_rtx
+):
     for words in (("--precision", "amp"), ("--framework", "tensorrt")):
         words = ("--device", "rtx4090", *words, "--custom", "my.ops.Warp=0.5ms")
         assert "predicts networks as a whole" in cli.error("predict", warped, *words)
 
 
-def test_what_no_latency_of_whole_networks_tells_is_left_out(warped, cli):
+def test_what_no_latency_of_whole_networks_tells_is_left_out(warped, cli, tensorrt_rtx):
     document = cli.document("predict", warped, "--device", "t4", "--framework", "tensorrt")
     assert not document["complete"]
     assert any("my.ops.Warp" in skipped["reason"] for skipped in document["skipped"])

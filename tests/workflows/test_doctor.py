@@ -276,7 +276,7 @@ def test_the_command_line(cli) -> None:
     ("package", "says"),
     [
         ("numpy", f"numpy {np.__version__} says which kernels it makes"),
-        ("not-there", "is by rules; to ask it: pip install 'resperf[x]'"),
+        ("not-there", "to predict it: pip install 'resperf[x]'"),
     ],
 )
 def test_the_package_that_is_asked_for_kernels_is_named(

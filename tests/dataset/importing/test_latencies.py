@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from resperf.dataset import Imported, NetworkDescription, import_latencies, read_networks
+from resperf.dataset import NetworkDescription, read_networks
+from resperf.dataset.importing import Imported, import_latencies
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement
 from resperf.quantities import Estimator
