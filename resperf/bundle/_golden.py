@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ _SHORTEST_MS = 1e-3
 """Shorter times are compared as if they took as long."""
 
 
+@dataclass(eq=False)
 class Golden:
     """Samples of one part of a bundle.
 
-    Parameters
+    Attributes
     ----------
     path : Path
         Folder of the bundle, for errors.
@@ -41,25 +43,20 @@ class Golden:
         Kinds whose own time the part predicts: each must have a sample.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        samples: Mapping[str, Any],
-        settings: Sequence[Setting],
-        platforms: Sequence[Platform],
-        kinds: Collection[str],
-    ) -> None:
-        self._path, self._samples, self._kinds = path, samples, kinds
-        self._conditions = settings, platforms
-        self._same_features: set[str] = set()
-        self._same_outputs: set[tuple[str, str]] = set()
+    path: Path
+    samples: Mapping[str, Any]
+    settings: Sequence[Setting]
+    platforms: Sequence[Platform]
+    kinds: Collection[str]
+    _same_features: set[str] = field(default_factory=set)
+    _same_outputs: set[tuple[str, str]] = field(default_factory=set)
 
     def _layers(self, kind: str) -> list[tuple[Mapping[str, Any], tuple[Setting, Platform]]]:
         """Return a kind's layers, and the setting and platform that each was predicted under."""
-        settings, platforms = self._conditions
+        how, where = self.settings, self.platforms
         return [
-            (entry, (settings[entry.get("setting", 0)], platforms[entry.get("platform", 0)]))
-            for entry in self._samples.get("layers", ())
+            (entry, (how[entry.get("setting", 0)], where[entry.get("platform", 0)]))
+            for entry in self.samples.get("layers", ())
             if kind_of_key(entry["key"]) == kind
         ]
 
@@ -71,12 +68,12 @@ class Golden:
         BundleError
             If the kind has no sample, or its features are others.
         """
-        if kind in self._same_features or kind not in self._kinds:
+        if kind in self._same_features or kind not in self.kinds:
             return
-        with damage_named(self._path):
+        with damage_named(self.path):
             entries = [entry for entry, _ in self._layers(kind)]
             if not entries:
-                raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
+                raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
             columns = columns_of_keys(entry["key"] for entry in entries)
             stored = np.array([entry["features"] for entry in entries], dtype=float)
             # Choices added later only add columns of zeros.
@@ -86,7 +83,7 @@ class Golden:
             )
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
-                    f"{self._path}: features of {kind} are not those it was trained with, but the "
+                    f"{self.path}: features of {kind} are not those it was trained with, but the "
                     "feature set version is the same; train it again"
                 )
         self._same_features.add(kind)
@@ -108,7 +105,7 @@ class Golden:
                 by_conditions.setdefault(conditions, []).append(entry)
         for conditions, some in by_conditions.items():
             columns = columns_of_keys(entry["key"] for entry in some)
-            with damage_named(self._path):
+            with damage_named(self.path):
                 predicted = predictor.predict(columns, *conditions)
             then = np.array([entry["values"][quantity] for entry in some], dtype=float)
             self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
@@ -124,7 +121,7 @@ class Golden:
         """
         golden = {
             (entry["digest"], entry["batch"]): entry["values"]
-            for entry in self._samples.get("networks", ())
+            for entry in self.samples.get("networks", ())
         }
         for network, now in zip(networks, values, strict=True):
             if not isinstance(network, Network):
@@ -139,6 +136,6 @@ class Golden:
         if not np.all(off <= _OUTPUT_TOLERANCE):
             worst = off.argmax()
             raise BundleError(
-                f"{self._path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
+                f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
                 f"{then[worst]:.6g} when stored; train it again"
             )

@@ -48,7 +48,15 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     """Give one layer the layout that ONNX Runtime chooses where blocks hold `block` channels."""
     blocked = f"nchwc{block}"
     if isinstance(layer, Conv):
-        return layer.replace(layout=blocked if _is_blocked_conv(layer, block) else "nchw")
+        taps, outputs = (n // layer.groups for n in (layer.channels_in, layer.channels_out))
+        fours = layer.channels_in % CHANNEL_ALIGNMENT == 0
+        if layer.groups == 1:
+            fits = layer.channels_in < block or fours
+        elif taps == outputs == 1:
+            fits = fours
+        else:
+            fits = block > 0 and taps % block == 0 and outputs % block == 0
+        return layer.replace(layout=blocked if block and fits else "nchw")
     if isinstance(layer, Pool):
         # A global pooling keeps the layout of its input.
         stays = layer.whole_image and layer.layout == "nchw"
@@ -62,18 +70,6 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     if isinstance(layer, Resize) and block and layer.layout in BLOCKED_LAYOUTS:
         return layer.replace(layout=blocked)
     return layer
-
-
-def _is_blocked_conv(conv: Conv, block: int) -> bool:
-    """Whether ONNX Runtime runs the convolution in its blocked layout."""
-    if not block:
-        return False
-    taps = conv.channels_in // conv.groups
-    if conv.groups == 1:
-        return conv.channels_in < block or conv.channels_in % CHANNEL_ALIGNMENT == 0
-    if taps == 1 and conv.channels_out == conv.groups:
-        return conv.channels_in % CHANNEL_ALIGNMENT == 0
-    return taps % block == 0 and (conv.channels_out // conv.groups) % block == 0
 
 
 def added_in_place(
@@ -177,24 +173,13 @@ class Placing:
         self.uses.update(self.network.outputs)
         for node in self.network.nodes:
             self._lower(node)
-        for step in list(self.steps):
-            for name in step.reads:
-                self._to_plain(name, "execution")
-        for name in self.network.outputs:
-            self._to_plain(name, "postprocess")
-        self._add_in_place()
-        lowered = []
-        for step in self.steps:
-            # In blocks, all convolutions have one name.
-            op = "Conv" if step.is_blocked and isinstance(step.layer, Conv) else step.node.op
-            sources = tuple(step.sources)
-            lowered.append(
-                LoweredNode(step.node.name, op, step.layer, step.role, step.reason, sources)
-            )
-        return lowered
-
-    def _add_in_place(self) -> None:
-        """Take away the residuals that convolutions write over."""
+        read: list[tuple[str, Role]] = [(x, "execution") for step in self.steps for x in step.reads]
+        read += [(name, "postprocess") for name in self.network.outputs]
+        for name, role in read:
+            maker = self.maker.get(name)
+            if maker is not None and maker.is_blocked and (name, "out") not in self.reordered:
+                self._reorder(name, "out", role, self.steps.index(maker) + 1)
+        # Convolutions lose the residuals that they write over.
         reads = [
             [*(("", n) for n in s.reads), *(("blocks", n) for n in s.reads_blocked)]
             for s in self.steps
@@ -206,11 +191,17 @@ class Placing:
             for s in self.steps
         ]
         outputs = {("", name) for name in self.network.outputs}
-        for step, in_place in zip(
-            self.steps, added_in_place(reads, residuals, outputs), strict=True
-        ):
-            if in_place and isinstance(step.layer, Conv):
-                step.layer = step.layer.replace(residual=False)
+        in_place = added_in_place(reads, residuals, outputs)
+        lowered = []
+        for step, writes_over in zip(self.steps, in_place, strict=True):
+            layer, op = step.layer, step.node.op
+            if isinstance(layer, Conv):
+                layer = layer.replace(residual=False) if writes_over else layer
+                # In blocks, all convolutions have one name.
+                op = "Conv" if step.is_blocked else op
+            sources = tuple(step.sources)
+            lowered.append(LoweredNode(step.node.name, op, layer, step.role, step.reason, sources))
+        return lowered
 
     def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
@@ -444,13 +435,6 @@ class Placing:
             step = self.reordered[name, "in"]
             step.layer = step.layer and step.layer.replace(layout="nhwc")
             step.sources += maker.sources
-
-    def _to_plain(self, name: str, role: Role) -> None:
-        """Reorder a blocked tensor to NCHW, once for all its readers."""
-        maker = self.maker.get(name)
-        if maker is None or not maker.is_blocked or (name, "out") in self.reordered:
-            return
-        self._reorder(name, "out", role, self.steps.index(maker) + 1)
 
     def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
         if not self._is_image(name):

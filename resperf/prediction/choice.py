@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any
 
 from resperf.bundle import (
     Bundle,
@@ -126,7 +125,18 @@ class Query:
             fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
             if fits and (not self.training or offer.has_steps):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
-        return [min(group, key=self._unlikeness) for group in groups.values()]
+        return [
+            min(
+                group,
+                key=lambda offer: (
+                    (offer.setting.mode is Mode.TRAINING) != self.training,
+                    offer.setting.is_compiled and not self.compiled,
+                    offer.setting.layout not in _USUAL_LAYOUTS,
+                    [-int(x) for x in offer.setting.framework_version.split(".") if x.isdigit()],
+                ),
+            )
+            for group in groups.values()
+        ]
 
     def of_first_precision(self, candidates: Sequence[Offer]) -> list[Offer]:
         """Return the offers in the first precision that fits otherwise, if none is asked for."""
@@ -137,16 +147,6 @@ class Query:
             replace(self, precision=precision).fitting(candidates) for precision in precisions
         )
         return next(filter(None, fitting), [])
-
-    def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
-        setting = offer.setting
-        version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
-        return (
-            (setting.mode is Mode.TRAINING) != self.training,
-            setting.is_compiled and not self.compiled,
-            setting.layout not in _USUAL_LAYOUTS,
-            version,
-        )
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,13 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
 
 
 def _searched(query: Query) -> _Search:
-    """Search the bundles for those of a question's device."""
+    """Search the bundles for those of a question's device; of a processor, in one bundle.
+
+    Raises
+    ------
+    BundleError
+        If that would replace a damaged one of its name.
+    """
     path, device = _named(with_own_card(query))
     alone = path is not None and (device is None or is_bundle(path))
     all_parts, damaged = find_bundles(path, alone=alone, methods=query.method is not None)
@@ -243,7 +249,14 @@ def _searched(query: Query) -> _Search:
     search = _Search(query, device or DEFAULT.device_class, path, all_parts, parts, damaged)
     if device is None and path is not None:
         search = replace(search, device=_device_of(search, path))
-    return search if accelerator(search.device) is not None else _of_one_bundle(search)
+    if accelerator(search.device) is not None:
+        return search
+    own = [part for part in parts if platforms_of(part, search.device)]
+    best = best_of(own).path if own else None
+    for folder in takewhile(best.__ne__, bundle_folders(path) if damaged and best else ()):
+        if best is not None and folder.name == best.name and folder in damaged:
+            raise damaged[folder]
+    return replace(search, parts=[part for part in own if part.path == best])
 
 
 def _named(query: Query) -> tuple[Path | None, str | None]:
@@ -298,24 +311,6 @@ def _device_of(search: _Search, path: Path) -> str:
         f"which device of {path}? There is {', '.join(sorted(names.values()))}; name one by "
         "--device"
     )
-
-
-def _of_one_bundle(search: _Search) -> _Search:
-    """Leave of the parts those of the device in one bundle, whatever the setting.
-
-    Raises
-    ------
-    BundleError
-        If it would replace a damaged one of its name.
-    """
-    own = [part for part in search.parts if platforms_of(part, search.device)]
-    if not own:
-        return replace(search, parts=own)
-    path = best_of(own).path
-    for folder in takewhile(path.__ne__, bundle_folders(search.path) if search.damaged else ()):
-        if folder.name == path.name and folder in search.damaged:
-            raise search.damaged[folder]
-    return replace(search, parts=[part for part in own if part.path == path])
 
 
 def _chosen(search: _Search, own: Sequence[Offer]) -> Offer:

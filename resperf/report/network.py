@@ -156,10 +156,27 @@ def _time_line(name: str, time_ms: float, remark: str = "") -> str:
 
 
 def _phases(result: Prediction | MeasuredNetwork) -> list[str]:
-    """List the phases, and of the execution the times of host and device if both are known."""
-    remarks = {"execution_ms": _contents(result)}
+    """List the phases, and of the execution the times of host and device if both are known.
+
+    Beside the execution stands how it comes about, and its parts that are not layers.
+    """
+    costs = result.overheads if isinstance(result, Prediction) else result
+    words, parts, remarks = [], [], {}
+    if costs.call_ms > 0:
+        parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
+    if costs.reshapes_ms > 0:
+        mark = f", {ESTIMATED}" if isinstance(costs, Overheads) and costs.reshapes_estimated else ""
+        parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
+    if isinstance(costs, Overheads) and costs.overhead_ms > 0:
+        parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
+    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
+        words.append("the longer of device and host")
+        if (waiting := result.origins["host"]) > 0:
+            words.append(f"{waiting:.0%} of the total is waiting for the host")
+    words += [f"of this {', '.join(parts)}"] if parts else []
     if isinstance(result, Prediction):
-        remarks |= {f"{phase}_ms": ESTIMATED for phase in result.overheads.estimated_phases}
+        remarks = {f"{phase}_ms": ESTIMATED for phase in result.overheads.estimated_phases}
+    remarks.setdefault("execution_ms", "; ".join(words))
     lines = [
         _time_line(quantity(name).stem, getattr(result.phases, name), remarks.get(name, ""))
         for name in PHASES
@@ -262,25 +279,6 @@ def _scaled(calibration: Calibration) -> str:
         where = f"a machine more like this one than the bundle's ({calibration.platform.machine})"
     by = f"{calibration.count} calibration layers on {calibration.at[:10]}"
     return f"calibrated for {where} by {by}: {factors}{disturbed}"
-
-
-def _contents(result: Prediction | MeasuredNetwork) -> str:
-    """Say how the execution comes about, and name its parts that are not layers."""
-    costs = result.overheads if isinstance(result, Prediction) else result
-    words, parts = [], []
-    if costs.call_ms > 0:
-        parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
-    if costs.reshapes_ms > 0:
-        mark = f", {ESTIMATED}" if isinstance(costs, Overheads) and costs.reshapes_estimated else ""
-        parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
-    if isinstance(costs, Overheads) and costs.overhead_ms > 0:
-        parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
-    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
-        words.append("the longer of device and host")
-        if (waiting := result.origins["host"]) > 0:
-            words.append(f"{waiting:.0%} of the total is waiting for the host")
-    words += [f"of this {', '.join(parts)}"] if parts else []
-    return "; ".join(words)
 
 
 def _parts(prediction: Prediction, every: bool) -> str:
