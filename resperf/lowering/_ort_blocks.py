@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import Message, UnsupportedError
-from resperf.layers import BLOCKED_LAYOUTS, FUNCTION_OF, Conv, Layer, Pool, Reorder, Resize
+from resperf.errors import LayerError, Message, UnsupportedError
+from resperf.layers import (
+    BLOCKED_LAYOUTS,
+    FUNCTION_OF,
+    Conv,
+    Layer,
+    Move,
+    Operand,
+    Operator,
+    Pool,
+    Reorder,
+    Resize,
+)
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._ort_attention import MAKERS, attention_parts
 from resperf.lowering._read import (
@@ -22,7 +34,6 @@ from resperf.lowering._read import (
     as_binary_nodes,
     is_empty,
     layer_from_node,
-    output_view_copy,
     reorder,
 )
 from resperf.network import Network, Node, Tensor
@@ -106,7 +117,13 @@ def lowered_alone(
     network: Network, node: Node, read: Callable[[Network, Node], Layer]
 ) -> LoweredNode:
     """Lower a node that is fused with no other; `read` makes its layer."""
-    layer, why_view = output_view_copy(network, node) if node.op in VIEW_OPS else None, ""
+    layer: Layer | None = None
+    why_view, result = "", network.tensors.get(node.outputs[0]) if node.op in VIEW_OPS else None
+    if result is not None and node.outputs[0] in network.outputs:
+        # Elsewhere ONNX Runtime reuses the input's memory: outputs get their own.
+        operand = Operand(result.shape, result.dtype)
+        with suppress(LayerError):
+            layer = Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
     if layer is None and node.op in VIEW_OPS | REMOVED_OPS:
         why_view = "changes only the shape"
     elif node.op in ("Shape", "Size") and not node.domain:
@@ -205,7 +222,10 @@ class Placing:
 
     def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
-        if self.block and (self._fuse_activation(node) or self._fuse_residual(node)):
+        if self.block and (step := self._fuse_activation(node) or self._fuse_residual(node)):
+            step.sources += self.sources[node.name]
+            step.result = node.outputs[0]
+            self.maker[step.result] = step
             return
         parts: tuple[Node, ...] = ()
         if (node.domain, node.op) in MAKERS:
@@ -230,14 +250,6 @@ class Placing:
         alone = step is not None and step.result == name and self.uses[name] == 1
         return step if alone else None
 
-    def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
-        """Fuse `node` into a step."""
-        step.layer = layer
-        step.sources += self.sources[node.name]
-        step.result = node.outputs[0]
-        self.maker[step.result] = step
-        return True
-
     def _scales_channels(self, node: Node) -> bool:
         """Whether a node multiplies each channel of an image by a constant, or normalises it."""
         if node.op == "BatchNormalization":
@@ -255,16 +267,16 @@ class Placing:
             and len(constant.shape) in (rank - 1, rank)
         )
 
-    def _fuse_activation(self, node: Node) -> bool:
-        """Fuse an activation into the convolution before it.
+    def _fuse_activation(self, node: Node) -> _Step | None:
+        """Fuse an activation into the convolution before it, and return that step.
 
         ONNX Runtime did so already where there is no residual, but for HardSwish in blocks.
         """
         if node.op not in PLAIN_ACTIVATIONS and node.op != "HardSwish":
-            return False
+            return None
         step = self._only_reader(node.inputs[0])
         if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
-            return False
+            return None
         if node.op == "HardSwish":
             fuses = step.is_blocked and node.outputs[0] not in self.network.outputs
         elif step.is_blocked:
@@ -274,16 +286,17 @@ class Placing:
             bounds = [name for name in node.inputs[1:] if name]
             fuses = step.layer.residual and (not bounds or self._are_fixed(bounds))
         if not fuses:
-            return False
-        return self._extend(step, node, step.layer.replace(activation=FUNCTION_OF[node.op]))
+            return None
+        step.layer = step.layer.replace(activation=FUNCTION_OF[node.op])
+        return step
 
-    def _fuse_residual(self, node: Node) -> bool:
-        """Fuse the addition of a tensor of the same shape into a convolution."""
+    def _fuse_residual(self, node: Node) -> _Step | None:
+        """Fuse the addition of a tensor of the same shape into a convolution; return its step."""
         if node.op not in BLOCKED_SUMS:
-            return False
+            return None
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
         if len(node.inputs) != 2 or len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
-            return False
+            return None
         makers = [self.maker.get(name) for name in node.inputs]
         blocked = [maker is not None and maker.is_blocked for maker in makers]
         for name in node.inputs:
@@ -308,8 +321,9 @@ class Placing:
                 # It runs after the one whose result it now adds.
                 self.steps.remove(step)
                 self.steps.insert(self.steps.index(maker) + 1, step)
-            return self._extend(step, node, step.layer.replace(residual=True))
-        return False
+            step.layer = step.layer.replace(residual=True)
+            return step
+        return None
 
     def _make(self, node: Node, sources: Sequence[str], blocked: bool | None) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose.

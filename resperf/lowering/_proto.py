@@ -59,7 +59,14 @@ def skeleton(network: Network) -> Skeleton:
     """
     from onnx import TensorProto, helper, numpy_helper
 
-    network = _with_shared_weights(network)
+    if shared := shared_weights(network):
+        # Equal weights are read under one name, as ONNX Runtime does.
+        renamed = [
+            replace(node, inputs=tuple(shared.get(name, name) for name in node.inputs))
+            for node in network.nodes
+        ]
+        tensors = {name: network.weight_tensors[name] for name in shared.values()}
+        network = replace(network, nodes=tuple(renamed), tensors={**network.tensors, **tensors})
     free = _free_matrices(network)
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
@@ -67,7 +74,8 @@ def skeleton(network: Network) -> Skeleton:
     nodes = [_node_proto(network, node) for node in network.nodes]
     used = {name for node in nodes for name in (*node.input, *captured(node)) if name}
     used.update(network.outputs)
-    inputs = [_value_info(network.tensors[name]) for name in network.inputs]
+    inputs = [network.tensors[name] for name in network.inputs]
+    outputs = [network.tensors[name] for name in network.outputs if name in network.tensors]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
     for tensor in network.tensors.values():
@@ -78,7 +86,7 @@ def skeleton(network: Network) -> Skeleton:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
         elif tensor.name in free or tensor.dtype == "string":
             # ONNX Runtime takes no weights in texts.
-            inputs.append(_value_info(tensor))
+            inputs.append(tensor)
         else:
             absent[tensor.name] = tensor
             proto = TensorProto(
@@ -89,13 +97,11 @@ def skeleton(network: Network) -> Skeleton:
             )
             proto.external_data.add(key="location", value="absent.bin")
             initializers.append(proto)
-    graph = helper.make_graph(
-        nodes,
-        network.name or "network",
-        inputs,
-        [_value_info(network.tensors[name]) for name in network.outputs if name in network.tensors],
-        initializers,
+    ends = (
+        [helper.make_tensor_value_info(x.name, _element_type(x), x.shape) for x in tensors]
+        for tensors in (inputs, outputs)
     )
+    graph = helper.make_graph(nodes, network.name or "network", *ends, initializers)
     opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
     return Skeleton(
         helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
@@ -172,19 +178,6 @@ def shared_weights(network: Network) -> dict[str, str]:
     return shared
 
 
-def _with_shared_weights(network: Network) -> Network:
-    """Read equal weights under one name, as ONNX Runtime does."""
-    shared = shared_weights(network)
-    if not shared:
-        return network
-    nodes = tuple(
-        replace(node, inputs=tuple(shared.get(name, name) for name in node.inputs))
-        for node in network.nodes
-    )
-    tensors = {name: network.weight_tensors[name] for name in shared.values()}
-    return replace(network, nodes=nodes, tensors={**network.tensors, **tensors})
-
-
 def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
     """Return values for unknown scales of quantised biases that fit those of other scales.
 
@@ -240,12 +233,6 @@ def _element_type(tensor: Tensor) -> int:
             f"tensor {tensor.name!r} has element type {tensor.dtype!r}, which cannot be lowered"
         )
     return number
-
-
-def _value_info(tensor: Tensor) -> Any:
-    from onnx import helper
-
-    return helper.make_tensor_value_info(tensor.name, _element_type(tensor), tensor.shape)
 
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:

@@ -19,7 +19,7 @@ from resperf.network.assumed import COUNTED, Assumptions, Sizes, Stated, how_to_
 from resperf.network.constants import Unfolded, folded, is_constant
 from resperf.network.fit import check_inputs
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
-from resperf.network.inputs import Inputs, complete_inputs, split_shapes
+from resperf.network.inputs import Inputs, complete_inputs, dims_of, split_shapes
 from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
@@ -34,7 +34,6 @@ from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import (
     DATA_ELEMENTS,
-    batched_outputs,
     complete_only,
     declared_outputs,
     model_outputs,
@@ -172,7 +171,10 @@ class _Reading:
         self.assumptions = Assumptions(path, dict(sizes.assume), dict(sizes.values), others)
         self.inputs: Inputs = complete_inputs(path, declared, sizes.batch, own, lengths)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
-        self.traced, self.batched = traced, batched_outputs(self.graph, declared)
+        self.traced = traced
+        firsts = {dim for info in declared for dim in dims_of(info)[:1] if isinstance(dim, str)}
+        self.batched = {x.name for x in self.graph.output if firsts.intersection(dims_of(x)[:1])}
+        """Outputs whose first dimension has the name of an input's."""
         self.declared = declared_outputs(self.graph, declared, self.inputs, lengths)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)

@@ -212,7 +212,14 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None:
         _refuse_lacking(query, facts)
     own = list(own_offers(search.parts, search.device))
-    chosen = _chosen(search, own)
+    groups = [own] if query.method else offers(search.parts, search.device)
+    # A data sheet answers only for a card, where neither a bundle nor a method is named.
+    of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
+    chosen = first_fitting(query, groups, own_precision=of_bundle)
+    if chosen is None or (chosen.part is None and of_bundle):
+        if facts is not None and not of_bundle:
+            raise _nothing_answers(search, facts)
+        raise _no_times(query, own) if own else _not_there(search)
     if chosen.part is not None:
         chosen.part.checked  # noqa: B018
     bundle = chosen.bundle
@@ -231,12 +238,25 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
 def _searched(query: Query) -> _Search:
     """Search the bundles for those of a question's device; of a processor, in one bundle.
 
+    The name of a bundle stands for its device, and that of a device, as a bundle's, for itself.
+
     Raises
     ------
     BundleError
         If that would replace a damaged one of its name.
+    DeviceError
+        If the name of the device is empty.
     """
-    path, device = _named(with_own_card(query))
+    word, device = query.bundle, with_own_card(query).device
+    if device is None and word is not None and not Path(word).is_dir() and not named_bundle(word):
+        word, device = None, str(word)
+    if device is not None and not device.strip():
+        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
+    path = None if word is None else place_of(word, query.framework)
+    if device is not None and not (path is not None and is_bundle(path)):
+        is_card = accelerator(device) is not None and not is_bundle(device)
+        if not is_card and (named := named_bundle(device, path)) is not None:
+            path, device = named, None
     alone = path is not None and (device is None or is_bundle(path))
     all_parts, damaged = find_bundles(path, alone=alone, methods=query.method is not None)
     if alone and damaged and not all_parts:
@@ -257,29 +277,6 @@ def _searched(query: Query) -> _Search:
         if best is not None and folder.name == best.name and folder in damaged:
             raise damaged[folder]
     return replace(search, parts=[part for part in own if part.path == best])
-
-
-def _named(query: Query) -> tuple[Path | None, str | None]:
-    """Return the folder of bundles and the device that a question names.
-
-    The name of a bundle stands for its device, and that of a device, as a bundle's, for itself.
-
-    Raises
-    ------
-    DeviceError
-        If the name of the device is empty.
-    """
-    word, device = query.bundle, query.device
-    if device is None and word is not None and not Path(word).is_dir() and not named_bundle(word):
-        word, device = None, str(word)
-    if device is not None and not device.strip():
-        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
-    path = None if word is None else place_of(word, query.framework)
-    if device is None or (path is not None and is_bundle(path)):
-        return path, device
-    is_card = accelerator(device) is not None and not is_bundle(device)
-    named = None if is_card else named_bundle(device, path)
-    return (path, device) if named is None else (named, None)
 
 
 def _device_of(search: _Search, path: Path) -> str:
@@ -311,25 +308,6 @@ def _device_of(search: _Search, path: Path) -> str:
         f"which device of {path}? There is {', '.join(sorted(names.values()))}; name one by "
         "--device"
     )
-
-
-def _chosen(search: _Search, own: Sequence[Offer]) -> Offer:
-    """Return the best offer; one of a bundle, but for cards if no bundle or method is named.
-
-    Raises
-    ------
-    DeviceError, UnsupportedError
-        If nothing answers.
-    """
-    query, facts = search.query, accelerator(search.device)
-    groups = [own] if query.method else offers(search.parts, search.device)
-    of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
-    chosen = first_fitting(query, groups, own_precision=of_bundle)
-    if chosen is not None and (chosen.part is not None or not of_bundle):
-        return chosen
-    if facts is not None and not of_bundle:
-        raise _nothing_answers(search, facts)
-    raise _no_times(query, own) if own else _not_there(search)
 
 
 def in_own_type(query: Query, network: Network) -> Query:
