@@ -19,6 +19,7 @@ from resperf.platform import Platform
 from resperf.predictors import Predictor
 from resperf.settings import Setting
 
+_Layer = tuple[Mapping[str, Any], tuple[Setting, Platform]]
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
 """Relative: versions of ONNX Runtime add up in another order."""
@@ -48,30 +49,34 @@ class Golden:
     settings: Sequence[Setting]
     platforms: Sequence[Platform]
     kinds: Collection[str]
-    _same_features: set[str] = field(default_factory=set)
+    _layers: dict[str, list[_Layer]] = field(default_factory=dict)
     _same_outputs: set[tuple[str, str]] = field(default_factory=set)
 
-    def _layers(self, kind: str) -> list[tuple[Mapping[str, Any], tuple[Setting, Platform]]]:
-        """Return a kind's layers, and the setting and platform that each was predicted under."""
-        how, where = self.settings, self.platforms
-        return [
-            (entry, (how[entry.get("setting", 0)], where[entry.get("platform", 0)]))
-            for entry in self.samples.get("layers", ())
-            if kind_of_key(entry["key"]) == kind
-        ]
-
-    def check_features(self, kind: str) -> None:
+    def check_features(self, kind: str) -> list[_Layer]:
         """Compare the features of a kind's layers with what is computed now, once.
+
+        Returns
+        -------
+        list of (mapping, (Setting, Platform))
+            The layers, and what each was predicted under.
 
         Raises
         ------
         BundleError
             If the kind has no sample, or its features are others.
         """
-        if kind in self._same_features or kind not in self.kinds:
-            return
+        if kind in self._layers:
+            return self._layers[kind]
+        how, where = self.settings, self.platforms
         with damage_named(self.path):
-            entries = [entry for entry, _ in self._layers(kind)]
+            layers = [
+                (entry, (how[entry.get("setting", 0)], where[entry.get("platform", 0)]))
+                for entry in self.samples.get("layers", ())
+                if kind_of_key(entry["key"]) == kind
+            ]
+            if kind not in self.kinds:
+                return layers
+            entries = [entry for entry, _ in layers]
             if not entries:
                 raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
             columns = columns_of_keys(entry["key"] for entry in entries)
@@ -86,7 +91,8 @@ class Golden:
                     f"{self.path}: features of {kind} are not those it was trained with, but the "
                     "feature set version is the same; train it again"
                 )
-        self._same_features.add(kind)
+        self._layers[kind] = layers
+        return layers
 
     def check(self, kind: str, quantity: str, predictor: Predictor) -> None:
         """Compare features and predictions of a kind's layers with the stored ones, once.
@@ -96,11 +102,11 @@ class Golden:
         BundleError
             If they are others.
         """
-        self.check_features(kind)
+        layers = self.check_features(kind)
         if (kind, quantity) in self._same_outputs:
             return
         by_conditions: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
-        for entry, conditions in self._layers(kind):
+        for entry, conditions in layers:
             if quantity in entry["values"]:
                 by_conditions.setdefault(conditions, []).append(entry)
         for conditions, some in by_conditions.items():

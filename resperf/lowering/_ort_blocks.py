@@ -250,23 +250,6 @@ class Placing:
         alone = step is not None and step.result == name and self.uses[name] == 1
         return step if alone else None
 
-    def _scales_channels(self, node: Node) -> bool:
-        """Whether a node multiplies each channel of an image by a constant, or normalises it."""
-        if node.op == "BatchNormalization":
-            return self._are_fixed(node.inputs[1:])
-        if node.op != "Mul" or len(node.inputs) != 2:
-            return False
-        image, constant = (self.network.tensors.get(name) for name in node.inputs)
-        if image is None or constant is None or not constant.is_weight:
-            return False
-        rank = len(image.shape)
-        by_channel = (*image.shape[1:2], *(1,) * (rank - 2))
-        return (
-            rank >= 3
-            and constant.shape[1 - rank :] == by_channel
-            and len(constant.shape) in (rank - 1, rank)
-        )
-
     def _fuse_activation(self, node: Node) -> _Step | None:
         """Fuse an activation into the convolution before it, and return that step.
 
@@ -362,7 +345,8 @@ class Placing:
         self.maker.update({name: step for name in node.outputs if name})
 
     def _layer(self, network: Network, node: Node) -> Layer:
-        maker = self.maker.get(node.inputs[0]) if node.inputs else None
+        first = node.inputs[0] if node.inputs else ""
+        maker = self.maker.get(first)
         if node.op in Conv.OPERATORS:
             # Constant weights and biases are blocked before. A bias in half precision that several
             # nodes read is cast in every run.
@@ -371,14 +355,19 @@ class Placing:
         if node.op in Pool.OPERATORS:
             block = self.block if maker is None or maker.is_blocked else 1
             return lower_layer(layer_from_node(network, node, block), self.block)
-        scales = self._scales_channels(node)
-        if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
-            batch, channels, height, width = network.tensors[node.inputs[0]].shape
-            return Conv(
-                batch=batch, channels_in=channels, height=height, width=width,
-                kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
-                bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
-            )  # fmt: skip
+        if maker is not None and maker.is_blocked and self._is_image(first):
+            batch, channels, height, width = network.tensors[first].shape
+            # What multiplies each channel by a constant, or normalises it, runs as a convolution.
+            scales = node.op == "BatchNormalization" and self._are_fixed(node.inputs[1:])
+            if node.op == "Mul" and len(node.inputs) == 2 and self._are_fixed(node.inputs[1:]):
+                factors = network.tensors[node.inputs[1]].shape
+                scales = len(factors) in (3, 4) and factors[-3:] == (channels, 1, 1)
+            if scales:
+                return Conv(
+                    batch=batch, channels_in=channels, height=height, width=width,
+                    kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
+                    bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
+                )  # fmt: skip
         return layer_from_node(network, node, self.block if self._is_blocked(node, None) else 1)
 
     def _are_fixed(self, names: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ MAX_WEIGHT_BYTES = 1 << 30
 """Largest weight that is given placeholder values. Tables and matrices of language models may be
 larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
 
+_VIEWS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 _ANY_VALUES = 1 << 16
@@ -205,24 +206,23 @@ def _free_matrices(network: Network) -> set[str]:
     for node in network.nodes:
         for name in node.inputs:
             following[name].append(node)
-
-    def is_matrix(name: str, node: Node) -> bool:
-        if node.op not in ("Gemm", "MatMul") or name in node.inputs[2:]:
-            return False
+    products = set()
+    for node in network.nodes:
+        if node.op not in ("Gemm", "MatMul"):
+            continue
         # ONNX Runtime folds a normalisation into such weights, also one behind views.
-        while len(readers := following.get(node.outputs[0], [])) == 1:
-            (node,) = readers
-            if node.op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
-                return node.op != "BatchNormalization"
-        return True
-
+        readers = following.get(node.outputs[0], [])
+        while len(readers) == 1 and readers[0].op in _VIEWS:
+            readers = following.get(readers[0].outputs[0], [])
+        if [reader.op for reader in readers] != ["BatchNormalization"]:
+            products.add(node.name)
     return {
         name
         for name, tensor in network.tensors.items()
         if tensor.is_weight
         and 4 * math.prod(tensor.shape) > FREE_WEIGHT_BYTES
         and name in following
-        and all(is_matrix(name, node) for node in following[name])
+        and all(x.name in products and name not in x.inputs[2:] for x in following[name])
     }
 
 

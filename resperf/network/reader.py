@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from resperf.errors import NetworkError, ShapeError, listed, printable
+from resperf.errors import ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import COUNTED, Assumptions, Sizes, Stated, how_to_give, stated
@@ -24,11 +24,10 @@ from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
-    check_shapes,
     check_size,
     data_type_of,
-    sparse_weight,
     weight,
+    weights_of,
 )
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
@@ -165,7 +164,7 @@ class _Reading:
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
-        self.weights = self._weights()
+        self.weights = weights_of(path, self.graph)
         declared = [info for info in self.graph.input if info.name not in self.weights]
         own, lengths, others = split_shapes(self.graph, declared, dict(sizes.shapes))
         self.assumptions = Assumptions(path, dict(sizes.assume), dict(sizes.values), others)
@@ -259,16 +258,6 @@ class _Reading:
             assumed=self.assumptions.statements(),
             undecided=seen.undecided,
         )
-
-    def _weights(self) -> dict[str, Tensor]:
-        check_shapes(self.path, self.graph.initializer)
-        weights = [weight(self.path, proto) for proto in self.graph.initializer]
-        weights += [sparse_weight(self.path, proto) for proto in self.graph.sparse_initializer]
-        by_name = {tensor.name: tensor for tensor in weights}
-        inputs = {info.name for info in self.graph.input}
-        if len(by_name) < len(weights) or len(inputs) < len(self.graph.input):
-            raise NetworkError(f"{self.path} is damaged: two inputs or weights have the same name")
-        return by_name
 
     def _visit(self, node: NodeProto) -> None:
         if not any(node.output):

@@ -131,13 +131,32 @@ def _measured(result: MeasuredNetwork) -> str:
 
 
 def _predicted(prediction: Prediction) -> str:
-    """Begin with the answer; then its parts, what they rest on, and what was assumed."""
+    """Begin with the answer; then its parts, what they rest on, and what was assumed.
+
+    They rest on what was measured, inferred and estimated, with their shares of the device's time.
+    """
     lines = [str(prediction), *incomplete_lines(prediction)]
-    by_phase = not (
-        prediction.total.rule == WHOLE_NETWORK and math.isnan(prediction.phases.execution_ms)
-    )
-    if by_phase:
-        lines += [*_phases(prediction), f"rests on      {_basis(prediction)}"]
+    origins, device_ms = prediction.origins, prediction.device_ms
+    framework, version = prediction.subject.framework, prediction.subject.framework_version
+    words = {
+        "measured": "measured" + f" with {framework} {version}" * bool(version),
+        "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
+        "estimated": ESTIMATED,
+        "given": "given by you",
+    }
+    shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
+    # Rounding may leave a share of almost nothing.
+    basis = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
+    # What is only estimated has no trained range.
+    is_learnt, outside_ms = "100% estimated" not in basis, prediction.coverage["out_of_range_ms"]
+    if prediction.parts.extrapolated:
+        basis.append(f"extrapolated: {prediction.parts.extrapolated}")
+    elif is_learnt and outside_ms >= 0.005 * device_ms > 0:
+        basis.append(f"{outside_ms / device_ms:.0%} outside the trained range")
+    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
+        basis.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
+    if prediction.total.rule != WHOLE_NETWORK or not math.isnan(prediction.phases.execution_ms):
+        lines += [*_phases(prediction), f"rests on      {'; '.join(filter(None, basis))}"]
     lines += [
         quantity_line(other) for other in prediction.parts.quantities if other.name not in PHASES
     ]
@@ -224,30 +243,6 @@ def share_cell(share: float) -> str:
     if 0 < share < 0.01:
         return "less than 1%"
     return f"{math.floor(share * 100)}%"
-
-
-def _basis(prediction: Prediction) -> str:
-    """Say how much of the device's time was measured, inferred and estimated, and is in range."""
-    origins, device_ms = prediction.origins, prediction.device_ms
-    framework, version = prediction.subject.framework, prediction.subject.framework_version
-    words = {
-        "measured": "measured" + f" with {framework} {version}" * bool(version),
-        "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
-        "estimated": ESTIMATED,
-        "given": "given by you",
-    }
-    shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
-    # Rounding may leave a share of almost nothing.
-    parts = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
-    # What is only estimated has no trained range.
-    is_learnt, outside_ms = "100% estimated" not in parts, prediction.coverage["out_of_range_ms"]
-    if prediction.parts.extrapolated:
-        parts.append(f"extrapolated: {prediction.parts.extrapolated}")
-    elif is_learnt and outside_ms >= 0.005 * device_ms > 0:
-        parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
-    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
-        parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
-    return "; ".join(filter(None, parts))
 
 
 def _host_and_device(prediction: Prediction) -> list[str]:
