@@ -282,12 +282,18 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
     UnsupportedError
         If it refuses the network.
     """
+    # What ONNX Runtime does not have, and what reads a tensor of unknown shape behind it, which can
+    # be no input.
+    custom: list[Node] = []
+    unsized: set[str] = set()
     for node in network.nodes:
         # Refused only when it runs.
         if node.op in ("GRU", "LSTM") and network.tensors[node.inputs[0]].dtype == "float64":
             why = f"{node.op} operator does not support double yet ({node.name})"
             raise UnsupportedError(f"ONNX Runtime cannot run this network: {why}")
-    custom = _custom(network)
+        if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
+            custom.append(node)
+            unsized |= {name for name in node.outputs if name and name not in network.tensors}
     parts = _without(network, custom) if custom else network
     lowered: list[LoweredNode] = []
     if parts.nodes:
@@ -322,20 +328,6 @@ def _without(network: Network, custom: Sequence[Node]) -> Network:
             dict.fromkeys(name for name in (*network.outputs, *read) if name not in written)
         ),
     )
-
-
-def _custom(network: Network) -> list[Node]:
-    """Return the operators that ONNX Runtime does not have.
-
-    Also those that read a tensor of unknown shape behind them, which can be no input.
-    """
-    custom: list[Node] = []
-    unsized: set[str] = set()
-    for node in network.nodes:
-        if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
-            custom.append(node)
-            unsized |= {name for name in node.outputs if name and name not in network.tensors}
-    return custom
 
 
 @cache
