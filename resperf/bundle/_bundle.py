@@ -153,6 +153,7 @@ class Bundle:
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in keys if kind == NETWORK)
+        self._golden = Golden(path, part["golden"], self.settings, self.platforms, self.kinds)
         self.unseen = False
 
     @classmethod
@@ -215,10 +216,6 @@ class Bundle:
             for kind in part.kinds:
                 part._golden.check_features(kind)
         return self
-
-    @cached_property
-    def _golden(self) -> Golden:
-        return Golden(self.path, self.part["golden"], self.settings, self.platforms, self.kinds)
 
     @cached_property
     def _predictors(self) -> dict[tuple[str, str], Predictor]:
@@ -397,7 +394,6 @@ class Bundle:
         """Return a copy that shares the predictors, which are loaded and checked once."""
         if self.part["predictors"]:
             self._predictors  # noqa: B018
-            self._golden  # noqa: B018
         clone = copy.copy(self)
         if "checked" in vars(self):
             # The copy is the bundle that is checked, not the one that it was made from.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from resperf.platform import Platform
 from resperf.predictors import Predictor
 from resperf.settings import Setting
 
+_Layer = tuple[Mapping[str, Any], tuple[Setting, Platform]]
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
 """Relative: versions of ONNX Runtime add up in another order."""
@@ -25,10 +27,11 @@ _SHORTEST_MS = 1e-3
 """Shorter times are compared as if they took as long."""
 
 
+@dataclass(eq=False)
 class Golden:
     """Samples of one part of a bundle.
 
-    Parameters
+    Attributes
     ----------
     path : Path
         Folder of the bundle, for errors.
@@ -41,42 +44,41 @@ class Golden:
         Kinds whose own time the part predicts: each must have a sample.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        samples: Mapping[str, Any],
-        settings: Sequence[Setting],
-        platforms: Sequence[Platform],
-        kinds: Collection[str],
-    ) -> None:
-        self._path, self._samples, self._kinds = path, samples, kinds
-        self._conditions = settings, platforms
-        self._same_features: set[str] = set()
-        self._same_outputs: set[tuple[str, str]] = set()
+    path: Path
+    samples: Mapping[str, Any]
+    settings: Sequence[Setting]
+    platforms: Sequence[Platform]
+    kinds: Collection[str]
+    _layers: dict[str, list[_Layer]] = field(default_factory=dict)
+    _same_outputs: set[tuple[str, str]] = field(default_factory=set)
 
-    def _layers(self, kind: str) -> list[tuple[Mapping[str, Any], tuple[Setting, Platform]]]:
-        """Return a kind's layers, and the setting and platform that each was predicted under."""
-        settings, platforms = self._conditions
-        return [
-            (entry, (settings[entry.get("setting", 0)], platforms[entry.get("platform", 0)]))
-            for entry in self._samples.get("layers", ())
-            if kind_of_key(entry["key"]) == kind
-        ]
-
-    def check_features(self, kind: str) -> None:
+    def check_features(self, kind: str) -> list[_Layer]:
         """Compare the features of a kind's layers with what is computed now, once.
+
+        Returns
+        -------
+        list of (mapping, (Setting, Platform))
+            The layers, and what each was predicted under.
 
         Raises
         ------
         BundleError
             If the kind has no sample, or its features are others.
         """
-        if kind in self._same_features or kind not in self._kinds:
-            return
-        with damage_named(self._path):
-            entries = [entry for entry, _ in self._layers(kind)]
+        if kind in self._layers:
+            return self._layers[kind]
+        how, where = self.settings, self.platforms
+        with damage_named(self.path):
+            layers = [
+                (entry, (how[entry.get("setting", 0)], where[entry.get("platform", 0)]))
+                for entry in self.samples.get("layers", ())
+                if kind_of_key(entry["key"]) == kind
+            ]
+            if kind not in self.kinds:
+                return layers
+            entries = [entry for entry, _ in layers]
             if not entries:
-                raise BundleError(f"{self._path} has no golden layer for {kind}; train it again")
+                raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
             columns = columns_of_keys(entry["key"] for entry in entries)
             stored = np.array([entry["features"] for entry in entries], dtype=float)
             # Choices added later only add columns of zeros.
@@ -86,10 +88,11 @@ class Golden:
             )
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
-                    f"{self._path}: features of {kind} are not those it was trained with, but the "
+                    f"{self.path}: features of {kind} are not those it was trained with, but the "
                     "feature set version is the same; train it again"
                 )
-        self._same_features.add(kind)
+        self._layers[kind] = layers
+        return layers
 
     def check(self, kind: str, quantity: str, predictor: Predictor) -> None:
         """Compare features and predictions of a kind's layers with the stored ones, once.
@@ -99,16 +102,16 @@ class Golden:
         BundleError
             If they are others.
         """
-        self.check_features(kind)
+        layers = self.check_features(kind)
         if (kind, quantity) in self._same_outputs:
             return
         by_conditions: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
-        for entry, conditions in self._layers(kind):
+        for entry, conditions in layers:
             if quantity in entry["values"]:
                 by_conditions.setdefault(conditions, []).append(entry)
         for conditions, some in by_conditions.items():
             columns = columns_of_keys(entry["key"] for entry in some)
-            with damage_named(self._path):
+            with damage_named(self.path):
                 predicted = predictor.predict(columns, *conditions)
             then = np.array([entry["values"][quantity] for entry in some], dtype=float)
             self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
@@ -124,7 +127,7 @@ class Golden:
         """
         golden = {
             (entry["digest"], entry["batch"]): entry["values"]
-            for entry in self._samples.get("networks", ())
+            for entry in self.samples.get("networks", ())
         }
         for network, now in zip(networks, values, strict=True):
             if not isinstance(network, Network):
@@ -139,6 +142,6 @@ class Golden:
         if not np.all(off <= _OUTPUT_TOLERANCE):
             worst = off.argmax()
             raise BundleError(
-                f"{self._path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
+                f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
                 f"{then[worst]:.6g} when stored; train it again"
             )

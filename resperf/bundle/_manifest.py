@@ -131,11 +131,18 @@ def _refuse(folder: Path, problems: Iterator[str]) -> None:
 
 
 def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Find missing entries, and parts without a setting and a platform."""
+    """Find missing entries, of the provenance too, and parts without a setting and a platform."""
     yield from _lacking(manifest, _TOP)
-    yield from (
-        f"{problem} in its provenance" for problem in _provenance_damage(manifest["provenance"])
-    )
+    provenance, where = manifest["provenance"], " in its provenance"
+    yield from _lacking(provenance, _PROVENANCE, where)
+    yield from _lacking(provenance["rebuildable"], {"answer": str, "why": str}, where)
+    packages = provenance.get("packages", UNKNOWN)
+    if packages != UNKNOWN and not isinstance(packages, dict):
+        yield f"has the packages damaged{where}"
+    for dataset in provenance["datasets"]:
+        yield from _lacking(dataset, {"name": str, "checksum": str}, where)
+    for change in provenance["changes"] if provenance["changes"] != UNKNOWN else ():
+        yield from _lacking(change, {"date": str, "reason": str}, where)
     if not manifest["parts"]:
         yield "has no parts"
     for part in manifest["parts"]:
@@ -145,23 +152,10 @@ def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"has the {name} of a part damaged"
 
 
-def _provenance_damage(provenance: Mapping[str, Any]) -> Iterator[str]:
-    """Find missing entries of what is shown of a bundle's provenance."""
-    yield from _lacking(provenance, _PROVENANCE)
-    yield from _lacking(provenance["rebuildable"], {"answer": str, "why": str})
-    packages = provenance.get("packages", UNKNOWN)
-    if packages != UNKNOWN and not isinstance(packages, dict):
-        yield "has the packages damaged"
-    for dataset in provenance["datasets"]:
-        yield from _lacking(dataset, {"name": str, "checksum": str})
-    for change in provenance["changes"] if provenance["changes"] != UNKNOWN else ():
-        yield from _lacking(change, {"date": str, "reason": str})
-
-
-def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str]:
+def _lacking(values: Any, types: Mapping[str, type | UnionType], where: str = "") -> Iterator[str]:
     for name, kind in types.items():
         if not isinstance(values, dict) or not isinstance(values.get(name), kind):
-            yield f"lacks {name!r}"
+            yield f"lacks {name!r}{where}"
 
 
 def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
@@ -170,7 +164,16 @@ def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
         if type(cost_ms) not in (int, float) or not 0 <= cost_ms < _LONGEST_MS:
             yield f"has the cost {name} damaged"
     for kind, quantities in part["predictors"].items():
-        if kind != NETWORK and not _are_ranges(part["ranges"].get(kind)):
+        ranges = part["ranges"].get(kind)
+        fields = [*ranges.values()] if isinstance(ranges, dict) else []
+        # All values of a field are numbers, or all are text.
+        fit = (
+            isinstance(values, list)
+            and values
+            and any(all(isinstance(v, sort) for v in values) for sort in ((int, float), str))
+            for values in fields
+        )
+        if kind != NETWORK and not (fields and all(fit)):
             yield f"has the ranges of {kind} damaged"
         for quantity, values in quantities.items():
             if values.get("quantity") != quantity:
@@ -179,16 +182,3 @@ def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
                 yield f"names the file {name!r} for {kind} {quantity} without a checksum"
     if not isinstance(part.get("estimates", {}), dict):
         yield "has the estimates damaged"
-
-
-def _are_ranges(ranges: Any) -> bool:
-    """Whether every field has values, and all of them are numbers or all are text."""
-    return (
-        isinstance(ranges, dict)
-        and bool(ranges)
-        and all(isinstance(values, list) and values for values in ranges.values())
-        and all(
-            any(all(isinstance(value, sort) for value in values) for sort in ((int, float), str))
-            for values in ranges.values()
-        )
-    )

@@ -6,7 +6,7 @@ Each option says its section where it is declared.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -41,40 +41,36 @@ def option(*words: str, section: str, **settings: Any) -> Callable[..., Any]:
     return click.option(*words, cls=Option, section=section, **settings)
 
 
-def spread_values(words: Sequence[str], option: str, *, numbers: bool = True) -> list[str]:
-    """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
-
-    Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may follow
-    them. If `numbers` is false, all words up to the next option belong to it.
-    """
-    spread: list[str] = []
-    following = 0
-    for index, word in enumerate(words):
-        if word == "--":
-            return spread + list(words[index:])
-        if word.startswith("-"):
-            following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
-            spread.append(word)
-        elif following and not (numbers and not INTEGERS.fullmatch(word)):
-            # The option already precedes its first number.
-            spread += [word] if following == 1 else [option, word]
-            following = 2
-        else:
-            following = 0
-            spread.append(word)
-    return spread
-
-
 class Command(click.Command):
     """A command whose help shows its options in sections, some of which take several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the values after such options, then parse as usual."""
+        """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``, then parse as usual.
+
+        Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may
+        follow them. To an option of words belong all up to the next option.
+        """
         # Words before an argument may be the argument.
         taken = (NUMBERS, WORDS) if args and not args[0].startswith("-") else (NUMBERS,)
         for param in self.params:
-            if isinstance(param, Option) and param.spread in taken:
-                args = spread_values(args, param.opts[0], numbers=param.spread == NUMBERS)
+            if not isinstance(param, Option) or param.spread not in taken:
+                continue
+            name, spread, following = param.opts[0], list[str](), 0
+            for index, word in enumerate(args):
+                if word == "--":
+                    spread += args[index:]
+                    break
+                if word.startswith("-"):
+                    following = 1 if word == name else 2 if word.startswith(f"{name}=") else 0
+                    spread.append(word)
+                elif following and (param.spread == WORDS or INTEGERS.fullmatch(word)):
+                    # The option already precedes its first number.
+                    spread += [word] if following == 1 else [name, word]
+                    following = 2
+                else:
+                    following = 0
+                    spread.append(word)
+            args = spread
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

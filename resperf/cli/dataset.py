@@ -184,7 +184,7 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"warning: {noisy}", err=True)
     warnings = [noisy] if noisy else []
     document = {"path": str(file), "problems": problems, "warnings": warnings}
-    options.show(as_json, document, "\n".join(problems) or f"{file}: no problems")
+    options.show(as_json, document, "\n".join(map(printable, problems)) or f"{file}: no problems")
     if problems:
         raise DatasetError(
             f"{file} has {len(problems)} problem{'s'[: len(problems) != 1]}; restore a copy, or "

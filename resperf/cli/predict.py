@@ -216,9 +216,9 @@ def command(
 
 
 def _show(
-    documents: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    documents: Callable[[], Mapping[str, Any] | Sequence[Mapping[str, Any]]],
     text: str,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Callable[[], Sequence[Mapping[str, Any]]],
     *,
     as_json: bool,
     output: Path | None,
@@ -226,8 +226,9 @@ def _show(
     """Write an answer to a file, and print it as JSON or as text."""
     if output is not None:
         is_csv = output.suffix == ".csv"
-        write_whole(output, (csv_of_rows(rows) if is_csv else options.json_of(documents)).encode())
-    options.show(as_json, documents, text)
+        content = csv_of_rows(rows()) if is_csv else options.json_of(documents())
+        write_whole(output, content.encode())
+    options.show(as_json, documents() if as_json else (), text)
 
 
 def _predicted(
@@ -257,8 +258,11 @@ def _predicted(
             texts.append(lowering_text(prediction, every=every))
     if len(predictions) > 1:
         texts.append(batches_text(predictions))
-    rows = [row for one in predictions for row in one.to_rows(kinds=by == KIND)]
-    show([prediction.to_json() for prediction in predictions], "\n\n".join(texts), rows)
+    show(
+        lambda: [prediction.to_json() for prediction in predictions],
+        "\n\n".join(texts),
+        lambda: [row for one in predictions for row in one.to_rows(kinds=by == KIND)],
+    )
 
 
 def _scaled(
@@ -275,8 +279,8 @@ def _scaled(
         if given:
             raise click.UsageError(f"{name} is not about --devices; leave it out")
     scaling = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
-    points = [point.to_json() for series in scaling.series.values() for point in series]
-    show(scaling.to_json(), scaling_text(scaling), points)
+    points = [point for series in scaling.series.values() for point in series]
+    show(scaling.to_json, scaling_text(scaling), lambda: [point.to_json() for point in points])
 
 
 def _beside(
@@ -299,7 +303,7 @@ def _beside(
     comparison = compare_with_engine(prediction, network, run)
     beside = comparison.to_json()
     text = engine_comparison_text(comparison, every=every)
-    show([{**prediction.to_json(), "against": beside}], text, beside["layers"])
+    show(lambda: [{**prediction.to_json(), "against": beside}], text, lambda: beside["layers"])
 
 
 def _everywhere(network: Path, question: dict[str, Any], show: Callable[..., None]) -> None:
@@ -317,7 +321,7 @@ def _everywhere(network: Path, question: dict[str, Any], show: Callable[..., Non
         {name: value for name, value in document.items() if not isinstance(value, list | dict)}
         for document in documents
     ]
-    show(documents, everywhere_text(predictions, failures), rows)
+    show(lambda: documents, everywhere_text(predictions, failures), lambda: rows)
     if not predictions:
         raise UnsupportedError(
             f"none of the bundles found predicts {network}; see the reasons above"

@@ -229,8 +229,8 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
     """
     own = dict(values)
     device_class = own.pop("class", "")
-    others = {"": ("class", *_OF_ACCELERATORS), targets.DEFAULT.device_class: ()}
-    needed = others.get(device_class, _OF_ACCELERATORS)
+    needed = () if device_class == targets.DEFAULT.device_class else _OF_ACCELERATORS
+    needed = needed if device_class else ("class", *needed)
     try:
         table = DeviceTable.from_table(own, device, needed, device_class=device_class)
     except ResperfError as error:

@@ -43,6 +43,7 @@ MOVED_DTYPES = choices(["float32", "int64", "bool", "uint8"], [16, 2, 1, 1])
 FieldValue = int | bool | str
 AXES = ("depth", "height", "width")
 """Axes of images and volumes."""
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 T = TypeVar("T")
 
 
@@ -142,7 +143,19 @@ class Fields:
         if missing := [name for name, value in given.items() if value is MISSING]:
             raise LayerError(f"{self.kind} needs a value for {', '.join(missing)}")
         for name, spec in specs.items():
-            own[name] = self._checked(name, spec, given[name])
+            value = given[name]
+            read: Callable[[Any], FieldValue]
+            if spec.unit == "bool":
+                fits, expected, read = value in (0, 1), "true or false", bool
+            elif spec.choices:
+                fits, expected, read = value in spec.choices, "one of ", str
+            else:
+                fits = not isinstance(value, bool) and int(value) == value >= spec.minimum
+                expected, read = f"an integer of at least {spec.minimum}", int
+            if not fits:
+                expected += ", ".join(spec.choices)
+                raise LayerError(f"{self.kind}: {name}={value!r} must be {expected}")
+            own[name] = read(value)
         self._check()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -163,21 +176,6 @@ class Fields:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"
-
-    def _checked(self, field_name: str, spec: FieldSpec, value: Any) -> FieldValue:
-        if spec.unit == "bool":
-            if value in (0, 1):
-                return bool(value)
-            expected = "true or false"
-        elif spec.choices:
-            if value in spec.choices:
-                return str(value)
-            expected = f"one of {', '.join(spec.choices)}"
-        else:
-            if not isinstance(value, bool) and int(value) == value and value >= spec.minimum:
-                return int(value)
-            expected = f"an integer of at least {spec.minimum}"
-        raise LayerError(f"{self.kind}: {field_name}={value!r} must be {expected}")
 
     def _check(self) -> None:
         """Raise LayerError if the fields contradict each other."""
@@ -209,7 +207,15 @@ class Fields:
         for word, text in words.items():
             for field_name in aliases.get(word, (word,)):
                 spec = specs.get(field_name)
-                fields[field_name] = text if spec is None else _parse(cls.kind, word, text, spec)
+                if spec is None or spec.choices:
+                    fields[field_name] = text if spec is None else text.lower()
+                    continue
+                is_flag = spec.unit == "bool"
+                try:
+                    fields[field_name] = _BOOLEANS[text.lower()] if is_flag else int(text)
+                except (KeyError, ValueError) as error:
+                    expected = "true or false" if is_flag else "an integer"
+                    raise LayerError(f"{cls.kind}: {word}={text!r} must be {expected}") from error
         return cls(**cls._expand(fields))
 
     @classmethod
@@ -242,20 +248,6 @@ class Fields:
             cache[word] = make()
         value: T = cache[word]
         return value
-
-
-def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:
-    if spec.choices:
-        return text.lower()
-    if spec.unit == "bool":
-        booleans = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if text.lower() not in booleans:
-            raise LayerError(f"{kind}: {word}={text!r} must be true or false")
-        return booleans[text.lower()]
-    try:
-        return int(text)
-    except ValueError as error:
-        raise LayerError(f"{kind}: {word}={text!r} must be an integer") from error
 
 
 class Layer(Fields):

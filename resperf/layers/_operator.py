@@ -29,16 +29,17 @@ def product_shapes(
     last but one of the matrices; ``transA`` and ``transB`` then exchange the last two. A vector is
     a row on the left and a column on the right, whatever these say.
     """
-
-    def plain(shape: tuple[int, ...], side: str) -> tuple[int, ...]:
+    shapes = []
+    for shape, side in ((first, "A"), (second, "B")):
         if len(shape) < 2:
-            return (1, *shape) if side == "A" else (*shape, 1)
-        if attributes.get(f"transBatch{side}"):
-            shape = (*shape[1:-1], shape[0], shape[-1])
-        turned = attributes.get(f"trans{side}")
-        return (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-
-    return plain(first, "A"), plain(second, "B")
+            shape = (1, *shape) if side == "A" else (*shape, 1)
+        else:
+            if attributes.get(f"transBatch{side}"):
+                shape = (*shape[1:-1], shape[0], shape[-1])
+            if attributes.get(f"trans{side}"):
+                shape = (*shape[:-2], shape[-1], shape[-2])
+        shapes.append(shape)
+    return shapes[0], shapes[1]
 
 
 @dataclass(frozen=True)

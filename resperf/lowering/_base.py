@@ -158,16 +158,17 @@ def in_type(layer: Layer, dtype: str) -> Layer:
     return with_fields(layer, {"dtype": dtype} if dtype and is_single else {})
 
 
-def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
-    """Make every original node a source of some lowered node.
+def answer(
+    network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
+) -> LoweredNetwork:
+    """Assemble a lowered network from its nodes and its inputs and outputs.
 
-    A node that was removed or fused belongs to the producer of its input. After an input of the
-    network, or where it computes a constant, it belongs to its reader.
+    Every original node becomes a source of some lowered node. One that was removed or fused belongs
+    to the producer of its input. After an input of the network, or where it computes a constant, it
+    belongs to its reader.
     """
     owner = {name: index for index, node in enumerate(nodes) for name in node.sources}
     missing = [node for node in network.nodes if node.name not in owner]
-    if not missing:
-        return tuple(nodes)
     maker: dict[str, str] = {}
     readers: dict[str, list[str]] = defaultdict(list)
     for node in network.nodes:
@@ -186,20 +187,14 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
                 owner[node.name] = max(indices) if forwards else min(indices)
                 more[owner[node.name]].append(node.name)
     order = {node.name: index for index, node in enumerate(network.nodes)}
-    return tuple(
+    accounted = [
         replace(node, sources=tuple(sorted({*node.sources, *more[index]}, key=order.__getitem__)))
         if index in more
         else node
         for index, node in enumerate(nodes)
-    )
-
-
-def answer(
-    network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
-) -> LoweredNetwork:
-    """Assemble a lowered network from its nodes and its inputs and outputs."""
+    ]
     return LoweredNetwork(
-        nodes=_accounted(network, nodes),
+        nodes=tuple(accounted),
         inputs=tuple(network.tensors[name] for name in network.inputs),
         outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
         method=method,

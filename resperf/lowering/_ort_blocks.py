@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import Message, UnsupportedError
-from resperf.layers import BLOCKED_LAYOUTS, FUNCTION_OF, Conv, Layer, Pool, Reorder, Resize
+from resperf.errors import LayerError, Message, UnsupportedError
+from resperf.layers import (
+    BLOCKED_LAYOUTS,
+    FUNCTION_OF,
+    Conv,
+    Layer,
+    Move,
+    Operand,
+    Operator,
+    Pool,
+    Reorder,
+    Resize,
+)
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._ort_attention import MAKERS, attention_parts
 from resperf.lowering._read import (
@@ -22,7 +34,6 @@ from resperf.lowering._read import (
     as_binary_nodes,
     is_empty,
     layer_from_node,
-    output_view_copy,
     reorder,
 )
 from resperf.network import Network, Node, Tensor
@@ -48,7 +59,15 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     """Give one layer the layout that ONNX Runtime chooses where blocks hold `block` channels."""
     blocked = f"nchwc{block}"
     if isinstance(layer, Conv):
-        return layer.replace(layout=blocked if _is_blocked_conv(layer, block) else "nchw")
+        taps, outputs = (n // layer.groups for n in (layer.channels_in, layer.channels_out))
+        fours = layer.channels_in % CHANNEL_ALIGNMENT == 0
+        if layer.groups == 1:
+            fits = layer.channels_in < block or fours
+        elif taps == outputs == 1:
+            fits = fours
+        else:
+            fits = block > 0 and taps % block == 0 and outputs % block == 0
+        return layer.replace(layout=blocked if block and fits else "nchw")
     if isinstance(layer, Pool):
         # A global pooling keeps the layout of its input.
         stays = layer.whole_image and layer.layout == "nchw"
@@ -62,18 +81,6 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     if isinstance(layer, Resize) and block and layer.layout in BLOCKED_LAYOUTS:
         return layer.replace(layout=blocked)
     return layer
-
-
-def _is_blocked_conv(conv: Conv, block: int) -> bool:
-    """Whether ONNX Runtime runs the convolution in its blocked layout."""
-    if not block:
-        return False
-    taps = conv.channels_in // conv.groups
-    if conv.groups == 1:
-        return conv.channels_in < block or conv.channels_in % CHANNEL_ALIGNMENT == 0
-    if taps == 1 and conv.channels_out == conv.groups:
-        return conv.channels_in % CHANNEL_ALIGNMENT == 0
-    return taps % block == 0 and (conv.channels_out // conv.groups) % block == 0
 
 
 def added_in_place(
@@ -110,7 +117,13 @@ def lowered_alone(
     network: Network, node: Node, read: Callable[[Network, Node], Layer]
 ) -> LoweredNode:
     """Lower a node that is fused with no other; `read` makes its layer."""
-    layer, why_view = output_view_copy(network, node) if node.op in VIEW_OPS else None, ""
+    layer: Layer | None = None
+    why_view, result = "", network.tensors.get(node.outputs[0]) if node.op in VIEW_OPS else None
+    if result is not None and node.outputs[0] in network.outputs:
+        # Elsewhere ONNX Runtime reuses the input's memory: outputs get their own.
+        operand = Operand(result.shape, result.dtype)
+        with suppress(LayerError):
+            layer = Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
     if layer is None and node.op in VIEW_OPS | REMOVED_OPS:
         why_view = "changes only the shape"
     elif node.op in ("Shape", "Size") and not node.domain:
@@ -177,24 +190,13 @@ class Placing:
         self.uses.update(self.network.outputs)
         for node in self.network.nodes:
             self._lower(node)
-        for step in list(self.steps):
-            for name in step.reads:
-                self._to_plain(name, "execution")
-        for name in self.network.outputs:
-            self._to_plain(name, "postprocess")
-        self._add_in_place()
-        lowered = []
-        for step in self.steps:
-            # In blocks, all convolutions have one name.
-            op = "Conv" if step.is_blocked and isinstance(step.layer, Conv) else step.node.op
-            sources = tuple(step.sources)
-            lowered.append(
-                LoweredNode(step.node.name, op, step.layer, step.role, step.reason, sources)
-            )
-        return lowered
-
-    def _add_in_place(self) -> None:
-        """Take away the residuals that convolutions write over."""
+        read: list[tuple[str, Role]] = [(x, "execution") for step in self.steps for x in step.reads]
+        read += [(name, "postprocess") for name in self.network.outputs]
+        for name, role in read:
+            maker = self.maker.get(name)
+            if maker is not None and maker.is_blocked and (name, "out") not in self.reordered:
+                self._reorder(name, "out", role, self.steps.index(maker) + 1)
+        # Convolutions lose the residuals that they write over.
         reads = [
             [*(("", n) for n in s.reads), *(("blocks", n) for n in s.reads_blocked)]
             for s in self.steps
@@ -206,15 +208,24 @@ class Placing:
             for s in self.steps
         ]
         outputs = {("", name) for name in self.network.outputs}
-        for step, in_place in zip(
-            self.steps, added_in_place(reads, residuals, outputs), strict=True
-        ):
-            if in_place and isinstance(step.layer, Conv):
-                step.layer = step.layer.replace(residual=False)
+        in_place = added_in_place(reads, residuals, outputs)
+        lowered = []
+        for step, writes_over in zip(self.steps, in_place, strict=True):
+            layer, op = step.layer, step.node.op
+            if isinstance(layer, Conv):
+                layer = layer.replace(residual=False) if writes_over else layer
+                # In blocks, all convolutions have one name.
+                op = "Conv" if step.is_blocked else op
+            sources = tuple(step.sources)
+            lowered.append(LoweredNode(step.node.name, op, layer, step.role, step.reason, sources))
+        return lowered
 
     def _lower(self, node: Node) -> None:
         """Fuse a node into an earlier step, or make it a step of its own."""
-        if self.block and (self._fuse_activation(node) or self._fuse_residual(node)):
+        if self.block and (step := self._fuse_activation(node) or self._fuse_residual(node)):
+            step.sources += self.sources[node.name]
+            step.result = node.outputs[0]
+            self.maker[step.result] = step
             return
         parts: tuple[Node, ...] = ()
         if (node.domain, node.op) in MAKERS:
@@ -239,41 +250,16 @@ class Placing:
         alone = step is not None and step.result == name and self.uses[name] == 1
         return step if alone else None
 
-    def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
-        """Fuse `node` into a step."""
-        step.layer = layer
-        step.sources += self.sources[node.name]
-        step.result = node.outputs[0]
-        self.maker[step.result] = step
-        return True
-
-    def _scales_channels(self, node: Node) -> bool:
-        """Whether a node multiplies each channel of an image by a constant, or normalises it."""
-        if node.op == "BatchNormalization":
-            return self._are_fixed(node.inputs[1:])
-        if node.op != "Mul" or len(node.inputs) != 2:
-            return False
-        image, constant = (self.network.tensors.get(name) for name in node.inputs)
-        if image is None or constant is None or not constant.is_weight:
-            return False
-        rank = len(image.shape)
-        by_channel = (*image.shape[1:2], *(1,) * (rank - 2))
-        return (
-            rank >= 3
-            and constant.shape[1 - rank :] == by_channel
-            and len(constant.shape) in (rank - 1, rank)
-        )
-
-    def _fuse_activation(self, node: Node) -> bool:
-        """Fuse an activation into the convolution before it.
+    def _fuse_activation(self, node: Node) -> _Step | None:
+        """Fuse an activation into the convolution before it, and return that step.
 
         ONNX Runtime did so already where there is no residual, but for HardSwish in blocks.
         """
         if node.op not in PLAIN_ACTIVATIONS and node.op != "HardSwish":
-            return False
+            return None
         step = self._only_reader(node.inputs[0])
         if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
-            return False
+            return None
         if node.op == "HardSwish":
             fuses = step.is_blocked and node.outputs[0] not in self.network.outputs
         elif step.is_blocked:
@@ -283,16 +269,17 @@ class Placing:
             bounds = [name for name in node.inputs[1:] if name]
             fuses = step.layer.residual and (not bounds or self._are_fixed(bounds))
         if not fuses:
-            return False
-        return self._extend(step, node, step.layer.replace(activation=FUNCTION_OF[node.op]))
+            return None
+        step.layer = step.layer.replace(activation=FUNCTION_OF[node.op])
+        return step
 
-    def _fuse_residual(self, node: Node) -> bool:
-        """Fuse the addition of a tensor of the same shape into a convolution."""
+    def _fuse_residual(self, node: Node) -> _Step | None:
+        """Fuse the addition of a tensor of the same shape into a convolution; return its step."""
         if node.op not in BLOCKED_SUMS:
-            return False
+            return None
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
         if len(node.inputs) != 2 or len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
-            return False
+            return None
         makers = [self.maker.get(name) for name in node.inputs]
         blocked = [maker is not None and maker.is_blocked for maker in makers]
         for name in node.inputs:
@@ -317,8 +304,9 @@ class Placing:
                 # It runs after the one whose result it now adds.
                 self.steps.remove(step)
                 self.steps.insert(self.steps.index(maker) + 1, step)
-            return self._extend(step, node, step.layer.replace(residual=True))
-        return False
+            step.layer = step.layer.replace(residual=True)
+            return step
+        return None
 
     def _make(self, node: Node, sources: Sequence[str], blocked: bool | None) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose.
@@ -357,7 +345,8 @@ class Placing:
         self.maker.update({name: step for name in node.outputs if name})
 
     def _layer(self, network: Network, node: Node) -> Layer:
-        maker = self.maker.get(node.inputs[0]) if node.inputs else None
+        first = node.inputs[0] if node.inputs else ""
+        maker = self.maker.get(first)
         if node.op in Conv.OPERATORS:
             # Constant weights and biases are blocked before. A bias in half precision that several
             # nodes read is cast in every run.
@@ -366,14 +355,19 @@ class Placing:
         if node.op in Pool.OPERATORS:
             block = self.block if maker is None or maker.is_blocked else 1
             return lower_layer(layer_from_node(network, node, block), self.block)
-        scales = self._scales_channels(node)
-        if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
-            batch, channels, height, width = network.tensors[node.inputs[0]].shape
-            return Conv(
-                batch=batch, channels_in=channels, height=height, width=width,
-                kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
-                bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
-            )  # fmt: skip
+        if maker is not None and maker.is_blocked and self._is_image(first):
+            batch, channels, height, width = network.tensors[first].shape
+            # What multiplies each channel by a constant, or normalises it, runs as a convolution.
+            scales = node.op == "BatchNormalization" and self._are_fixed(node.inputs[1:])
+            if node.op == "Mul" and len(node.inputs) == 2 and self._are_fixed(node.inputs[1:]):
+                factors = network.tensors[node.inputs[1]].shape
+                scales = len(factors) in (3, 4) and factors[-3:] == (channels, 1, 1)
+            if scales:
+                return Conv(
+                    batch=batch, channels_in=channels, height=height, width=width,
+                    kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
+                    bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
+                )  # fmt: skip
         return layer_from_node(network, node, self.block if self._is_blocked(node, None) else 1)
 
     def _are_fixed(self, names: Sequence[str]) -> bool:
@@ -444,13 +438,6 @@ class Placing:
             step = self.reordered[name, "in"]
             step.layer = step.layer and step.layer.replace(layout="nhwc")
             step.sources += maker.sources
-
-    def _to_plain(self, name: str, role: Role) -> None:
-        """Reorder a blocked tensor to NCHW, once for all its readers."""
-        maker = self.maker.get(name)
-        if maker is None or not maker.is_blocked or (name, "out") in self.reordered:
-            return
-        self._reorder(name, "out", role, self.steps.index(maker) + 1)
 
     def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
         if not self._is_image(name):

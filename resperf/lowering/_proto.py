@@ -27,6 +27,7 @@ MAX_WEIGHT_BYTES = 1 << 30
 """Largest weight that is given placeholder values. Tables and matrices of language models may be
 larger: they become inputs. What is left are filters: VGG's first dense layer as one has 0.4 GB."""
 
+_VIEWS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 _ANY_VALUE = 0.5
 """Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 _ANY_VALUES = 1 << 16
@@ -65,7 +66,14 @@ def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
     """
     from onnx import TensorProto, helper, numpy_helper
 
-    network = _with_shared_weights(network)
+    if shared := shared_weights(network):
+        # Equal weights are read under one name, as ONNX Runtime does.
+        renamed = [
+            replace(node, inputs=tuple(shared.get(name, name) for name in node.inputs))
+            for node in network.nodes
+        ]
+        tensors = {name: network.weight_tensors[name] for name in shared.values()}
+        network = replace(network, nodes=tuple(renamed), tensors={**network.tensors, **tensors})
     free = set() if keep_weights else _free_matrices(network)
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
@@ -73,7 +81,8 @@ def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
     nodes = [_node_proto(network, node) for node in network.nodes]
     used = {name for node in nodes for name in (*node.input, *captured(node)) if name}
     used.update(network.outputs)
-    inputs = [_value_info(network.tensors[name]) for name in network.inputs]
+    inputs = [network.tensors[name] for name in network.inputs]
+    outputs = [network.tensors[name] for name in network.outputs if name in network.tensors]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
     for tensor in network.tensors.values():
@@ -84,7 +93,7 @@ def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
             initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
         elif tensor.name in free or tensor.dtype == "string":
             # ONNX Runtime takes no weights in texts.
-            inputs.append(_value_info(tensor))
+            inputs.append(tensor)
         else:
             absent[tensor.name] = tensor
             proto = TensorProto(
@@ -95,13 +104,11 @@ def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
             )
             proto.external_data.add(key="location", value="absent.bin")
             initializers.append(proto)
-    graph = helper.make_graph(
-        nodes,
-        network.name or "network",
-        inputs,
-        [_value_info(network.tensors[name]) for name in network.outputs if name in network.tensors],
-        initializers,
+    ends = (
+        [helper.make_tensor_value_info(x.name, _element_type(x), x.shape) for x in tensors]
+        for tensors in (inputs, outputs)
     )
+    graph = helper.make_graph(nodes, network.name or "network", *ends, initializers)
     opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
     return Skeleton(
         helper.make_model(graph, opset_imports=opsets, ir_version=8),
@@ -179,19 +186,6 @@ def shared_weights(network: Network) -> dict[str, str]:
     return shared
 
 
-def _with_shared_weights(network: Network) -> Network:
-    """Read equal weights under one name, as ONNX Runtime does."""
-    shared = shared_weights(network)
-    if not shared:
-        return network
-    nodes = tuple(
-        replace(node, inputs=tuple(shared.get(name, name) for name in node.inputs))
-        for node in network.nodes
-    )
-    tensors = {name: network.weight_tensors[name] for name in shared.values()}
-    return replace(network, nodes=nodes, tensors={**network.tensors, **tensors})
-
-
 def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
     """Return values for unknown scales of quantised biases that fit those of other scales.
 
@@ -219,24 +213,23 @@ def _free_matrices(network: Network) -> set[str]:
     for node in network.nodes:
         for name in node.inputs:
             following[name].append(node)
-
-    def is_matrix(name: str, node: Node) -> bool:
-        if node.op not in ("Gemm", "MatMul") or name in node.inputs[2:]:
-            return False
+    products = set()
+    for node in network.nodes:
+        if node.op not in ("Gemm", "MatMul"):
+            continue
         # ONNX Runtime folds a normalisation into such weights, also one behind views.
-        while len(readers := following.get(node.outputs[0], [])) == 1:
-            (node,) = readers
-            if node.op not in ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"):
-                return node.op != "BatchNormalization"
-        return True
-
+        readers = following.get(node.outputs[0], [])
+        while len(readers) == 1 and readers[0].op in _VIEWS:
+            readers = following.get(readers[0].outputs[0], [])
+        if [reader.op for reader in readers] != ["BatchNormalization"]:
+            products.add(node.name)
     return {
         name
         for name, tensor in network.tensors.items()
         if tensor.is_weight
         and 4 * math.prod(tensor.shape) > FREE_WEIGHT_BYTES
         and name in following
-        and all(is_matrix(name, node) for node in following[name])
+        and all(x.name in products and name not in x.inputs[2:] for x in following[name])
     }
 
 
@@ -254,12 +247,6 @@ def numpy_type(tensor: Tensor) -> np.dtype[Any]:
 
     dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
     return dtype
-
-
-def _value_info(tensor: Tensor) -> Any:
-    from onnx import helper
-
-    return helper.make_tensor_value_info(tensor.name, _element_type(tensor), tensor.shape)
 
 
 def _shared_values(absent: dict[str, Tensor], most_bytes: float) -> dict[str, npt.NDArray[Any]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from resperf.errors import LayerError, Message, UnsupportedError
-from resperf.layers import Dense, Layer, Move, Operand, Operator, Reorder, layer_of_operator
+from resperf.layers import Dense, Layer, Operand, Operator, Reorder, layer_of_operator
 from resperf.network import MALFORMED, Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
@@ -33,22 +33,6 @@ def is_empty(network: Network, node: Node) -> bool:
     """
     outputs = [network.tensors.get(name) for name in node.outputs if name]
     return bool(outputs) and all(tensor is not None and 0 in tensor.shape for tensor in outputs)
-
-
-def output_view_copy(network: Network, node: Node) -> Layer | None:
-    """Return the copy that a change of shape costs if it makes an output of the network.
-
-    Elsewhere, ONNX Runtime reuses the input's memory and nothing is copied. Outputs of the network
-    get their own memory.
-    """
-    result = network.tensors.get(node.outputs[0])
-    if result is None or node.outputs[0] not in network.outputs:
-        return None
-    operand = Operand(result.shape, result.dtype)
-    try:
-        return Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
-    except LayerError:
-        return None
 
 
 def reorder(shape: tuple[int, ...], layout: str, layout_out: str) -> Reorder:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from resperf.network._base import Network, Node, Tensor
+from resperf.network._base import Network, Tensor
 from resperf.network.graph import names_read
 
 
@@ -26,7 +26,16 @@ def structure_digest(network: Network) -> str:
     ]
     for node in network.nodes:
         read = [("constant", name) for name in dict.fromkeys(node.inputs) if name not in numbers]
-        read += [("captured", name) for name in _captured(node)]
+        # Names that its subgraphs read, their own tensors included.
+        captured: set[str] = set()
+        for value in node.attributes.values():
+            if isinstance(value, bytes):
+                from onnx import GraphProto
+
+                # Bytes that are no graph are text that is not UTF-8. protobuf has its own errors.
+                with suppress(Exception):
+                    captured.update(names_read(GraphProto.FromString(value)))
+        read += [("captured", name) for name in sorted(captured)]
         rows += [
             (what, numbers[name], _described(network.tensors.get(name))) for what, name in read
         ]
@@ -42,19 +51,6 @@ def structure_digest(network: Network) -> str:
     rows.append(("outputs", [numbers[name] for name in network.outputs]))
     content = repr(sorted(network.opsets.items())) + "".join(map(repr, rows))
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _captured(node: Node) -> list[str]:
-    """Names that the subgraphs of a node read, their own tensors included."""
-    graphs = [value for value in node.attributes.values() if isinstance(value, bytes)]
-    names: set[str] = set()
-    for graph in graphs:
-        from onnx import GraphProto
-
-        # Bytes that are not a graph are text that is not UTF-8. protobuf raises its own errors.
-        with suppress(Exception):
-            names.update(names_read(GraphProto.FromString(graph)))
-    return sorted(names)
 
 
 def _described(tensor: Tensor | None) -> Any:

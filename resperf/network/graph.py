@@ -54,7 +54,16 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
             raise NetworkError(
                 f"{path} is damaged: nothing produces its output {output.name!r}; export it again"
             )
-    order = _topological(waiting, readers)
+    order = list(range(len(waiting)))
+    if any(reader <= index for index, after in readers.items() for reader in after):
+        ready = deque(index for index in order if waiting[index] == 0)
+        order = []
+        while ready:
+            order.append(ready.popleft())
+            for reader in readers.get(order[-1], ()):
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    ready.append(reader)
     if len(order) < len(graph.node):
         stuck = next(index for index, count in enumerate(waiting) if count)
         raise NetworkError(
@@ -222,21 +231,6 @@ def _sources(path: Path, graph: GraphProto, given: Set[str]) -> dict[str, int]:
                 )
             source[name] = index
     return source
-
-
-def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]:
-    if all(reader > index for index, after in readers.items() for reader in after):
-        return list(range(len(waiting)))
-    ready = deque(index for index, count in enumerate(waiting) if count == 0)
-    order = []
-    while ready:
-        index = ready.popleft()
-        order.append(index)
-        for reader in readers.get(index, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                ready.append(reader)
-    return order
 
 
 def _label(node: NodeProto, index: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from resperf.network.wire import COPIED_BYTES, COPIED_INTEGER_BYTES, INTEGER_TYP
 from resperf.units import LOW_BITS
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, SparseTensorProto, TensorProto
+    from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 MAX_ELEMENTS = 1 << 40
 """Larger tensors are refused: their dimensions are damaged or mistyped."""
@@ -173,17 +173,17 @@ def with_shapes(path: Path, content: bytes) -> bytes:
     return content
 
 
-def check_shapes(path: Path, weights: Iterable[TensorProto]) -> None:
-    """Refuse a model whose shapes are in a file that is missing.
+def weights_of(path: Path, graph: GraphProto) -> dict[str, Tensor]:
+    """Return a graph's weights by name.
 
     Raises
     ------
     NetworkError
-        If it is one; names that file.
+        If shapes are in a file that is missing, or two weights or inputs have the same name.
     """
     outside = [
         entry.value
-        for proto in weights
+        for proto in graph.initializer
         if proto.data_type == _SHAPE_TYPE and math.prod(proto.dims) <= _MOST_IN_SHAPE
         for entry in proto.external_data
         if entry.key == "location"
@@ -193,6 +193,12 @@ def check_shapes(path: Path, weights: Iterable[TensorProto]) -> None:
             f"{path}: {len(outside)} shape constants are in {outside[0]}, which is missing; put it "
             "beside the file and give the file's path, or export with these inside"
         )
+    weights = [weight(path, proto) for proto in graph.initializer]
+    weights += [sparse_weight(path, proto) for proto in graph.sparse_initializer]
+    by_name = {tensor.name: tensor for tensor in weights}
+    if len(by_name) < len(weights) or len({info.name for info in graph.input}) < len(graph.input):
+        raise NetworkError(f"{path} is damaged: two inputs or weights have the same name")
+    return by_name
 
 
 def external_data(path: Path, proto: TensorProto) -> npt.NDArray[Any] | None:

@@ -12,29 +12,27 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from resperf.errors import NetworkError, ShapeError, listed, printable
+from resperf.errors import ShapeError, listed, printable
 from resperf.layers._operator import FLOATS
 from resperf.network._base import Network, Node, Tensor, TensorType
 from resperf.network.assumed import COUNTED, Assumptions, Sizes, Stated, how_to_give, stated
 from resperf.network.constants import Unfolded, folded, is_constant
 from resperf.network.fit import check_inputs
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
-from resperf.network.inputs import Inputs, complete_inputs, split_shapes
+from resperf.network.inputs import Inputs, complete_inputs, dims_of, split_shapes
 from resperf.network.model import stripped_model
 from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
-    check_shapes,
     check_size,
     data_type_of,
-    sparse_weight,
     weight,
+    weights_of,
 )
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import (
     DATA_ELEMENTS,
-    batched_outputs,
     complete_only,
     declared_outputs,
     model_outputs,
@@ -166,13 +164,16 @@ class _Reading:
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
-        self.weights = self._weights()
+        self.weights = weights_of(path, self.graph)
         declared = [info for info in self.graph.input if info.name not in self.weights]
         own, lengths, others = split_shapes(self.graph, declared, dict(sizes.shapes))
         self.assumptions = Assumptions(path, dict(sizes.assume), dict(sizes.values), others)
         self.inputs: Inputs = complete_inputs(path, declared, sizes.batch, own, lengths)
         self.inputs = replace(self.inputs, fixed_batch=self.inputs.fixed_batch or traced)
-        self.traced, self.batched = traced, batched_outputs(self.graph, declared)
+        self.traced = traced
+        firsts = {dim for info in declared for dim in dims_of(info)[:1] if isinstance(dim, str)}
+        self.batched = {x.name for x in self.graph.output if firsts.intersection(dims_of(x)[:1])}
+        """Outputs whose first dimension has the name of an input's."""
         self.declared = declared_outputs(self.graph, declared, self.inputs, lengths)
         given = {tensor.name for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, self.weights.keys() | given)
@@ -257,16 +258,6 @@ class _Reading:
             assumed=self.assumptions.statements(),
             undecided=seen.undecided,
         )
-
-    def _weights(self) -> dict[str, Tensor]:
-        check_shapes(self.path, self.graph.initializer)
-        weights = [weight(self.path, proto) for proto in self.graph.initializer]
-        weights += [sparse_weight(self.path, proto) for proto in self.graph.sparse_initializer]
-        by_name = {tensor.name: tensor for tensor in weights}
-        inputs = {info.name for info in self.graph.input}
-        if len(by_name) < len(weights) or len(inputs) < len(self.graph.input):
-            raise NetworkError(f"{self.path} is damaged: two inputs or weights have the same name")
-        return by_name
 
     def _visit(self, node: NodeProto) -> None:
         if not any(node.output):

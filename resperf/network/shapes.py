@@ -307,12 +307,6 @@ def declared_outputs(
     return outputs
 
 
-def batched_outputs(graph: GraphProto, inputs: Sequence[ValueInfoProto]) -> set[str]:
-    """Name the outputs whose first dimension has the name of an input's first dimension."""
-    firsts = {dim for info in inputs for dim in dims_of(info)[:1] if isinstance(dim, str)}
-    return {info.name for info in graph.output if firsts.intersection(dims_of(info)[:1])}
-
-
 def complete_only(parts: Mapping[str, PartialType]) -> dict[str, TensorType]:
     """Return the tensors whose shape is known."""
     return {

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any
 
 from resperf.bundle import (
     Bundle,
@@ -127,7 +126,18 @@ class Query:
             fits = self.fits(offer.setting) and self._is_named(offer)
             if fits and (not self.training or offer.has_steps):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
-        return [min(group, key=self._unlikeness) for group in groups.values()]
+        return [
+            min(
+                group,
+                key=lambda offer: (
+                    (offer.setting.mode is Mode.TRAINING) != self.training,
+                    offer.setting.is_compiled and not self.compiled,
+                    offer.setting.layout not in _USUAL_LAYOUTS,
+                    [-int(x) for x in offer.setting.framework_version.split(".") if x.isdigit()],
+                ),
+            )
+            for group in groups.values()
+        ]
 
     def _is_named(self, offer: Offer) -> bool:
         """Whether the framework is that of the question, or what is meant where none is named.
@@ -148,16 +158,6 @@ class Query:
             replace(self, precision=precision).fitting(candidates) for precision in precisions
         )
         return next(filter(None, fitting), [])
-
-    def _unlikeness(self, offer: Offer) -> tuple[Any, ...]:
-        setting = offer.setting
-        version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
-        return (
-            (setting.mode is Mode.TRAINING) != self.training,
-            setting.is_compiled and not self.compiled,
-            setting.layout not in _USUAL_LAYOUTS,
-            version,
-        )
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,14 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None:
         _refuse_lacking(query, facts)
     own = list(own_offers(search.parts, search.device))
-    chosen = _chosen(search, own)
+    groups = [own] if query.method else offers(search.parts, search.device)
+    # A data sheet answers only for a card, where neither a bundle nor a method is named.
+    of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
+    chosen = first_fitting(query, groups, own_precision=of_bundle)
+    if chosen is None or (chosen.part is None and of_bundle):
+        if facts is not None and not of_bundle:
+            raise _nothing_answers(search, facts)
+        raise _no_times(query, own) if own else _not_there(search)
     if chosen.part is not None:
         chosen.part.checked  # noqa: B018
     bundle = chosen.bundle
@@ -240,8 +247,27 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
 
 
 def _searched(query: Query) -> _Search:
-    """Search the bundles for those of a question's device."""
-    path, device = _named(with_own_card(query))
+    """Search the bundles for those of a question's device; of a processor, in one bundle.
+
+    The name of a bundle stands for its device, and that of a device, as a bundle's, for itself.
+
+    Raises
+    ------
+    BundleError
+        If that would replace a damaged one of its name.
+    DeviceError
+        If the name of the device is empty.
+    """
+    word, device = query.bundle, with_own_card(query).device
+    if device is None and word is not None and not Path(word).is_dir() and not named_bundle(word):
+        word, device = None, str(word)
+    if device is not None and not device.strip():
+        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
+    path = None if word is None else place_of(word, query.framework)
+    if device is not None and not (path is not None and is_bundle(path)):
+        is_card = accelerator(device) is not None and not is_bundle(device)
+        if not is_card and (named := named_bundle(device, path)) is not None:
+            path, device = named, None
     alone = path is not None and (device is None or is_bundle(path))
     all_parts, damaged = find_bundles(path, alone=alone, methods=query.method is not None)
     if alone and damaged and not all_parts:
@@ -254,30 +280,14 @@ def _searched(query: Query) -> _Search:
     search = _Search(query, device or DEFAULT.device_class, path, all_parts, parts, damaged)
     if device is None and path is not None:
         search = replace(search, device=_device_of(search, path))
-    return search if accelerator(search.device) is not None else _of_one_bundle(search)
-
-
-def _named(query: Query) -> tuple[Path | None, str | None]:
-    """Return the folder of bundles and the device that a question names.
-
-    The name of a bundle stands for its device, and that of a device, as a bundle's, for itself.
-
-    Raises
-    ------
-    DeviceError
-        If the name of the device is empty.
-    """
-    word, device = query.bundle, query.device
-    if device is None and word is not None and not Path(word).is_dir() and not named_bundle(word):
-        word, device = None, str(word)
-    if device is not None and not device.strip():
-        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
-    path = None if word is None else place_of(word, query.framework)
-    if device is None or (path is not None and is_bundle(path)):
-        return path, device
-    is_card = accelerator(device) is not None and not is_bundle(device)
-    named = None if is_card else named_bundle(device, path)
-    return (path, device) if named is None else (named, None)
+    if accelerator(search.device) is not None:
+        return search
+    own = [part for part in parts if platforms_of(part, search.device)]
+    best = best_of(own).path if own else None
+    for folder in takewhile(best.__ne__, bundle_folders(path) if damaged and best else ()):
+        if best is not None and folder.name == best.name and folder in damaged:
+            raise damaged[folder]
+    return replace(search, parts=[part for part in own if part.path == best])
 
 
 def _device_of(search: _Search, path: Path) -> str:
@@ -309,43 +319,6 @@ def _device_of(search: _Search, path: Path) -> str:
         f"which device of {path}? There is {', '.join(sorted(names.values()))}; name one by "
         "--device"
     )
-
-
-def _of_one_bundle(search: _Search) -> _Search:
-    """Leave of the parts those of the device in one bundle, whatever the setting.
-
-    Raises
-    ------
-    BundleError
-        If it would replace a damaged one of its name.
-    """
-    own = [part for part in search.parts if platforms_of(part, search.device)]
-    if not own:
-        return replace(search, parts=own)
-    path = best_of(own).path
-    for folder in takewhile(path.__ne__, bundle_folders(search.path) if search.damaged else ()):
-        if folder.name == path.name and folder in search.damaged:
-            raise search.damaged[folder]
-    return replace(search, parts=[part for part in own if part.path == path])
-
-
-def _chosen(search: _Search, own: Sequence[Offer]) -> Offer:
-    """Return the best offer; one of a bundle, but for cards if no bundle or method is named.
-
-    Raises
-    ------
-    DeviceError, UnsupportedError
-        If nothing answers.
-    """
-    query, facts = search.query, accelerator(search.device)
-    groups = [own] if query.method else offers(search.parts, search.device)
-    of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
-    chosen = first_fitting(query, groups, own_precision=of_bundle)
-    if chosen is not None and (chosen.part is not None or not of_bundle):
-        return chosen
-    if facts is not None and not of_bundle:
-        raise _nothing_answers(search, facts)
-    raise _no_times(query, own) if own else _not_there(search)
 
 
 def in_own_type(query: Query, network: Network) -> Query:

@@ -134,8 +134,18 @@ def predict_networks(
             f"{bundle.path} predicts networks as a whole, without single operators: leave out "
             "--custom, or choose another device or --framework"
         )
-    if not all(as_a_whole):
-        _refuse_unusable(bundle)
+    of_layers = not all(as_a_whole)
+    if of_layers and bundle.method == METHOD and sheet_facts(bundle) is None:
+        raise UnsupportedError(
+            f"{bundle.path} estimates from the data sheet of {bundle.device}, which is not known "
+            "here; add the file of its facts: --device FILE.toml"
+        )
+    if of_layers and not composable(bundle.layer_quantity, [bundle.layer_quantity]):
+        raise UnsupportedError(
+            f"{bundle.path} predicts whole calls: each contains a call and the copies "
+            "between host and device, which a network pays once and not per layer; predict single "
+            "layers with resperf predict-layer, or use a bundle that was trained on execution"
+        )
     lowered = [
         None if is_whole and EXECUTION not in own_quantities
         else lower(network, bundle.setting, bundle.platform)
@@ -216,27 +226,6 @@ def _prediction(
     )  # fmt: skip
     interval = bound(parts, costs, total, *own_widths, count)
     return Prediction(subject, parts, costs, total, interval, remarks)
-
-
-def _refuse_unusable(bundle: Bundle) -> None:
-    """Refuse a bundle whose times of layers do not add up, or that has none and no data sheet.
-
-    Raises
-    ------
-    UnsupportedError
-        If it is such a bundle.
-    """
-    if bundle.method == METHOD and sheet_facts(bundle) is None:
-        raise UnsupportedError(
-            f"{bundle.path} estimates from the data sheet of {bundle.device}, which is not known "
-            "here; add the file of its facts: --device FILE.toml"
-        )
-    if not composable(bundle.layer_quantity, [bundle.layer_quantity]):
-        raise UnsupportedError(
-            f"{bundle.path} predicts whole calls: each contains a call and the copies "
-            "between host and device, which a network pays once and not per layer; predict single "
-            "layers with resperf predict-layer, or use a bundle that was trained on execution"
-        )
 
 
 def _refuse_incomplete(

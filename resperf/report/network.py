@@ -131,13 +131,32 @@ def _measured(result: MeasuredNetwork) -> str:
 
 
 def _predicted(prediction: Prediction) -> str:
-    """Begin with the answer; then its parts, what they rest on, and what was assumed."""
+    """Begin with the answer; then its parts, what they rest on, and what was assumed.
+
+    They rest on what was measured, inferred and estimated, with their shares of the device's time.
+    """
     lines = [str(prediction), *incomplete_lines(prediction)]
-    by_phase = not (
-        prediction.total.rule == WHOLE_NETWORK and math.isnan(prediction.phases.execution_ms)
-    )
-    if by_phase:
-        lines += [*_phases(prediction), f"rests on      {_basis(prediction)}"]
+    origins, device_ms = prediction.origins, prediction.device_ms
+    framework, version = prediction.subject.framework, prediction.subject.framework_version
+    words = {
+        "measured": "measured" + f" with {framework} {version}" * bool(version),
+        "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
+        "estimated": ESTIMATED,
+        "given": "given by you",
+    }
+    shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
+    # Rounding may leave a share of almost nothing.
+    basis = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
+    # What is only estimated has no trained range.
+    is_learnt, outside_ms = "100% estimated" not in basis, prediction.coverage["out_of_range_ms"]
+    if prediction.parts.extrapolated:
+        basis.append(f"extrapolated: {prediction.parts.extrapolated}")
+    elif is_learnt and outside_ms >= 0.005 * device_ms > 0:
+        basis.append(f"{outside_ms / device_ms:.0%} outside the trained range")
+    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
+        basis.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
+    if prediction.total.rule != WHOLE_NETWORK or not math.isnan(prediction.phases.execution_ms):
+        lines += [*_phases(prediction), f"rests on      {'; '.join(filter(None, basis))}"]
     lines += [
         quantity_line(other) for other in prediction.parts.quantities if other.name not in PHASES
     ]
@@ -156,10 +175,27 @@ def _time_line(name: str, time_ms: float, remark: str = "") -> str:
 
 
 def _phases(result: Prediction | MeasuredNetwork) -> list[str]:
-    """List the phases, and of the execution the times of host and device if both are known."""
-    remarks = {"execution_ms": _contents(result)}
+    """List the phases, and of the execution the times of host and device if both are known.
+
+    Beside the execution stands how it comes about, and its parts that are not layers.
+    """
+    costs = result.overheads if isinstance(result, Prediction) else result
+    words, parts, remarks = [], [], {}
+    if costs.call_ms > 0:
+        parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
+    if costs.reshapes_ms > 0:
+        mark = f", {ESTIMATED}" if isinstance(costs, Overheads) and costs.reshapes_estimated else ""
+        parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
+    if isinstance(costs, Overheads) and costs.overhead_ms > 0:
+        parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
+    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
+        words.append("the longer of device and host")
+        if (waiting := result.origins["host"]) > 0:
+            words.append(f"{waiting:.0%} of the total is waiting for the host")
+    words += [f"of this {', '.join(parts)}"] if parts else []
     if isinstance(result, Prediction):
-        remarks |= {f"{phase}_ms": ESTIMATED for phase in result.overheads.estimated_phases}
+        remarks = {f"{phase}_ms": ESTIMATED for phase in result.overheads.estimated_phases}
+    remarks.setdefault("execution_ms", "; ".join(words))
     lines = [
         _time_line(quantity(name).stem, getattr(result.phases, name), remarks.get(name, ""))
         for name in PHASES
@@ -209,30 +245,6 @@ def share_cell(share: float) -> str:
     return f"{math.floor(share * 100)}%"
 
 
-def _basis(prediction: Prediction) -> str:
-    """Say how much of the device's time was measured, inferred and estimated, and is in range."""
-    origins, device_ms = prediction.origins, prediction.device_ms
-    framework, version = prediction.subject.framework, prediction.subject.framework_version
-    words = {
-        "measured": "measured" + f" with {framework} {version}" * bool(version),
-        "inferred": f"inferred from {prediction.parts.inferred_from or 'other devices'}",
-        "estimated": ESTIMATED,
-        "given": "given by you",
-    }
-    shares = {what: origins[f"{name}_ms"] / device_ms for name, what in words.items() if device_ms}
-    # Rounding may leave a share of almost nothing.
-    parts = [", ".join(f"{x:z.0%} {what}" for what, x in shares.items() if f"{x:z.0%}" != "0%")]
-    # What is only estimated has no trained range.
-    is_learnt, outside_ms = "100% estimated" not in parts, prediction.coverage["out_of_range_ms"]
-    if prediction.parts.extrapolated:
-        parts.append(f"extrapolated: {prediction.parts.extrapolated}")
-    elif is_learnt and outside_ms >= 0.005 * device_ms > 0:
-        parts.append(f"{outside_ms / device_ms:.0%} outside the trained range")
-    if prediction.lower_bound_ms >= 0.01 * device_ms > 0:
-        parts.append(f"at least {ms_cell(prediction.lower_bound_ms)} ms at the device's peak")
-    return "; ".join(filter(None, parts))
-
-
 def _host_and_device(prediction: Prediction) -> list[str]:
     """Show the times of device and host, of which the longer one is the execution."""
     costs = prediction.overheads
@@ -262,25 +274,6 @@ def _scaled(calibration: Calibration) -> str:
         where = f"a machine more like this one than the bundle's ({calibration.platform.machine})"
     by = f"{calibration.count} calibration layers on {calibration.at[:10]}"
     return f"calibrated for {where} by {by}: {factors}{disturbed}"
-
-
-def _contents(result: Prediction | MeasuredNetwork) -> str:
-    """Say how the execution comes about, and name its parts that are not layers."""
-    costs = result.overheads if isinstance(result, Prediction) else result
-    words, parts = [], []
-    if costs.call_ms > 0:
-        parts.append(f"per-run overhead {ms_cell(costs.call_ms)}")
-    if costs.reshapes_ms > 0:
-        mark = f", {ESTIMATED}" if isinstance(costs, Overheads) and costs.reshapes_estimated else ""
-        parts.append(f"reshapes {ms_cell(costs.reshapes_ms)}{mark}")
-    if isinstance(costs, Overheads) and costs.overhead_ms > 0:
-        parts.append(f"overhead between layers {ms_cell(costs.overhead_ms)}")
-    if isinstance(result, Prediction) and not math.isnan(result.overheads.host_ms):
-        words.append("the longer of device and host")
-        if (waiting := result.origins["host"]) > 0:
-            words.append(f"{waiting:.0%} of the total is waiting for the host")
-    words += [f"of this {', '.join(parts)}"] if parts else []
-    return "; ".join(words)
 
 
 def _parts(prediction: Prediction, every: bool) -> str:

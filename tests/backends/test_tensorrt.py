@@ -151,14 +151,17 @@ def test_precisions(gpu: Any, precision: str, speed: int, value_bytes: int) -> N
         times(own, own.lower([softmax])[0])
 
 
-def test_the_backend_keeps_the_contract(started: TensorRTBackend) -> None:
+def test_the_backend_keeps_the_contract(
+    started: TensorRTBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conformance: Any = pytest.importorskip("resperf.testing.backends")
+    monkeypatch.setattr(conformance, "SUM_BAND", (1 - 1e-6, 1 + 1e-6))
     kinds = ("conv", "pool", "dense", "softmax", "reorder", "attention")
     result = conformance.check_backend(started, target("tensorrt", "cuda"), kinds=kinds)
     assert result.of(conformance.Verdict.FAILED) == []
     assert {each.subject for each in result.of(conformance.Verdict.REFUSED)} == {"reorder"}
     (network,) = (each for each in result.findings if each.rule == "sum")
-    assert network.figures["sum_ratio"] == pytest.approx(1.0)
+    assert network.verdict is conformance.Verdict.PASSED
 
 
 def test_copies_that_share_a_tensor_are_merged_and_refused(

@@ -55,9 +55,9 @@ def test_check_says_what_is_wrong(file: Path, cli) -> None:
     assert cli.text("dataset", "check", file) == f"{file}: no problems\n"
     file.write_bytes(file.read_bytes()[512:])  # without the seal
     with h5py.File(file, "r+") as opened:
-        opened["conv/height"].attrs["unit"] = "inch"
+        opened["conv/height"].attrs["unit"] = "\x1b[31minch"
     captured = cli.run("dataset", "check", file, code=2)
-    assert "conv: unit of height is inch, not pixel\n" in captured.out
+    assert r"conv: unit of height is \x1b[31minch, not pixel" in captured.out
     assert captured.err.startswith(f"resperf: error: {file} has 2 problems;")
     assert captured.err.count("\n") == 1
     assert len(json.loads(cli.run("dataset", "check", file, "--json", code=2).out)["problems"]) == 2

@@ -69,6 +69,7 @@ def test_the_shipped_table_has_the_same_form(tmp_path: Path) -> None:
         ("board_w = 200", "tdp_w = 200", "mycard has no tdp_w; it has aliases, bandwidth_gb_s, "),
         ('class = "cuda"', 'class = "abacus"', "class = 'abacus'; it must be one of cpu, cuda, "),
         ('class = "cuda"', "", "mycard: class must be given"),
+        ('class = "cuda"', 'class = ["cuda"]', r"class=\['cuda'\] must be of type str"),
         ("[mycard]", "[other]\n[mycard]", "needs one table .* it has other, mycard"),
         ("[mycard]", "[mycard", "is not a TOML file"),
         ("cache_mib = 32", f"cache_mib = {'9' * 400}", "cache_mib=9+ must be plausible"),

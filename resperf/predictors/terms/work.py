@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from operator import itemgetter
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from resperf.features import Array, Columns, quantities
 from resperf.layers import kind_of
 from resperf.measurement import layer_kind, written_kind
 from resperf.settings import OPTIMIZER, OPTIMIZERS
-from resperf.targets import UNKNOWN, Target, with_terms
+from resperf.targets import UNKNOWN, with_terms
 
 Term: TypeAlias = "Callable[[Mapping[str, Array]], Array]"
 Table: TypeAlias = "Mapping[str, Mapping[str, Term]]"
@@ -411,18 +411,9 @@ class TermTable:
     usual: Mapping[str, Term]
     own: Table
 
-    def terms_of(self, kind: str) -> Mapping[str, Term]:
-        """Return the terms of a kind by name."""
-        return {**WORK.get(kind, _PLAIN), **self.own.get(kind, self.usual)}
-
 
 _GROWING = frozenset({"constant scattered"})
 """Terms that are no constants despite their names, which stored bundles use."""
-
-
-@cache
-def _table(target: Target) -> TermTable:
-    return cast(TermTable, target.load("terms"))
 
 
 def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
@@ -436,8 +427,11 @@ def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
         A class without a table (or an unknown one) has the terms of all classes: a fit leaves out
         what does not help.
     """
-    tables = [_table(target) for target in with_terms(device_class)]
-    return {name: term for table in tables for name, term in table.terms_of(kind).items()}
+    terms = dict(WORK.get(kind, _PLAIN))
+    for target in with_terms(device_class):
+        table: TermTable = target.load("terms")
+        terms |= table.own.get(kind, table.usual)
+    return terms
 
 
 def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
