@@ -35,7 +35,7 @@ class Budget(NamedTuple):
 BUDGETS = {
     "code lines in resperf/": Budget(42_700, 42_700),
     "code lines in the largest file": Budget(500, 500),
-    "options of all commands": Budget(121, 120),
+    "options of all commands": Budget(120, 120),
     "code lines in tools/": Budget(3_760, 3_500),
     "words in docs/": Budget(15_000, 15_000),
     "lines of README.md": Budget(95, 95),
