@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,28 +88,20 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--setting", choices=SETTINGS, nargs="+", default=["fp32"])
     given = parser.parse_args()
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    devices: set[str] = set()
+    texts: dict[str, Counter[str]] = defaultdict(Counter)
     files = network_files(given.networks)
     for network in files:
-        of_network: Counter[str] = Counter()
         for kind, where, text in checked(network, given.setting, given.batch):
-            of_network[kind] += 1
-            if kind == "prediction":
-                devices.add(text)
-            elif kind == "left out":
-                reasons[text] += 1
-            else:
+            texts[kind][text] += 1
+            if kind == "fault":
                 print(f"{where}: {text}")
-        counts += of_network
-        print(f"{network.stem}: {dict(of_network)}", file=sys.stderr, flush=True)
-    print(f"{len(files)} networks, {len(devices)} devices and frameworks: "
-          f"{counts['prediction']} predictions, {counts['fault']} faults, "
-          f"{counts['left out']} operators left out")  # fmt: skip
-    for reason, count in reasons.most_common():
+        print(network.stem, file=sys.stderr, flush=True)
+    print(f"{len(files)} networks, {len(texts['prediction'])} devices and frameworks: "
+          f"{texts['prediction'].total()} predictions, {texts['fault'].total()} faults, "
+          f"{texts['left out'].total()} operators left out")  # fmt: skip
+    for reason, count in texts["left out"].most_common():
         print(f"{count:8d}  {reason}")
-    return int(counts["fault"] > 0)
+    return int(bool(texts["fault"]))
 
 
 if __name__ == "__main__":

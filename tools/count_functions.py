@@ -10,6 +10,7 @@ and classes do not count.
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import io
 import os
 import subprocess
@@ -17,8 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY_PYTHON = "<"
@@ -32,23 +32,15 @@ def entered(arguments: list[str]) -> set[CodeType]:
     """Run a command of resperf in this process; return the code of its functions entered."""
     from resperf.cli.main import main
 
-    codes: set[CodeType] = set()
-
-    def note(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call":
-            codes.add(frame.f_code)
-
-    sys.setprofile(note)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            main(arguments)
-    finally:
-        sys.setprofile(None)
+    profile = cProfile.Profile(builtins=False)
+    with contextlib.redirect_stdout(io.StringIO()):
+        profile.runcall(main, arguments)
     package = str(ROOT / "resperf")
     return {
         code
-        for code in codes
-        if code.co_filename.startswith(package)
+        for code in (entry.code for entry in profile.getstats())
+        if isinstance(code, CodeType)
+        and code.co_filename.startswith(package)
         and not code.co_name.startswith(MADE_BY_PYTHON)
         and CLASS_BODY not in code.co_names
     }

@@ -62,9 +62,10 @@ def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
         model = onnx.load(original, load_external_data=False)
         for _ in range(source.choice([1, 1, 2, 5])):
             CHANGES[done](model, source)
-        target.write_bytes(model.SerializeToString())
-        return f"{done} in {original.stem}", target
-    target.write_bytes(broken_bytes(original.read_bytes(), done, source))
+        content = model.SerializeToString()
+    else:
+        content = broken_bytes(original.read_bytes(), done, source)
+    target.write_bytes(content)
     return f"{done} in {original.stem}", target
 
 
@@ -173,11 +174,9 @@ def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
 
 
 def _enormous_weight(model: onnx.ModelProto, source: random.Random) -> None:
-    name = source.choice(model.graph.initializer).name if model.graph.initializer else "w"
-    for index, tensor in enumerate(model.graph.initializer):
-        if tensor.name == name:
-            del model.graph.initializer[index]
-            break
+    name = "w"
+    if model.graph.initializer:
+        name = model.graph.initializer.pop(source.randrange(len(model.graph.initializer))).name
     sides = source.choice([(1 << 20, 1 << 19), (1 << 31, 1 << 31), (1 << 12,) * 3, (1 << 36,)])
     proto = TensorProto(name=name, data_type=1, dims=sides)
     if source.random() < 0.5:
@@ -207,11 +206,8 @@ def _control_flow(model: onnx.ModelProto, source: random.Random) -> None:
     for level in range(depth + 1):
         # Known conditions let a branch take the place of its node, unknown ones do not.
         if source.random() < 0.7:
-            constant = numpy_helper.from_array(np.array(source.random() < 0.5), f"c{level}")
-            if op == "Loop":
-                turns = source.choice([0, 3, 1 << 40])
-                constant = numpy_helper.from_array(np.array(turns), f"c{level}")
-            model.graph.initializer.append(constant)
+            value = source.choice([0, 3, 1 << 40] if op == "Loop" else [False, True])
+            model.graph.initializer.append(numpy_helper.from_array(np.array(value), f"c{level}"))
         else:
             kind = TensorProto.BOOL if op == "If" else TensorProto.INT64
             info = helper.make_tensor_value_info(f"c{level}", kind, [] if op != "Scan" else [3])
@@ -226,24 +222,21 @@ def _branching(op: str, level: int, graph: onnx.GraphProto, result: str) -> onnx
     names = [f"c{level}"]
     if op == "If":
         # A second copy of the branch at every level would double the file each time.
-        other = helper.make_graph(
-            [helper.make_node("Identity", ["x"], ["inner"])], "other", [], list(graph.output)
-        )
-        return helper.make_node(
-            op, names, [result], f"if{level}", then_branch=graph, else_branch=other
-        )
-    more = {"num_scan_inputs": 1} if op == "Scan" else {}
-    return helper.make_node(op, [*names, ""], [result], f"{op}{level}", body=graph, **more)
+        node = helper.make_node("Identity", ["x"], ["inner"])
+        other = helper.make_graph([node], "other", [], list(graph.output))
+        more = {"then_branch": graph, "else_branch": other}
+    else:
+        names.append("")
+        more = {"body": graph, **({"num_scan_inputs": 1} if op == "Scan" else {})}
+    return helper.make_node(op, names, [result], f"{op}{level}", **more)
 
 
 def _functions(model: onnx.ModelProto, source: random.Random) -> None:
     """Functions that call themselves, each other, or two of the next."""
     sort = source.choice(["itself", "doubling", "unknown"])
     names = [f"f{level}" for level in range(40)]
-    for level, name in enumerate(names):
-        callee = (
-            name if sort == "itself" else names[level + 1] if level + 1 < len(names) else "Relu"
-        )
+    for name, after in zip(names, [*names[1:], "Relu"], strict=True):
+        callee = name if sort == "itself" else after
         domain = "" if callee == "Relu" else "own"
         nodes = [
             helper.make_node(callee, ["x"], ["y0"], domain=domain),
@@ -302,17 +295,19 @@ def outcome(path: Path) -> str:
     from resperf.lowering import lower
     from resperf.network import read_network
 
+    def predicted() -> str:
+        prediction = resperf.predict(path, batch=1, device="1080ti")
+        return "predicted in part" if prediction.skipped else "predicted"
+
+    def lowered() -> str:
+        device = backend("onnxruntime")
+        lower(read_network(path), device.setting(), device.platform())
+        return "lowered"
+
     words = []
-    for batch in (1, None):
+    for read in (predicted, lowered):
         try:
-            if batch is None:
-                device = backend("onnxruntime")
-                lower(read_network(path), device.setting(), device.platform())
-                words.append("lowered")
-            else:
-                prediction = resperf.predict(path, batch=batch, device="1080ti")
-                assert not isinstance(prediction, list)
-                words.append("predicted in part" if prediction.skipped else "predicted")
+            words.append(read())
         except ResperfError as error:
             text = str(error)
             if "\n" in text or not text or "\x1b" in text:

@@ -119,9 +119,8 @@ def scenario(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_step_that_does_not_end_is_ended(
-    tool: ModuleType, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: ModuleType, scenario: Scenario, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tool, "GRACE_S", 0.1)
     scenario("train=signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)\n")
     started = time.monotonic()
     status = tool.run_command(["train"], tmp_path / "log", 1.0)

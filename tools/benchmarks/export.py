@@ -18,7 +18,6 @@ of several frameworks, which do not fit into one environment, is exported by one
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import sys
 import tomllib
@@ -30,6 +29,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from pages import parser_of
 
 from resperf.errors import first_line
 from resperf.network import stripped_model
@@ -81,19 +82,14 @@ def exports(name: str) -> dict[str, Export]:
         writers[f"{model}-{form}"] = lambda folder, model=model, form=form: converted(
             example(model, batch), form, folder
         )
-    for model in listed.get("keras", ()):
-        writers[f"keras_{model.casefold()}"] = partial(keras, model)
-    for model in listed.get("paddle", ()):
-        writers[f"paddle_{model}"] = partial(paddle, model)
-    for model in listed.get("traced", ()):
-        writers[model] = lambda _, model=model: traced_model(model)
+    for key, prefix, export in OF_LIBRARIES:
+        for model in listed.get(key, ()):
+            writers[f"{prefix}{model.casefold()}"] = partial(export, model)
     return writers
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("list", choices=LISTS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
@@ -105,7 +101,8 @@ def main() -> int:
             near = " or ".join(get_close_matches(word, writers)) or f"one of {len(writers)} others"
             parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
     warnings.simplefilter("ignore")
-    _kept = declare_operators() if find_spec("torch") else None
+    if find_spec("torchvision"):
+        declare_operators()
     return write_each(arguments.folder, ((name, writers[name]) for name in chosen))
 
 
@@ -136,28 +133,17 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def declare_operators() -> Any:
-    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
+def declare_operators() -> None:
+    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch."""
+    import torch
 
-    The declarations last as long as the returned object lives.
-    """
-    from torch import library
-
-    operators = library.Library("torchvision", "DEF")
-    for _ in range(40):
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError as error:
-            text = str(error)
-            if "torchvision::" not in text:
-                raise
-            operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
-            for module in [name for name in sys.modules if name.startswith("torchvision")]:
-                del sys.modules[module]
-            operators.define(f"{operator}(Tensor x) -> Tensor")
-        else:
-            break
-    return operators
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for module in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[module]
+        for name in ("nms", "qnms"):  # it describes them, whether they are there or not
+            torch.library.define(f"torchvision::{name}", "(Tensor x) -> Tensor")
 
 
 # What is exported: module and example inputs
@@ -193,9 +179,8 @@ def torchvision_network(name: str, batch: int, size: int) -> Example:
     import torchvision
 
     if name == "mc3_18":  # of videos
-        return torchvision.models.get_model(name, weights=None), (
-            torch.randn(batch, 3, 8, 112, 112),
-        )
+        clip = torch.randn(batch, 3, 8, 112, 112)
+        return torchvision.models.get_model(name, weights=None), (clip,)
     image = torch.randn(batch, 3, size, size)
     if f"tv_{name}" not in DATA["segmentation"]:
         return torchvision_module(name), (image,)
@@ -462,8 +447,9 @@ def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> No
 # Language models of published GPU times: unoptimised, without memory for weights
 
 
-def traced_model(name: str) -> bytes:
-    """Return what PyTorch's default exporter writes, without memory for the weights."""
+def traced(name: str, _folder: Path) -> bytes:
+    """Return what PyTorch's default exporter writes; its weights are in an absent file."""
+    import onnx_ir
     import torch
 
     with torch.device("meta"):
@@ -473,23 +459,19 @@ def traced_model(name: str) -> bytes:
             module.eval(), inputs, dynamo=True, optimize=False, verbose=False,
             dynamic_shapes=(({0: torch.export.Dim("batch")},),),
         )  # fmt: skip
-    return declared_absent(program.model)
-
-
-def declared_absent(model: Any) -> bytes:
-    """Serialise a model whose weights are declared in an absent file."""
-    import onnx_ir
-
-    for value in model.graph.initializers.values():
+    for value in program.model.graph.initializers.values():
         value.const_value = onnx_ir.ExternalTensor(
             ABSENT, None, None, value.dtype, shape=value.shape, name=value.name
         )
-    proto = onnx_ir.to_proto(model)
+    proto = onnx_ir.to_proto(program.model)
     for described in (*proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
         described.ClearField("metadata_props")  # stack traces: most of the file
         described.ClearField("doc_string")
     return bytes(proto.SerializeToString())
 
+
+OF_LIBRARIES = (("keras", "keras_", keras), ("paddle", "paddle_", paddle), ("traced", "", traced))
+"""Key in a list, beginning of the files' names, and export."""
 
 if __name__ == "__main__":
     sys.exit(main())

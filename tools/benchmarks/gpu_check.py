@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -45,8 +44,6 @@ RUN_SECONDS = 0.2, 6.0
 """Least and most time for the whole runs of one network at one batch size."""
 PATIENCE_S = 120.0
 """What a step may take beyond its share before it is ended."""
-GRACE_S = 30.0
-"""What a step may take to end once it was asked to."""
 OK, FAILED, SKIPPED, INTERRUPTED = "ok", "failed", "skipped", "interrupted"
 
 
@@ -132,29 +129,18 @@ class Check:
 def run_command(words: Sequence[str], log: Path, limit_s: float) -> int:
     """Run a `resperf` command; return its exit status, 124 if its time was over.
 
-    Ctrl-C is passed on once, so that a campaign ends cleanly; what it started is ended with it.
+    A campaign that is ended loses no finished row.
     """
     with (
         log.with_suffix(".out").open("w", encoding="utf-8") as out,
         log.with_suffix(".err").open("w", encoding="utf-8") as err,
-        subprocess.Popen(
-            [*COMMAND, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            return process.wait(limit_s)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            return 124
+        suppress(subprocess.TimeoutExpired),
+    ):
+        return subprocess.run(
+            [*COMMAND, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, timeout=limit_s,
+            check=False,
+        ).returncode  # fmt: skip
+    return 124
 
 
 def reason(status: int, log: Path, limit_s: float) -> str:

@@ -12,25 +12,17 @@ trees. Rows that the importer flags are left out. No measured row is written int
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import (
-    cell,
-    commits,
-    imported,
-    load_or_make,
-    merged,
-    parser_of,
-    public_data,
-    stored,
-    write_page,
-)
+import pages
 
 from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
@@ -91,7 +83,7 @@ class Rows:
 
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
-    data = public_data()
+    data = pages.public_data()
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
         if path.name.startswith(("train_", "test_")):
@@ -99,7 +91,7 @@ def import_all(work: Path) -> list[Path]:
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
         groups[f"vidur-{path.name.split('__')[1]}"].append(path)
     return [
-        imported(work / f"{name}.h5", name.partition("-")[0], files)
+        pages.imported(work / f"{name}.h5", name.partition("-")[0], files)
         for name, files in groups.items()
     ]
 
@@ -107,7 +99,7 @@ def import_all(work: Path) -> list[Path]:
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    dataset = merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
+    dataset = pages.merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
     rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
@@ -224,23 +216,21 @@ def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
     judged = [result for result in judged if result.get(name) is not None]
     devices = sorted({result["device"] for result in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
+    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for result in judged:
+        groups[result["label"], result["device"]].append(result)
     cells = []
-    for label in dict.fromkeys(result["label"] for result in judged):
+    for label in dict.fromkeys(label for label, _ in groups):
         counted, row = [], [label]
         for device in devices:
-            own = [
-                result
-                for result in judged
-                if (result["label"], result["device"]) == (label, device)
-            ]
+            own = groups.get((label, device), [])
             rows = [result["rows"] for result in own]
-            value = (
-                float(np.average([result[name] for result in own], weights=rows)) if own else np.nan
-            )
-            row.append(cell(value))
+            values = [result[name] for result in own]
+            value = float(np.average(values, weights=rows)) if own else math.nan
+            row.append(pages.cell(value))
             if sum(rows) >= FEWEST_JUDGED and device not in (*AMD, *APART):
                 counted.append(value)
-        cells.append([*row, cell(float(np.mean(counted)) if counted else np.nan)])
+        cells.append([*row, pages.cell(float(np.mean(counted)) if counted else math.nan)])
     return markdown_table((HEADINGS[name], *devices, "mean"), cells)
 
 
@@ -267,20 +257,17 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "gpus")
+    parser = pages.page_parser(__doc__, "gpus")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="make these again")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     given = parser.parse_args()
     if not given.write:
         import_all(given.work)
-        for part in given.only or PARTS:
-            for kind in given.kinds:
-                path = given.work / f"{part}-{kind}.json"
-                if given.only:
-                    path.unlink(missing_ok=True)
-                load_or_make(
-                    path, lambda part=part, kind=kind: list(PARTS[part][0](given.work, kind))
-                )
+        for part, kind in product(given.only or PARTS, KINDS):
+            path = given.work / f"{part}-{kind}.json"
+            if given.only:
+                path.unlink(missing_ok=True)
+            judged = partial(PARTS[part][0], given.work, kind)
+            pages.load_or_make(path, lambda judged=judged: list(judged()))
     parts = [
         f"Seed {SEED}. Means are over NVIDIA's cards but the P4, which throttled, and those with "
         f"fewer than {FEWEST_JUDGED} rows; `mi100` and `mi210` are `torch/rocm` and have "
@@ -288,12 +275,12 @@ def main() -> None:
     ]
     for part, (_, title, words) in PARTS.items():
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
-        records = {kind: record for kind, path in paths.items() if (record := stored(path))}
+        records = {kind: record for kind, path in paths.items() if (record := pages.stored(path))}
         judged = [row for record in records.values() for row in record["result"]]
-        parts += [f"## {title}", commits(records), words, by_card(judged)]
+        parts += [f"## {title}", pages.commits(records), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]
-    write_page(given.output, "Operators in PyTorch on GPUs", parts)
+    pages.write_page(given.output, "Operators in PyTorch on GPUs", parts)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pages of tables in docs/tables, and the published measurements that they are made from."""
+"""What tools share: options, published measurements, stored results, pages in docs/tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "docs" / "tables"
 
 
-def parser_of(doc: str | None, name: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of every page."""
-    parser = argparse.ArgumentParser(
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help begins with what a tool's file says."""
+    return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def page_parser(doc: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of every page."""
+    parser = parser_of(doc)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / name, help="kept results")
     parser.add_argument("--output", type=Path, default=TABLES / f"{name}.md")
     parser.add_argument("--write", action="store_true", help="the page of what there is, no fits")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 

@@ -21,17 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import (
-    by_words,
-    commits,
-    imported,
-    load_or_make,
-    merged,
-    parser_of,
-    public_data,
-    stored,
-    write_page,
-)
+import pages
 
 from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
@@ -94,21 +84,21 @@ def sources(data: Path) -> dict[str, list[Path]]:
 def import_layers(name: str, work: Path) -> Path:
     """Import a dataset such as ``justus-k80``, once."""
     source, _, device = name.partition("-")
-    files = sources(public_data())[name]
-    return imported(work / f"{name}.h5", source, files, "--device", device)
+    files = sources(pages.public_data())[name]
+    return pages.imported(work / f"{name}.h5", source, files, "--device", device)
 
 
 def import_networks(part: str, work: Path, layout: str = "") -> Path:
     """Import and merge timm's files of a class of devices, or those of one data layout, once."""
-    data = public_data() / "timm"
+    data = pages.public_data() / "timm"
     datasets = []
     for device in TIMM_DEVICES[part]:
         files = [
             *sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz")),
             data / "operators.jsonl.gz",
         ]
-        datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
-    return merged(work / f"{part}.h5", datasets)
+        datasets.append(pages.imported(work / f"timm-{device}.h5", "timm", files))
+    return pages.merged(work / f"{part}.h5", datasets)
 
 
 def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[Unit]:
@@ -142,12 +132,12 @@ class Store:
 
     def load(self, unit: Unit) -> dict[str, Any] | None:
         """Return the result of the dataset, seed and features as they are now, with its commit."""
-        return stored(*self._place(unit))
+        return pages.stored(*self._place(unit))
 
     def add(self, unit: Unit) -> Compared:
         """Fit, judge and store one method."""
         path, made_with = self._place(unit)
-        return compared(load_or_make(path, lambda: self.fit(unit).to_json(), made_with))
+        return compared(pages.load_or_make(path, lambda: self.fit(unit).to_json(), made_with))
 
     def fit(self, unit: Unit) -> Compared:
         """Fit and judge one method."""
@@ -192,11 +182,12 @@ def platform_line(seed: int) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = parser_of(__doc__, "published")
+    parser = pages.page_parser(__doc__, "published")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", metavar="DATASET", help="such as justus-k80")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     given = parser.parse_args(words)
-    names = sources(public_data())
+    names = sources(pages.public_data())
     for name in () if given.write else given.only or names:
         import_layers(name, given.work)
     # The page is of all that there is, whatever was asked for this time.
@@ -214,11 +205,11 @@ def main(words: Sequence[str] | None = None) -> None:
         own = sorted((unit for unit in loaded if unit.dataset == name), key=lambda unit: unit.kind)
         if own:
             parts += [f"## {name}", methods_markdown([compared(loaded[unit]) for unit in own])]
-            parts.append(commits({str(unit): loaded[unit] for unit in own}))
+            parts.append(pages.commits({str(unit): loaded[unit] for unit in own}))
     missing = {str(unit): failed.get(unit, "not run") for unit in every if unit not in loaded}
     if missing:
-        parts += ["## Not there", by_words(missing)]
-    write_page(given.output, "How accurate on published measurements", parts)
+        parts += ["## Not there", pages.by_words(missing)]
+    pages.write_page(given.output, "How accurate on published measurements", parts)
 
 
 if __name__ == "__main__":
