@@ -28,7 +28,7 @@ BUDGETS = {
     "code lines in resperf/": 42_700,
     "code lines in the largest file": 500,
     "options of all commands": 120,
-    "code lines in tools/": 3_610,
+    "code lines in tools/": 3_500,
     "words in docs/": 15_000,
     "lines of README.md": 95,
     "MB in models/": 26,
@@ -49,9 +49,7 @@ def code_lines(path: Path) -> int:
             body = node.body if isinstance(node, ast.ClassDef) else node.body[:1]
             for statement in body:
                 if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                    lines.difference_update(
-                        range(statement.lineno, (statement.end_lineno or 0) + 1)
-                    )
+                    lines -= {*range(statement.lineno, (statement.end_lineno or 0) + 1)}
     return len(lines)
 
 

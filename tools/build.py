@@ -35,7 +35,7 @@ from onnx import ModelProto, TensorProto, helper
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, merged, parser_of, run
+from pages import ROOT, dataset, parser_of, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
@@ -213,28 +213,24 @@ def nin() -> Builder:
     return net.conv(1024, 3, 1, 1).relu().conv(1024, 1).relu().conv(1000, 1).relu().average()
 
 
-def resnet(block: Callable[[Builder, int, int], Builder], depths: Sequence[int]) -> Builder:
+def resnet(layers: Sequence[tuple[int, int]], depths: Sequence[int]) -> Builder:
+    """Build a network of blocks whose layers have so many times a width, and a kernel."""
     net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
     for stage, depth in enumerate(depths):
         for index in range(depth):
-            block(net, 64 << stage, 2 if stage and not index else 1)
+            residual(net, 64 << stage, 2 if stage and not index else 1, layers)
     return net.average().flatten().dense(1000)
 
 
-def basic_block(net: Builder, width: int, stride: int) -> Builder:
-    start = net.at
-    end = net.conv_norm(width, 3, stride).relu().conv_norm(width, 3).at
-    return _join(net, start, end, stride)
+BASIC, BOTTLENECK = ((1, 3), (1, 3)), ((1, 1), (1, 3), (4, 1))
 
 
-def bottleneck(net: Builder, width: int, stride: int) -> Builder:
-    start = net.at
-    net.conv_norm(width, 1).relu().conv_norm(width, 3, stride).relu()
-    return _join(net, start, net.conv_norm(4 * width, 1).at, stride)
-
-
-def _join(net: Builder, start: tuple[str, Shape], end: tuple[str, Shape], stride: int) -> Builder:
-    shortcut = start
+def residual(net: Builder, width: int, stride: int, layers: Sequence[tuple[int, int]]) -> Builder:
+    """Add a block; its last layer but one has the stride."""
+    shortcut = start = net.at
+    for left, (times, kernel) in zip(reversed(range(len(layers))), layers, strict=True):
+        net.conv_norm(times * width, kernel, stride if left == 1 else 1)
+        end = (net.relu() if left else net).at
     if start[1] != end[1]:
         shortcut = net.go(start).conv_norm(end[1][0], 1, stride).at
     return net.go(end).add(shortcut).relu()
@@ -337,23 +333,19 @@ def unet() -> Builder:
 
 
 NETWORKS: dict[str, Callable[[], Builder]] = {
-    "lenet5": lenet5,
-    "alexnet": alexnet,
-    "zfnet": zfnet,
-    "nin": nin,
+    **{
+        network.__name__: network
+        for network in (
+            lenet5, alexnet, zfnet, nin, mobilenet_v1, mobilenet_v2, squeezenet1_1, googlenet,
+            densenet121, darknet19, unet,
+        )
+    },
     "vgg11": lambda: vgg(1, 1, 2, 2, 2),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
     "vgg19": lambda: vgg(2, 2, 4, 4, 4),
-    "resnet18": lambda: resnet(basic_block, (2, 2, 2, 2)),
-    "resnet50": lambda: resnet(bottleneck, (3, 4, 6, 3)),
-    "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2,
-    "squeezenet1_1": squeezenet1_1,
-    "googlenet": googlenet,
-    "densenet121": densenet121,
-    "darknet19": darknet19,
-    "unet": unet,
-}
+    "resnet18": lambda: resnet(BASIC, (2, 2, 2, 2)),
+    "resnet50": lambda: resnet(BOTTLENECK, (3, 4, 6, 3)),
+}  # fmt: skip
 
 
 def build_network(_work: Path, output: Path) -> None:
@@ -393,8 +385,9 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
     golden = [layer for layer in old["golden"]["layers"] if kind_of_key(layer["key"]) in kinds]
     notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
-    manifest = with_part(
-        learnt.manifest,
+    write_changed(
+        learnt,
+        output,
         "what was not measured is estimated as in the bundle before",
         predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
         ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
@@ -404,21 +397,12 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
         training=new["training"] | {"notes": notes},
         estimates=old["estimates"],
     )
-    write_with(learnt, manifest, output)
 
 
-def with_part(manifest: Mapping[str, Any], reason: str, **values: object) -> dict[str, Any]:
-    """Change the only part of a bundle's manifest."""
-    (part,) = manifest["parts"]
-    return {
-        **manifest,
-        "parts": [part | values],
-        "provenance": changed(manifest["provenance"], reason),
-    }
-
-
-def write_with(learnt: Bundle, manifest: Mapping[str, Any], output: Path) -> None:
-    """Write a bundle with another manifest."""
+def write_changed(learnt: Bundle, output: Path, reason: str, **values: object) -> None:
+    """Write a bundle with other values in its only part."""
+    provenance = changed(learnt.manifest["provenance"], reason)
+    manifest = learnt.manifest | {"parts": [learnt.part | values], "provenance": provenance}
     with replaced_folder(output) as folder:
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
@@ -431,8 +415,8 @@ def build_torch(work: Path, output: Path) -> None:
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets
                     if device_class(read_info(path).platform.device) == name]  # fmt: skip
-        dataset = merged(work / f"{name}.h5", of_class)
-        train(dataset, work / name, method="roofline", trees=most)
+        merged = dataset(work / f"{name}.h5", "merge", *of_class)
+        train(merged, work / name, method="roofline", trees=most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
 
 
@@ -447,26 +431,24 @@ def without_names(learnt: Bundle, output: Path) -> Path:
     """Write a bundle without the names of its training rows, and with one golden layer per kind."""
     part = learnt.part
     layers = {kind_of_key(layer["key"]): layer for layer in part["golden"]["layers"]}
-    values = {
-        "training": part["training"] | {"seen": ""},
-        "golden": part["golden"] | {"layers": [*layers.values()]},
-    }
     reason = "names of training rows are left out, and all but one golden layer per kind"
-    write_with(learnt, with_part(learnt.manifest, reason, **values), output)
+    golden = part["golden"] | {"layers": [*layers.values()]}
+    training = part["training"] | {"seen": ""}
+    write_changed(learnt, output, reason, training=training, golden=golden)
     return output
 
 
 def build_convmeter(work: Path, output: Path) -> None:
     """Train ConvMeter on timm's convolutional networks on GPUs, in PyTorch's own layout."""
-    dataset = import_networks("gpus", work / "nchw", "nchw")
+    networks = import_networks("gpus", work / "nchw", "nchw")
     others = set()
-    for quantity in network_quantities(dataset):
-        for network in network_examples(dataset, quantity, lists=True).networks:
+    for quantity in network_quantities(networks):
+        for network in network_examples(networks, quantity, lists=True).networks:
             operations = counted(network).operations
             macs = sum(one.macs for one in operations if one.sort in CONVOLUTIONS)
             if macs < CONVOLUTIONAL * sum(one.macs for one in operations):
                 others.add(network.name)
-    learnt = train(dataset, work / output.name, method="convmeter", excluded=sorted(others))
+    learnt = train(networks, work / output.name, method="convmeter", excluded=sorted(others))
     without_names(learnt, output)
 
 
@@ -474,8 +456,8 @@ def build_gianniti(work: Path, output: Path) -> None:
     """Train lines for each card of justus, with what the shipped bundles estimate."""
     cards = []
     for device in TREES:
-        dataset = import_layers(f"justus-{device}", work)
-        learnt = train(dataset, work / f"{device}-learnt", method="gianniti")
+        layers = import_layers(f"justus-{device}", work)
+        learnt = train(layers, work / f"{device}-learnt", method="gianniti")
         shipped = Bundle.read_only_manifest(SHIPPED / f"{device}-tensorflow")
         write_estimated(learnt, shipped, work / f"{device}-whole")
         whole = Bundle.read_only_manifest(work / f"{device}-whole")

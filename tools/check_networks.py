@@ -35,17 +35,11 @@ ROUNDING = 1e-9
 
 def faults(prediction: Prediction) -> Iterator[str]:
     """Say what is wrong with a prediction."""
-    values = {
-        "total": (prediction.low_ms, prediction.total_ms, prediction.high_ms),
-        **{
-            f"layer {layer.name}": (layer.low_ms, layer.execution_ms, layer.high_ms)
-            for layer in prediction.layers
-        },
-        **{
-            f"group {group.name}": (group.low, group.ms, group.high)
-            for group in (*prediction.parts.groups, *prediction.parts.classes)
-        },
-    }
+    values = {"total": (prediction.low_ms, prediction.total_ms, prediction.high_ms)}
+    for layer in prediction.layers:
+        values[f"layer {layer.name}"] = (layer.low_ms, layer.execution_ms, layer.high_ms)
+    for group in (*prediction.parts.groups, *prediction.parts.classes):
+        values[f"group {group.name}"] = (group.low, group.ms, group.high)
     for name, (low, value, high) in values.items():
         if not 0 <= value < float("inf") or (name == "total" and value == 0):
             yield f"{name}: {value} ms"

@@ -50,7 +50,6 @@ EXPORTS = (
     *(f"{name}-{form}" for name, form in COMPARED["converted"].items()),
 )  # fmt: skip
 """Files in --networks."""
-PROCESSES = 2
 BATCHES = (1, 8)
 FIRST, *OTHERS = "lenet5", "resnet18", "mobilenet_v2", "bert_base_128"
 """Networks on which every setting is asked."""
@@ -195,7 +194,7 @@ def answers(networks: Path, labels: Iterable[str] | None = None) -> dict[str, An
             for some in pool.map(_answered, parts):
                 by_label.update(some)
 
-        with ProcessPoolExecutor(PROCESSES) as pool:
+        with ProcessPoolExecutor() as pool:
             first = list(settings())
             ask(first)
             ask({**query, "network": name} for query in first for name in OTHERS

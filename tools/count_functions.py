@@ -1,7 +1,6 @@
 """Count the functions of resperf that a command enters: how far its reader has to walk.
 
     python tools/count_functions.py predict resnet50 --device cpu
-    python tools/count_functions.py --names predict lenet5 --device cpu
 
 In a fresh process, with empty caches and no calibration. Lambdas, comprehensions, bodies of modules
 and classes do not count.
@@ -54,14 +53,10 @@ def main() -> int:
             command = [sys.executable, __file__, INSIDE, *words]
             environment = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
             return subprocess.run(command, env=environment, check=False).returncode
-    with_names = words[1:2] == ["--names"]
-    codes = entered(words[2:] if with_names else words[1:])
+    codes = entered(words[1:])
     files = Counter(str(Path(code.co_filename).relative_to(ROOT)) for code in codes)
     for file, count in files.most_common():
         print(f"{count:5d}  {file}")
-        if with_names:
-            mine = (code for code in codes if code.co_filename.endswith(file))
-            print(*(f"         {name}" for name in sorted(c.co_qualname for c in mine)), sep="\n")
     print(f"{len(codes)} functions in {len(files)} files")
     return 0
 

@@ -99,7 +99,7 @@ answers = {
     "doctor": {"host": host, "gpus": [gpu], "no_gpu": "", "frameworks": [], "targets": targets,
                "advice": ["persistence mode is off"]},
     "bench": {"statuses": {"ok": 3}, "layers_per_second": 1.0, "doubtful": 0},
-    "train": {}, "predict": documents, "measure": documents["--batch 8" in name],
+    "train": {}, "predict": documents, "measure": [documents["--batch 8" in name]],
 }
 print(json.dumps(answers[words[0]]))
 """

@@ -28,7 +28,7 @@ def tool(load_tool, monkeypatch: pytest.MonkeyPatch, toy_dataset: Path) -> Modul
         target.parent.mkdir(exist_ok=True)
         return Path(shutil.copy(toy_dataset, target))
 
-    monkeypatch.setattr(module.pages, "imported", imported)
+    monkeypatch.setattr(module.pages, "dataset", imported)
     return module
 
 

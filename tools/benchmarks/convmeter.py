@@ -95,14 +95,9 @@ def quantities_of(dataset: Path, methods: Sequence[str]) -> list[str]:
         If the dataset cannot be read, or has no such quantity.
     """
     names = network_quantities(dataset)
-    inside = {part for name in names for part in QUANTITIES[name].parts if name == "latency_ms"}
-    learnt = [predictor_class(method).quantities for method in methods]
-    chosen = [
-        name
-        for name in names
-        if name not in inside
-        and all(quantities is None or name in quantities for quantities in learnt)
-    ]
+    learnt = {*names}.intersection(*(predictor_class(one).quantities or names for one in methods))
+    inside = QUANTITIES["latency_ms"].parts if "latency_ms" in names else ()
+    chosen = [name for name in names if name in learnt.difference(inside)]
     if not chosen:
         raise TrainingError(
             f"{dataset} has no quantity of networks that {', '.join(methods)} learn; measure some "

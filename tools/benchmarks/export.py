@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -185,7 +186,7 @@ def torchvision_network(name: str, batch: int, size: int) -> Example:
     if f"tv_{name}" not in DATA["segmentation"]:
         return torchvision_module(name), (image,)
     model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
-    return only_first(model, lambda x: model(x)["out"]), (image,)
+    return as_module(model, lambda x: model(x)["out"]), (image,)
 
 
 @lru_cache(maxsize=1)  # all sizes of a network follow each other
@@ -219,11 +220,11 @@ def block(name: str, size: int, kind: str, number: int) -> Example:
     return part, tuple(torch.zeros_like(tensor) for tensor in given)
 
 
-def only_first(model: Any, answer: Callable[..., Any]) -> Any:
-    """Make a module of a model that answers one of its tensors; inputs come by position."""
+def as_module(model: Any, answer: Callable[..., Any]) -> Any:
+    """Make a module of a model and of how it answers; inputs come by position."""
     import torch
 
-    class First(torch.nn.Module):  # type: ignore[misc]
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -231,13 +232,11 @@ def only_first(model: Any, answer: Callable[..., Any]) -> Any:
         def forward(self, *inputs: Any) -> Any:
             return answer(*inputs)
 
-    return First()
+    return Module()
 
 
 def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Make a model of transformers or diffusers; return it with its sizes."""
-    import importlib
-
     own = {
         "library", "of", "model", "part", "method", "inputs", "integers", "masked", "plain", "base",
     }  # fmt: skip
@@ -245,7 +244,7 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         **DATA["bases"].get(values.get("base"), {}),
         **{key: value for key, value in values.items() if key not in own},
     }
-    library = importlib.import_module(values.get("library", "transformers"))
+    library = import_module(values.get("library", "transformers"))
     if "library" in values:
         return getattr(library, values["of"])(**sizes), sizes
     configuration = getattr(library, f"{values['of']}Config")(**sizes)
@@ -277,7 +276,7 @@ def library_model(name: str, batch: int) -> Example:
             named["attention_mask"] = torch.ones_like(given[0])
         return call(**named, return_dict=False)[0]
 
-    return only_first(model, answer), inputs
+    return as_module(model, answer), inputs
 
 
 def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Example:
@@ -290,26 +289,20 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ex
     width = sizes["hidden_size"] // sizes["num_attention_heads"]
     layers = sizes["num_hidden_layers"]
 
-    class Decoder(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Any, *cache: Any) -> Any:
-            if not cache:
-                return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
-            pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
-            mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
-            outputs = self.model(
-                input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs),
-                use_cache=True,
-            )  # fmt: skip
-            extended = outputs.past_key_values.layers
-            return (outputs.logits, *(x for layer in extended for x in (layer.keys, layer.values)))
+    def answer(ids: Any, *cache: Any) -> Any:
+        if not cache:
+            return model(input_ids=ids, use_cache=False, return_dict=False)[0]
+        pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
+        mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
+        outputs = model(
+            input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs), use_cache=True
+        )
+        extended = outputs.past_key_values.layers
+        return (outputs.logits, *(x for layer in extended for x in (layer.keys, layer.values)))
 
     ids = torch.ones(batch, tokens, dtype=torch.int64)
     cache = [torch.zeros(batch, heads, past, width) for _ in range(2 * layers)] if past else []
-    return Decoder(), (ids, *cache)
+    return as_module(model, answer), (ids, *cache)
 
 
 # How it is exported
@@ -342,9 +335,8 @@ def dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
 
     auto: list[Any] = [{0: torch.export.Dim.AUTO} for _ in inputs]
     given = inspect.signature(module.forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in given):
-        named = len(given) - 1
-        auto = [*auto[:named], *([tuple(auto[named:])] if auto[named:] else [])]
+    if [parameter.kind for parameter in given] == [inspect.Parameter.VAR_POSITIONAL]:
+        auto = [tuple(auto)]
     with torch.no_grad():
         torch.onnx.export(
             module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto),
@@ -407,15 +399,9 @@ def converted(model: Example, form: str, folder: Path) -> bytes:
 def to_float16(whole: Path, target: Path, form: str, _inputs: tuple[Any, ...]) -> None:
     import onnx
 
-    model = onnx.load(whole)
-    if form == "fp16":
-        from onnxconverter_common import float16
-
-        onnx.save(float16.convert_float_to_float16(model), target)
-    else:
-        from onnxruntime.transformers.float16 import convert_float_to_float16
-
-        onnx.save(convert_float_to_float16(model, keep_io_types=True), target)
+    package = "onnxconverter_common" if form == "fp16" else "onnxruntime.transformers"
+    convert = import_module(f"{package}.float16").convert_float_to_float16
+    onnx.save(convert(onnx.load(whole), keep_io_types=form != "fp16"), target)
 
 
 def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> None:

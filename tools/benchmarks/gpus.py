@@ -68,10 +68,6 @@ class Rows:
     def all(self) -> Any:
         return np.ones(len(self.layers), dtype=bool)
 
-    @property
-    def times_ms(self) -> Any:
-        return self.layers.times_ms[QUANTITY]
-
     def groups(self) -> list[tuple[str, str]]:
         """Return the cards and their sessions."""
         return sorted(set(zip(self.devices, self.sessions, strict=True)))
@@ -91,7 +87,7 @@ def import_all(work: Path) -> list[Path]:
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
         groups[f"vidur-{path.name.split('__')[1]}"].append(path)
     return [
-        pages.imported(work / f"{name}.h5", name.partition("-")[0], files)
+        pages.dataset(work / f"{name}.h5", "import", *files, "--format", name.partition("-")[0])
         for name, files in groups.items()
     ]
 
@@ -99,7 +95,8 @@ def import_all(work: Path) -> list[Path]:
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    dataset = pages.merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
+    files = sorted(work.glob(f"{source}-*.h5"))
+    dataset = pages.dataset(work / f"{source}.h5", "merge", *files)
     rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
@@ -111,16 +108,14 @@ def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     )
 
 
-def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
+def fit(rows: Rows, mask: Any, **sizes: int) -> Roofline:
     """Fit to the rows of a mask that are not held out."""
-    kind = rows.layers.kind
-    predictor = Roofline(kind) if trees is None else Roofline(kind, trees=trees)
     seen = mask & ~rows.held_out
     learnt, validation = (
         rows.layers.select(seen & part).examples(QUANTITY)
         for part in (~rows.validation, rows.validation)
     )
-    return predictor.fit(learnt, validation=validation, seed=SEED)
+    return Roofline(rows.layers.kind, **sizes).fit(learnt, validation=validation, seed=SEED)
 
 
 def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
@@ -131,13 +126,17 @@ def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Ju
             continue
         how, where = chosen.settings[0], chosen.platforms[0]
         predicted = predictor.predict(chosen.columns, how, where)[QUANTITY]
-        measured_ms = chosen.times_ms[QUANTITY]
-        off = 100 * np.abs(predicted.values / measured_ms - 1)
-        inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
-        yield {
-            "label": label, "device": device, "session": session, "rows": len(chosen),
-            "mape": float(off.mean()), "inside": float(100 * inside.mean()),
-        }  # fmt: skip
+        low, high = predicted.low / predicted.values, predicted.high / predicted.values
+        ratios = chosen.times_ms[QUANTITY] / predicted.values
+        yield errors(ratios, low, high, label=label, device=device, session=session)
+
+
+def errors(ratios: Any, low: Any, high: Any, **names: str) -> Judged:
+    """Sum up measured over predicted times; `low` and `high` are the intervals' over predicted."""
+    return {
+        **names, "rows": len(ratios), "mape": float(100 * np.mean(np.abs(1 / ratios - 1))),
+        "inside": float(100 * np.mean((ratios >= low) & (ratios <= high))),
+    }  # fmt: skip
 
 
 def operators(work: Path, kind: str) -> Iterator[Judged]:
@@ -189,7 +188,8 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
         rows = rows_of(work, kind, source) if kind in kinds else None
         for device in sorted(set(rows.devices)) if rows else ():
             own = rows.of(device)
-            chosen = rows.layers.select(own & (rows.times_ms > ABOVE * min(rows.times_ms[own])))
+            times_ms = rows.layers.times_ms[QUANTITY]
+            chosen = rows.layers.select(own & (times_ms > ABOVE * min(times_ms[own])))
             facts = device_facts(device)
             assert facts is not None  # The importers refuse cards without facts.
             ratios = np.array([
@@ -198,13 +198,9 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
                 zip(chosen.layers(), chosen.times_ms[QUANTITY], strict=True)
             ])  # fmt: skip
             if len(ratios):
-                inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
-                yield {
-                    "label": f"{kind}{words}", "device": device, "session": source,
-                    "rows": len(ratios), "inside": float(100 * inside.mean()),
-                    "ratio": float(np.median(ratios)),
-                    "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
-                }  # fmt: skip
+                names = {"label": f"{kind}{words}", "device": device, "session": source}
+                own = errors(ratios, CARDS.low, CARDS.high, **names)
+                yield own | {"ratio": float(np.median(ratios))}
 
 
 def by_card(judged: Sequence[Judged], name: str = "mape") -> str:

@@ -14,9 +14,9 @@ measured row is written into it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ def import_layers(name: str, work: Path) -> Path:
     """Import a dataset such as ``justus-k80``, once."""
     source, _, device = name.partition("-")
     files = sources(pages.public_data())[name]
-    return pages.imported(work / f"{name}.h5", source, files, "--device", device)
+    words = ("import", *files, "--format", source, "--device", device)
+    return pages.dataset(work / f"{name}.h5", *words)
 
 
 def import_networks(part: str, work: Path, layout: str = "") -> Path:
@@ -93,22 +94,17 @@ def import_networks(part: str, work: Path, layout: str = "") -> Path:
     data = pages.public_data() / "timm"
     datasets = []
     for device in TIMM_DEVICES[part]:
-        files = [
-            *sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz")),
-            data / "operators.jsonl.gz",
-        ]
-        datasets.append(pages.imported(work / f"timm-{device}.h5", "timm", files))
-    return pages.merged(work / f"{part}.h5", datasets)
+        files = sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz"))
+        words = ("import", *files, data / "operators.jsonl.gz", "--format", "timm")
+        datasets.append(pages.dataset(work / f"timm-{device}.h5", *words))
+    return pages.dataset(work / f"{part}.h5", "merge", *datasets)
 
 
 def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[Unit]:
     """Yield what is to be fitted to the kinds of datasets, quick methods first."""
-    for slow in (False, True):
-        for name, kinds in datasets.items():
-            for kind in kinds:
-                for method in methods:
-                    if (method in SLOW) == slow and (not slow or name in SLOW_ON):
-                        yield Unit(name, kind, method)
+    units = [Unit(name, kind, method) for name, kinds in datasets.items() for kind in kinds
+             for method in methods if method not in SLOW or name in SLOW_ON]  # fmt: skip
+    yield from sorted(units, key=lambda unit: unit.method in SLOW)
     if CURVE_KIND in datasets.get(CURVE_DATASET, ()):
         for method in (name for name in CURVE_METHODS if name in methods):
             yield from (Unit(CURVE_DATASET, CURVE_KIND, method, rows) for rows in CURVE_ROWS)
@@ -120,14 +116,13 @@ class Store:
     def __init__(self, work: Path, seed: int) -> None:
         self.work = work
         self.seed = seed
-        self._checksums: dict[str, str] = {}
+        self._checksum = cache(checksum)
 
     def _place(self, unit: Unit) -> tuple[Path, list[object]]:
         """Return the file of a unit's result, and what it must have been made with."""
-        if unit.dataset not in self._checksums:
-            self._checksums[unit.dataset] = checksum(self.work / f"{unit.dataset}.h5")
+        content = self._checksum(self.work / f"{unit.dataset}.h5")
         name = f"{unit.kind}-{unit.method}-{unit.rows or 'all'}.json"
-        made_with = [self._checksums[unit.dataset], self.seed, FEATURE_SET_VERSION]
+        made_with = [content, self.seed, FEATURE_SET_VERSION]
         return self.work / unit.dataset / name, made_with
 
     def load(self, unit: Unit) -> dict[str, Any] | None:
@@ -161,15 +156,13 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
     waiting = [unit for unit in units if store.load(unit) is None]
     print(f"{len(units)} fits, {len(units) - len(waiting)} of them done", flush=True)
     failed: dict[Unit, str] = {}
-    start = time.monotonic()
     for number, unit in enumerate(waiting, start=1):
         try:
             result = store.add(unit)
         except ResperfError as error:
             failed[unit] = told = str(error)
         else:
-            minutes = (time.monotonic() - start) / 60
-            told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s, {minutes:.0f} min in all"
+            told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s"
         print(f"{number}/{len(waiting)} {unit}: {told}", flush=True)
     return failed
 

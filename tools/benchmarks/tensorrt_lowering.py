@@ -95,7 +95,6 @@ def of_engine(layer: EngineLayer) -> Group | None:
     count, first = len(layer.inputs), layer.inputs[0].shape
     results = tuple(tensor.shape for tensor in layer.outputs)
     active = given.get("Activation", "NONE") != "NONE" or "PWN(" in layer.name
-    same: tuple[Any, ...]
     if is_pooled or kind in ("Convolution", "Deconvolution"):
         window = [tuple(given[word]) for word in ("Kernel", "Stride", "PrePadding", "PostPadding")]
         if first[2:] == (1, 1) == window[0] and count == 1:
@@ -122,7 +121,6 @@ def of_rules(network: Network, node: LoweredNode) -> Group | None:
     layer = node.layer
     if layer is None or node.role != "execution":
         return None
-    same: tuple[Any, ...]
     if isinstance(layer, Conv):
         shapes = [layer.input_shape]
         if "MaxPool" not in node.op:
