@@ -36,7 +36,7 @@ from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.lowering.tensorrt import lower
 from resperf.network import Network, read_graph, read_network, stripped_model
 from resperf.platform import Platform
-from resperf.report.tables import table
+from resperf.report.tables import percent_cell, table
 from resperf.settings import Setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,6 @@ def of_engine(layer: EngineLayer) -> Group | None:
     count, first = len(layer.inputs), layer.inputs[0].shape
     results = tuple(tensor.shape for tensor in layer.outputs)
     active = given.get("Activation", "NONE") != "NONE" or "PWN(" in layer.name
-    same: tuple[Any, ...]
     if is_pooled or kind in ("Convolution", "Deconvolution"):
         window = [tuple(given[word]) for word in ("Kernel", "Stride", "PrePadding", "PostPadding")]
         if first[2:] == (1, 1) == window[0] and count == 1:
@@ -122,7 +121,6 @@ def of_rules(network: Network, node: LoweredNode) -> Group | None:
     layer = node.layer
     if layer is None or node.role != "execution":
         return None
-    same: tuple[Any, ...]
     if isinstance(layer, Conv):
         shapes = [layer.input_shape]
         if "MaxPool" not in node.op:
@@ -195,23 +193,25 @@ class Agreement:
     engine: Sequence[Group]
     rules: Sequence[Group]
 
-    @property
-    def larger(self) -> int:
-        return max(len(self.engine), len(self.rules))
+    @cached_property
+    def _sides(self) -> list[list[tuple[Any, ...]]]:
+        return [[group.same for group in groups] for groups in (self.engine, self.rules)]
 
     @cached_property
     def _matcher(self) -> difflib.SequenceMatcher[tuple[Any, ...]]:
-        mine, theirs = ([group.same for group in groups] for groups in (self.engine, self.rules))
-        return difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+        return difflib.SequenceMatcher(None, *self._sides, autojunk=False)
 
     @property
-    def in_order(self) -> int:
-        return sum(block.size for block in self._matcher.get_matching_blocks())
+    def in_order(self) -> float:
+        """The share of layers that agree in order."""
+        size = sum(block.size for block in self._matcher.get_matching_blocks())
+        return size / max(map(len, self._sides))
 
     @property
-    def any_order(self) -> int:
-        mine, theirs = (Counter(g.same for g in groups) for groups in (self.engine, self.rules))
-        return (mine & theirs).total()
+    def any_order(self) -> float:
+        """The share of layers that agree in any order."""
+        engine, rules = map(Counter, self._sides)
+        return (engine & rules).total() / max(map(len, self._sides))
 
     def differences(self) -> list[str]:
         """Return what is in one sequence only, in order."""
@@ -267,17 +267,11 @@ def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
     graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "qdq/zero"))
     for node in nodes:
         for index in _quantized_inputs(node, ops, weights, maker, nodes):
-            name = f"{node.name or node.output[0]}/{index}"
-            given = [node.input[index], "qdq/scale", "qdq/zero"]
-            between, after = f"{name}/int8", f"{name}/dequantized"
-            graph.node.append(
-                helper.make_node("QuantizeLinear", given, [between], name=f"{name}/Q")
-            )
-            back = [between, *given[1:]]
-            graph.node.append(
-                helper.make_node("DequantizeLinear", back, [after], name=f"{name}/DQ")
-            )
-            node.input[index] = after
+            for word, op in (("Q", "QuantizeLinear"), ("DQ", "DequantizeLinear")):
+                name = f"{node.name or node.output[0]}/{index}/{word}"
+                given = [node.input[index], "qdq/scale", "qdq/zero"]
+                graph.node.append(helper.make_node(op, given, [name], name=name))
+                node.input[index] = name
         graph.node.append(node)
     return result
 
@@ -342,7 +336,7 @@ def main() -> None:
         rows.append([
             engine.name, case.precision, "yes" if case.quantized else "",
             str(len(result.engine)), str(len(result.rules)),
-            f"{result.in_order / result.larger:.1%}", f"{result.any_order / result.larger:.1%}",
+            percent_cell(result.in_order), percent_cell(result.any_order),
         ])  # fmt: skip
         if arguments.differences:
             print("\n".join([engine.name, *result.differences()]))
