@@ -25,9 +25,9 @@ from onnx import ModelProto, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from build import Builder
 from pages import ROOT, parser_of
 
-from build import Builder
 from resperf.report.tables import table
 
 NETWORKS = ROOT / "models" / "networks"
