@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -112,8 +113,13 @@ class StoredCopies(Record):
     def of_layer(self, time_ms: float, weight_bytes: int) -> int:
         """Return the copies of the most similar measured layer, by ratios of time and size."""
         asked = np.log(np.array([[max(time_ms, SHORTEST_MS)], [max(weight_bytes, 1.0)]]))
-        measured = np.log(np.array((self.times_ms, self.weight_bytes), dtype=np.float64))
+        measured = _logarithms(self.times_ms, self.weight_bytes)
         return self.copies[int(np.sum((measured - asked) ** 2, axis=0).argmin())]
+
+
+@lru_cache(maxsize=64)
+def _logarithms(*rows: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    return np.log(np.array(rows, dtype=np.float64))
 
 
 def weights_moved_ms(

@@ -24,8 +24,6 @@ convolutional networks, Gianniti's lines on justus.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import shutil
 import sys
 import tempfile
@@ -33,12 +31,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, imported, merged, public_data, run
+from pages import ROOT, dataset, parser_of, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
@@ -67,13 +65,16 @@ class Builder:
         self.name, self.shape = "input", shape
         self.nodes: list = []
         self.weights: list[TensorProto] = []
-        self._count = itertools.count(1)
 
     def model(self, name: str) -> ModelProto:
         """Finish: the current tensor is the output."""
         self.nodes[-1].output[0] = "output"
         output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, *self.shape])
-        return _model(name, self.nodes, [self.input], [output], self.weights)
+        graph = helper.make_graph(self.nodes, name, [self.input], [output], self.weights)
+        opset = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(
+            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="resperf"
+        )
 
     @property
     def at(self) -> tuple[str, Shape]:
@@ -85,123 +86,96 @@ class Builder:
         self.name, self.shape = at
         return self
 
-    def weight(self, suffix: str, *dims: int) -> str:
-        """Declare a weight whose bytes are nowhere."""
-        tensor = TensorProto(dims=dims, data_type=TensorProto.FLOAT, name=f"{self.next}.{suffix}")
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=ABSENT_FILE)
-        self.weights.append(tensor)
-        return tensor.name
-
-    def scalar(self, suffix: str, value: float) -> str:
-        """Declare a constant that is part of the structure."""
-        name = f"{self.next}.{suffix}"
-        self.weights.append(helper.make_tensor(name, TensorProto.FLOAT, [], [value]))
-        return name
-
-    def op(self, op: str, inputs: Sequence[str], shape: Shape, **attributes: object) -> Builder:
-        """Add a node; its name was made by `begin`."""
-        self.nodes.append(helper.make_node(op, inputs, [self.next], self.next, **attributes))
-        self.name, self.shape = self.next, shape
-        return self
-
-    def begin(self, word: str) -> None:
-        """Name the next node."""
-        self.next = f"{word}{next(self._count)}"
+    def op(
+        self, word: str, op: str, shape: Shape, weights: Mapping[str, Any] = {}, *,
+        reads: Sequence[str] = (), **attributes: object,
+    ) -> Builder:  # fmt: skip
+        """Add a node that reads the current tensor, or those in `reads`, and weights."""
+        name = f"{word}{len(self.nodes) + 1}"
+        self.weights += [weight(f"{name}.{suffix}", given) for suffix, given in weights.items()]
+        inputs = [*(reads or [self.name]), *(f"{name}.{suffix}" for suffix in weights)]
+        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
+        return self.go((name, shape))
 
     def conv(
         self, channels: int, kernel: int, stride: int = 1, pad: int = 0, *, groups: int = 1,
         bias: bool = True,
     ) -> Builder:  # fmt: skip
-        self.begin("conv")
         c, h, w = self.shape
-        names = [self.name, self.weight("weight", channels, c // groups, kernel, kernel)]
+        weights: dict[str, Shape] = {"weight": (channels, c // groups, kernel, kernel)}
         if bias:
-            names.append(self.weight("bias", channels))
+            weights["bias"] = (channels,)
         shape = (channels, *((n + 2 * pad - kernel) // stride + 1 for n in (h, w)))
         return self.op(
-            "Conv", names, shape, kernel_shape=[kernel] * 2, strides=[stride] * 2,
+            "conv", "Conv", shape, weights, kernel_shape=[kernel] * 2, strides=[stride] * 2,
             pads=[pad] * 4, dilations=[1, 1], group=groups,
         )  # fmt: skip
 
     def up(self, channels: int) -> Builder:
         """Transposed convolution that doubles height and width."""
-        self.begin("up")
         c, h, w = self.shape
-        names = [self.name, self.weight("weight", c, channels, 2, 2), self.weight("bias", channels)]
+        weights = {"weight": (c, channels, 2, 2), "bias": (channels,)}
         return self.op(
-            "ConvTranspose", names, (channels, 2 * h, 2 * w), kernel_shape=[2, 2], strides=[2, 2]
-        )
+            "up", "ConvTranspose", (channels, 2 * h, 2 * w), weights, kernel_shape=[2, 2],
+            strides=[2, 2],
+        )  # fmt: skip
 
     def norm(self) -> Builder:
-        self.begin("norm")
-        words = ("scale", "bias", "mean", "variance")
-        names = [self.name, *(self.weight(word, self.shape[0]) for word in words)]
-        return self.op("BatchNormalization", names, self.shape, epsilon=1e-5)
+        weights = dict.fromkeys(("scale", "bias", "mean", "variance"), self.shape[:1])
+        return self.op("norm", "BatchNormalization", self.shape, weights, epsilon=1e-5)
 
     def relu(self) -> Builder:
-        self.begin("relu")
-        return self.op("Relu", [self.name], self.shape)
+        return self.op("relu", "Relu", self.shape)
 
     def relu6(self) -> Builder:
-        self.begin("relu6_")
-        names = [self.name, self.scalar("min", 0.0), self.scalar("max", 6.0)]
-        return self.op("Clip", names, self.shape)
+        return self.op("relu6_", "Clip", self.shape, {"min": 0.0, "max": 6.0})
 
     def leaky(self) -> Builder:
-        self.begin("leaky")
-        return self.op("LeakyRelu", [self.name], self.shape, alpha=0.1)
+        return self.op("leaky", "LeakyRelu", self.shape, alpha=0.1)
 
     def pool(
         self, kernel: int, stride: int, pad: int = 0, *, op: str = "MaxPool", ceil: bool = False
     ) -> Builder:
-        self.begin("pool")
         c, h, w = self.shape
         extra = stride - 1 if ceil else 0
         shape = (c, *((n + 2 * pad - kernel + extra) // stride + 1 for n in (h, w)))
         return self.op(
-            op, [self.name], shape, kernel_shape=[kernel] * 2, strides=[stride] * 2,
-            pads=[pad] * 4, ceil_mode=int(ceil),
+            "pool", op, shape, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4,
+            ceil_mode=int(ceil),
         )  # fmt: skip
 
     def average(self) -> Builder:
-        self.begin("average")
-        return self.op("GlobalAveragePool", [self.name], (self.shape[0], 1, 1))
+        return self.op("average", "GlobalAveragePool", (self.shape[0], 1, 1))
 
     def flatten(self) -> Builder:
-        self.begin("flatten")
         c, h, w = self.shape
-        return self.op("Flatten", [self.name], (c * h * w,), axis=1)
+        return self.op("flatten", "Flatten", (c * h * w,), axis=1)
 
     def dense(self, units: int) -> Builder:
-        self.begin("dense")
-        names = [self.name, self.weight("weight", units, self.shape[0]), self.weight("bias", units)]
-        return self.op("Gemm", names, (units,), transB=1)
+        weights = {"weight": (units, *self.shape), "bias": (units,)}
+        return self.op("dense", "Gemm", (units,), weights, transB=1)
 
     def add(self, other: tuple[str, Shape]) -> Builder:
-        self.begin("add")
-        return self.op("Add", [self.name, other[0]], self.shape)
+        return self.op("add", "Add", self.shape, reads=[self.name, other[0]])
 
     def concat(self, branches: Sequence[tuple[str, Shape]]) -> Builder:
-        self.begin("concat")
-        channels = sum(shape[0] for _, shape in branches)
-        shape = (channels, *branches[0][1][1:])
-        return self.op("Concat", [name for name, _ in branches], shape, axis=1)
+        names, shapes = zip(*branches, strict=True)
+        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        return self.op("concat", "Concat", shape, reads=names, axis=1)
 
     def conv_norm(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> Builder:
         """Convolution with SAME padding and without bias, then normalisation."""
         return self.conv(channels, kernel, stride, kernel // 2, groups=groups, bias=False).norm()
 
 
-def _model(
-    name: str, nodes: list, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto],
-    weights: list[TensorProto],
-) -> ModelProto:  # fmt: skip
-    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
-    opset = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(
-        graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="resperf"
-    )
+def weight(name: str, given: Shape | float) -> TensorProto:
+    """Declare a weight whose bytes are nowhere, or a number that is part of the structure."""
+    if isinstance(given, float):
+        return helper.make_tensor(name, TensorProto.FLOAT, [], [given])
+    tensor = TensorProto(dims=given, data_type=TensorProto.FLOAT, name=name)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=ABSENT_FILE)
+    return tensor
 
 
 def lenet5() -> Builder:
@@ -240,28 +214,24 @@ def nin() -> Builder:
     return net.conv(1024, 3, 1, 1).relu().conv(1024, 1).relu().conv(1000, 1).relu().average()
 
 
-def resnet(block: Callable[[Builder, int, int], Builder], depths: Sequence[int]) -> Builder:
+def resnet(layers: Sequence[tuple[int, int]], depths: Sequence[int]) -> Builder:
+    """Build a network of blocks whose layers have so many times a width, and a kernel."""
     net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
     for stage, depth in enumerate(depths):
         for index in range(depth):
-            block(net, 64 << stage, 2 if stage and not index else 1)
+            residual(net, 64 << stage, 2 if stage and not index else 1, layers)
     return net.average().flatten().dense(1000)
 
 
-def basic_block(net: Builder, width: int, stride: int) -> Builder:
-    start = net.at
-    end = net.conv_norm(width, 3, stride).relu().conv_norm(width, 3).at
-    return _join(net, start, end, stride)
+BASIC, BOTTLENECK = ((1, 3), (1, 3)), ((1, 1), (1, 3), (4, 1))
 
 
-def bottleneck(net: Builder, width: int, stride: int) -> Builder:
-    start = net.at
-    net.conv_norm(width, 1).relu().conv_norm(width, 3, stride).relu()
-    return _join(net, start, net.conv_norm(4 * width, 1).at, stride)
-
-
-def _join(net: Builder, start: tuple[str, Shape], end: tuple[str, Shape], stride: int) -> Builder:
-    shortcut = start
+def residual(net: Builder, width: int, stride: int, layers: Sequence[tuple[int, int]]) -> Builder:
+    """Add a block; its last layer but one has the stride."""
+    shortcut = start = net.at
+    for left, (times, kernel) in zip(reversed(range(len(layers))), layers, strict=True):
+        net.conv_norm(times * width, kernel, stride if left == 1 else 1)
+        end = (net.relu() if left else net).at
     if start[1] != end[1]:
         shortcut = net.go(start).conv_norm(end[1][0], 1, stride).at
     return net.go(end).add(shortcut).relu()
@@ -364,33 +334,28 @@ def unet() -> Builder:
 
 
 NETWORKS: dict[str, Callable[[], Builder]] = {
-    "lenet5": lenet5,
-    "alexnet": alexnet,
-    "zfnet": zfnet,
-    "nin": nin,
+    **{
+        network.__name__: network
+        for network in (
+            lenet5, alexnet, zfnet, nin, mobilenet_v1, mobilenet_v2, squeezenet1_1, googlenet,
+            densenet121, darknet19, unet,
+        )
+    },
     "vgg11": lambda: vgg(1, 1, 2, 2, 2),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
     "vgg19": lambda: vgg(2, 2, 4, 4, 4),
-    "resnet18": lambda: resnet(basic_block, (2, 2, 2, 2)),
-    "resnet50": lambda: resnet(bottleneck, (3, 4, 6, 3)),
-    "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2,
-    "squeezenet1_1": squeezenet1_1,
-    "googlenet": googlenet,
-    "densenet121": densenet121,
-    "darknet19": darknet19,
-    "unet": unet,
-}
+    "resnet18": lambda: resnet(BASIC, (2, 2, 2, 2)),
+    "resnet50": lambda: resnet(BOTTLENECK, (3, 4, 6, 3)),
+}  # fmt: skip
 
 
-def networks(folder: Path, names: Sequence[str]) -> None:
-    """Write networks: structure and shapes, no weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        model = NETWORKS[name]().model(name)
-        data = model.SerializeToString(deterministic=True)
-        (folder / f"{name}.onnx").write_bytes(data)
-        print(f"{name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
+def build_network(_work: Path, output: Path) -> None:
+    """Write a network: structure and shapes, no weights."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    model = NETWORKS[output.name]().model(output.name)
+    data = model.SerializeToString(deterministic=True)
+    output.with_name(f"{output.name}.onnx").write_bytes(data)
+    print(f"{output.name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
 
 
 SHIPPED = ROOT / "models" / "bundles"
@@ -401,30 +366,20 @@ TORCH = "gpus-torch"
 TORCH_TREES = {"cuda": 800, "rocm": 200}
 """Its parts, that of most cards first: class of devices -> most trees of each kind, so that the
 bundle stays below 10 MB."""
-OPERATOR_COSTS, TENSORRT = "gpus-torch-networks", "gpus-tensorrt"
+OPERATOR_COSTS = "gpus-torch-networks"
 """The bundle of what operators cost under PyTorch, learnt from whole networks."""
-BUNDLES = (*TREES, TORCH, OPERATOR_COSTS, TENSORRT)
+TENSORRT = "gpus-tensorrt"
+"""The bundle of what kernels cost under TensorRT, learnt from whole networks."""
+CONVOLUTIONAL = 0.9
+"""Least share of the multiply-adds in convolutions: ConvMeter is of such networks."""
 
 
-def bundles(output: Path, names: Sequence[str]) -> None:
-    """Train bundles."""
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        for device in (name for name in TREES if name in names):
-            build_tensorflow(device, work, output)
-        if TORCH in names:
-            build_torch(work, output / TORCH)
-        if OPERATOR_COSTS in names:
-            build_operator_costs(work, output / OPERATOR_COSTS)
-        if TENSORRT in names:
-            build_tensorrt(work, output / TENSORRT)
-
-
-def build_tensorflow(device: str, work: Path, output: Path) -> None:
+def build_tensorflow(work: Path, output: Path) -> None:
     """Train a card's bundle, and take over what its measurements lack."""
+    device = output.name
     name = f"{device}-tensorflow"
     learnt = train(import_layers(f"justus-{device}", work), work / name, trees=TREES[device])
-    write_estimated(learnt, Bundle.read_only_manifest(SHIPPED / name), output / name)
+    write_estimated(learnt, Bundle.read_only_manifest(SHIPPED / name), output.with_name(name))
 
 
 def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
@@ -433,8 +388,9 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
     kinds = [kind for kind in old["predictors"] if f"{kind} execution" in old["estimates"]]
     golden = [layer for layer in old["golden"]["layers"] if kind_of_key(layer["key"]) in kinds]
     notes = [note for note in new["training"]["notes"] if "no transfer was measured" not in note]
-    manifest = with_part(
-        learnt.manifest,
+    write_changed(
+        learnt,
+        output,
         "what was not measured is estimated as in the bundle before",
         predictors=new["predictors"] | {kind: old["predictors"][kind] for kind in kinds},
         ranges=new["ranges"] | {kind: old["ranges"][kind] for kind in kinds},
@@ -444,21 +400,12 @@ def write_estimated(learnt: Bundle, shipped: Bundle, output: Path) -> None:
         training=new["training"] | {"notes": notes},
         estimates=old["estimates"],
     )
-    write_with(learnt, manifest, output)
 
 
-def with_part(manifest: Mapping[str, Any], reason: str, **values: object) -> dict[str, Any]:
-    """Change the only part of a bundle's manifest."""
-    (part,) = manifest["parts"]
-    return {
-        **manifest,
-        "parts": [part | values],
-        "provenance": changed(manifest["provenance"], reason),
-    }
-
-
-def write_with(learnt: Bundle, manifest: Mapping[str, Any], output: Path) -> None:
-    """Write a bundle with another manifest."""
+def write_changed(learnt: Bundle, output: Path, reason: str, **values: object) -> None:
+    """Write a bundle with other values in its only part."""
+    provenance = changed(learnt.manifest["provenance"], reason)
+    manifest = learnt.manifest | {"parts": [learnt.part | values], "provenance": provenance}
     with replaced_folder(output) as folder:
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
@@ -471,8 +418,8 @@ def build_torch(work: Path, output: Path) -> None:
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets
                     if device_class(read_info(path).platform.device) == name]  # fmt: skip
-        dataset = merged(work / f"{name}.h5", of_class)
-        train(dataset, work / name, method="roofline", trees=most)
+        merged = dataset(work / f"{name}.h5", "merge", *of_class)
+        train(merged, work / name, method="roofline", trees=most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
 
 
@@ -491,47 +438,33 @@ def build_tensorrt(work: Path, output: Path) -> None:
             f"no graphs in {graphs}; run tools/benchmarks/export.py latencies {graphs}"
         )
     rows = public_data() / "tensorrt" / "rows.csv.gz"
-    dataset = imported(work / "latencies.h5", "tensorrt-latencies", [rows], "--graphs", graphs)
-    without_names(train(dataset, work / TENSORRT, method="kernel-costs"), output)
-
-
-CONVOLUTIONAL = 0.9
-"""Least share of the multiply-adds in convolutions: ConvMeter is of such networks."""
-METHODS = ("gpus-torch-convmeter", "gpus-tensorflow-gianniti")
-
-
-def methods(output: Path, names: Sequence[str]) -> None:
-    """Train the published linear methods."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            build = build_convmeter if name == METHODS[0] else build_gianniti
-            build(Path(folder), output / name)
+    words = (rows, "--format", "tensorrt-latencies", "--graphs", graphs)
+    table = dataset(work / "latencies.h5", "import", *words)
+    without_names(train(table, work / TENSORRT, method="kernel-costs"), output)
 
 
 def without_names(learnt: Bundle, output: Path) -> Path:
     """Write a bundle without the names of its training rows, and with one golden layer per kind."""
     part = learnt.part
     layers = {kind_of_key(layer["key"]): layer for layer in part["golden"]["layers"]}
-    values = {
-        "training": part["training"] | {"seen": ""},
-        "golden": part["golden"] | {"layers": [*layers.values()]},
-    }
     reason = "names of training rows are left out, and all but one golden layer per kind"
-    write_with(learnt, with_part(learnt.manifest, reason, **values), output)
+    golden = part["golden"] | {"layers": [*layers.values()]}
+    training = part["training"] | {"seen": ""}
+    write_changed(learnt, output, reason, training=training, golden=golden)
     return output
 
 
 def build_convmeter(work: Path, output: Path) -> None:
     """Train ConvMeter on timm's convolutional networks on GPUs, in PyTorch's own layout."""
-    dataset = import_networks("gpus", work / "nchw", "nchw")
+    networks = import_networks("gpus", work / "nchw", "nchw")
     others = set()
-    for quantity in network_quantities(dataset):
-        for network in network_examples(dataset, quantity, lists=True).networks:
+    for quantity in network_quantities(networks):
+        for network in network_examples(networks, quantity, lists=True).networks:
             operations = counted(network).operations
             macs = sum(one.macs for one in operations if one.sort in CONVOLUTIONS)
             if macs < CONVOLUTIONAL * sum(one.macs for one in operations):
                 others.add(network.name)
-    learnt = train(dataset, work / output.name, method="convmeter", excluded=sorted(others))
+    learnt = train(networks, work / output.name, method="convmeter", excluded=sorted(others))
     without_names(learnt, output)
 
 
@@ -539,8 +472,8 @@ def build_gianniti(work: Path, output: Path) -> None:
     """Train lines for each card of justus, with what the shipped bundles estimate."""
     cards = []
     for device in TREES:
-        dataset = import_layers(f"justus-{device}", work)
-        learnt = train(dataset, work / f"{device}-learnt", method="gianniti")
+        layers = import_layers(f"justus-{device}", work)
+        learnt = train(layers, work / f"{device}-learnt", method="gianniti")
         shipped = Bundle.read_only_manifest(SHIPPED / f"{device}-tensorflow")
         write_estimated(learnt, shipped, work / f"{device}-whole")
         whole = Bundle.read_only_manifest(work / f"{device}-whole")
@@ -548,20 +481,32 @@ def build_gianniti(work: Path, output: Path) -> None:
     run("bundle", "merge", *cards, "-o", output)
 
 
+BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
+    "networks": dict.fromkeys(NETWORKS, build_network),
+    "bundles": {
+        **dict.fromkeys(TREES, build_tensorflow), TORCH: build_torch,
+        OPERATOR_COSTS: build_operator_costs, TENSORRT: build_tensorrt,
+    },
+    "methods": {
+        "gpus-torch-convmeter": build_convmeter, "gpus-tensorflow-gianniti": build_gianniti,
+    },
+}  # fmt: skip
+"""What is built -> name -> function of a folder for intermediate files and the output."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
-    for what, names in (
-        ("networks", [*NETWORKS]), ("bundles", BUNDLES), ("methods", METHODS),
-    ):  # fmt: skip
+    for what, builders in BUILDERS.items():
         command = commands.add_parser(what)
-        command.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names)
+        command.add_argument(
+            "--only", nargs="+", choices=builders, metavar="NAME", default=[*builders]
+        )
         command.add_argument("--output", type=Path, default=ROOT / "models" / what)
     options = parser.parse_args(arguments)
-    build = {"networks": networks, "bundles": bundles, "methods": methods}[options.what]
-    build(options.output, options.only)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            BUILDERS[options.what][name](Path(folder), options.output / name)
 
 
 if __name__ == "__main__":

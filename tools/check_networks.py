@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,11 @@ ROUNDING = 1e-9
 
 def faults(prediction: Prediction) -> Iterator[str]:
     """Say what is wrong with a prediction."""
-    values = {
-        "total": (prediction.low_ms, prediction.total_ms, prediction.high_ms),
-        **{
-            f"layer {layer.name}": (layer.low_ms, layer.execution_ms, layer.high_ms)
-            for layer in prediction.layers
-        },
-        **{
-            f"group {group.name}": (group.low, group.ms, group.high)
-            for group in (*prediction.parts.groups, *prediction.parts.classes)
-        },
-    }
+    values = {"total": (prediction.low_ms, prediction.total_ms, prediction.high_ms)}
+    for layer in prediction.layers:
+        values[f"layer {layer.name}"] = (layer.low_ms, layer.execution_ms, layer.high_ms)
+    for group in (*prediction.parts.groups, *prediction.parts.classes):
+        values[f"group {group.name}"] = (group.low, group.ms, group.high)
     for name, (low, value, high) in values.items():
         if not 0 <= value < float("inf") or (name == "total" and value == 0):
             yield f"{name}: {value} ms"
@@ -88,28 +82,20 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--setting", choices=SETTINGS, nargs="+", default=["fp32"])
     given = parser.parse_args()
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    devices: set[str] = set()
+    texts: dict[str, Counter[str]] = defaultdict(Counter)
     files = network_files(given.networks)
     for network in files:
-        of_network: Counter[str] = Counter()
         for kind, where, text in checked(network, given.setting, given.batch):
-            of_network[kind] += 1
-            if kind == "prediction":
-                devices.add(text)
-            elif kind == "left out":
-                reasons[text] += 1
-            else:
+            texts[kind][text] += 1
+            if kind == "fault":
                 print(f"{where}: {text}")
-        counts += of_network
-        print(f"{network.stem}: {dict(of_network)}", file=sys.stderr, flush=True)
-    print(f"{len(files)} networks, {len(devices)} devices and frameworks: "
-          f"{counts['prediction']} predictions, {counts['fault']} faults, "
-          f"{counts['left out']} operators left out")  # fmt: skip
-    for reason, count in reasons.most_common():
+        print(network.stem, file=sys.stderr, flush=True)
+    print(f"{len(files)} networks, {len(texts['prediction'])} devices and frameworks: "
+          f"{texts['prediction'].total()} predictions, {texts['fault'].total()} faults, "
+          f"{texts['left out'].total()} operators left out")  # fmt: skip
+    for reason, count in texts["left out"].most_common():
         print(f"{count:8d}  {reason}")
-    return int(counts["fault"] > 0)
+    return int(bool(texts["fault"]))
 
 
 if __name__ == "__main__":

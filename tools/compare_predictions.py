@@ -38,6 +38,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,11 @@ def settings() -> Iterator[Query]:
     import resperf
 
     for device in resperf.list_devices():
-        for framework in device.frameworks:
-            for precision in PRECISIONS:
-                for how in WAYS:
-                    yield {
-                        "network": FIRST, "batch": 1, "device": device.name,
-                        "framework": framework, "precision": precision, **how,
-                    }  # fmt: skip
+        for framework, precision, how in product(device.frameworks, PRECISIONS, WAYS):
+            yield {
+                "network": FIRST, "batch": 1, "device": device.name, "framework": framework,
+                "precision": precision, **how,
+            }  # fmt: skip
 
 
 def networks_of_bundles() -> Iterator[Query]:
@@ -164,9 +163,7 @@ def networks_of_bundles() -> Iterator[Query]:
         yield {"network": network, "bundle": "runs-calibrated", "batch": 1}
 
 
-def answers(
-    networks: Path, processes: int, labels: Iterable[str] | None = None
-) -> dict[str, Answer]:
+def answers(networks: Path, labels: Iterable[str] | None = None) -> dict[str, Answer]:
     """Answer everything with a home and caches of their own; label -> answer.
 
     Only `labels` are answered, if they are given.
@@ -197,7 +194,7 @@ def answers(
             for some in pool.map(_answered, parts):
                 by_label.update(some)
 
-        with ProcessPoolExecutor(processes) as pool:
+        with ProcessPoolExecutor() as pool:
             first = list(settings())
             ask(first)
             ask({**query, "network": name} for query in first for name in OTHERS
@@ -304,37 +301,31 @@ def store_calibrations(home: Path) -> None:
 
 def differences(before: Any, now: Any, tolerance: float, path: str = "") -> Iterator[str]:
     """Yield ``path: old -> new`` for each value that differs."""
+    inner = {}
     if isinstance(before, dict) and isinstance(now, dict):
-        for name in [*before, *(name for name in now if name not in before)]:
-            inner = f"{path}.{name}".lstrip(".")
-            yield from differences(
-                before.get(name, _ABSENT), now.get(name, _ABSENT), tolerance, inner
-            )
+        inner = {f"{path}.{name}".lstrip("."): (before.get(name, _ABSENT), now.get(name, _ABSENT))
+                 for name in before | now}  # fmt: skip
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for index, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from differences(old, new, tolerance, f"{path}[{index}]")
+        pairs = zip(before, now, strict=True)
+        inner = {f"{path}[{index}]": pair for index, pair in enumerate(pairs)}
     elif not _same(before, now, tolerance):
         yield f"{path}: {_short(before)} -> {_short(now)}"
+    for name, (old, new) in inner.items():
+        yield from differences(old, new, tolerance, name)
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-_ABSENT = _Absent()
+_ABSENT = object()
 
 
 def _same(before: Any, now: Any, tolerance: float) -> bool:
-    numbers = all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in (before, now)
-    )
-    return before == now or bool(
-        numbers and tolerance and math.isclose(before, now, rel_tol=tolerance, abs_tol=1e-12)
-    )
+    if before == now or not {type(before), type(now)} <= {int, float}:
+        return bool(before == now)
+    return tolerance > 0 and math.isclose(before, now, rel_tol=tolerance, abs_tol=1e-12)
 
 
 def _short(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
     text = f"{len(value)} entries" if isinstance(value, list) else repr(value)
     return text if len(text) < 200 else f"{text[:200]}..."
 
@@ -347,14 +338,13 @@ def report(
     explained: dict[str, set[str]] = defaultdict(set)
     unexpected: set[str] = set()
     for name, old in before.items():
-        lines = [*differences(old, now.get(name, {"error": "not answered"}), tolerance)]
         rest = []
-        for line in lines:
+        for line in differences(old, now.get(name, {"error": "not answered"}), tolerance):
             path = line.partition(":")[0]
-            for rule in rules:
-                if fnmatch.fnmatch(name, rule["query"]) and fnmatch.fnmatch(path, rule["value"]):
-                    explained[rule["reason"]].add(name)
-                    break
+            reasons = (rule["reason"] for rule in rules if fnmatch.fnmatch(name, rule["query"])
+                       and fnmatch.fnmatch(path, rule["value"]))  # fmt: skip
+            if reason := next(reasons, ""):
+                explained[reason].add(name)
             else:
                 rest.append(line)
         if rest:
@@ -397,7 +387,6 @@ def main() -> int:
     parser.add_argument("--networks", type=Path, default=ROOT / "build" / "compared")
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative, of each number")
     parser.add_argument("--expected", type=Path, metavar="FILE", help=EXPECTED)
-    parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     import resperf
 
@@ -407,7 +396,7 @@ def main() -> int:
     if given.against:
         file = Path(given.against)
         before = read(file) if file.exists() else answers_of(given.against, given.networks)
-    now = answers(given.networks, given.processes, before)
+    now = answers(given.networks, before)
     if given.write:
         given.write.write_bytes(gzip.compress(json.dumps(now).encode(), 3))
         print(f"{len(now)} answers in {given.write}")

@@ -1,7 +1,6 @@
 """Count the functions of resperf that a command enters: how far its reader has to walk.
 
     python tools/count_functions.py predict resnet50 --device cpu
-    python tools/count_functions.py --names predict lenet5 --device cpu
 
 In a fresh process, with empty caches and no calibration. Lambdas, comprehensions, bodies of modules
 and classes do not count.
@@ -10,6 +9,7 @@ and classes do not count.
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import io
 import os
 import subprocess
@@ -17,8 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY_PYTHON = "<"
@@ -32,23 +31,15 @@ def entered(arguments: list[str]) -> set[CodeType]:
     """Run a command of resperf in this process; return the code of its functions entered."""
     from resperf.cli.main import main
 
-    codes: set[CodeType] = set()
-
-    def note(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call":
-            codes.add(frame.f_code)
-
-    sys.setprofile(note)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            main(arguments)
-    finally:
-        sys.setprofile(None)
+    profile = cProfile.Profile(builtins=False)
+    with contextlib.redirect_stdout(io.StringIO()):
+        profile.runcall(main, arguments)
     package = str(ROOT / "resperf")
     return {
         code
-        for code in codes
-        if code.co_filename.startswith(package)
+        for code in (entry.code for entry in profile.getstats())
+        if isinstance(code, CodeType)
+        and code.co_filename.startswith(package)
         and not code.co_name.startswith(MADE_BY_PYTHON)
         and CLASS_BODY not in code.co_names
     }
@@ -62,14 +53,10 @@ def main() -> int:
             command = [sys.executable, __file__, INSIDE, *words]
             environment = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
             return subprocess.run(command, env=environment, check=False).returncode
-    with_names = words[1:2] == ["--names"]
-    codes = entered(words[2:] if with_names else words[1:])
+    codes = entered(words[1:])
     files = Counter(str(Path(code.co_filename).relative_to(ROOT)) for code in codes)
     for file, count in files.most_common():
         print(f"{count:5d}  {file}")
-        if with_names:
-            mine = (code for code in codes if code.co_filename.endswith(file))
-            print(*(f"         {name}" for name in sorted(c.co_qualname for c in mine)), sep="\n")
     print(f"{len(codes)} functions in {len(files)} files")
     return 0
 

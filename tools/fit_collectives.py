@@ -65,9 +65,7 @@ def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
         "high": max(float(high), 1.0),
         "largest_bytes": sizes.max(),
     }
-    return values, [
-        percent(float(error)) for error in (off.mean(), np.median(off), off[large].mean())
-    ]
+    return values, [percent(error) for error in (off.mean(), np.median(off), off[large].mean())]
 
 
 def lines(data: Path, errors: list[list[str]]) -> Iterator[str]:

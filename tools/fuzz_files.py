@@ -91,9 +91,7 @@ def _json(path: Path, source: random.Random) -> None:
 
 def _toml(path: Path, source: random.Random) -> None:
     lines = path.read_text().splitlines()
-    index = source.choice(
-        [number for number, line in enumerate(lines) if "=" in line or "[" in line]
-    )
+    index = source.choice([n for n, line in enumerate(lines) if "=" in line or "[" in line])
     words = [*map(str, NUMBERS), *map(json.dumps, WORDS), "true", "[]", "[-1]", "{}", "1979-05-27"]
     name = lines[index].partition("=")[0]
     lines[index] = source.choice(["", f"{name} = {source.choice(words)}", 2 * lines[index]])

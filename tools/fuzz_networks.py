@@ -21,6 +21,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,11 +37,7 @@ LIMIT_BYTES = 1 << 30
 OUTSIDE = "outside.bin"
 """What no network may read: it lies beside its folder."""
 
-OPERATORS = (
-    "Conv", "MaxPool", "Gemm", "MatMul", "Concat", "Resize", "Softmax", "Slice", "Split", "Gather",
-    "Pad", "Reshape", "Transpose", "LSTM", "Where", "Cast", "ReduceMean", "TopK", "Einsum",
-    "ConvTranspose", "LRN", "Nonsense", "Identity", "Expand", "DepthToSpace",
-)  # fmt: skip
+OPERATORS = ("Nonsense", *sorted({schema.name for schema in onnx.defs.get_all_schemas()}))
 """What an operator may be turned into."""
 
 Change = Callable[[onnx.ModelProto, random.Random], None]
@@ -62,9 +60,10 @@ def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
         model = onnx.load(original, load_external_data=False)
         for _ in range(source.choice([1, 1, 2, 5])):
             CHANGES[done](model, source)
-        target.write_bytes(model.SerializeToString())
-        return f"{done} in {original.stem}", target
-    target.write_bytes(broken_bytes(original.read_bytes(), done, source))
+        content = model.SerializeToString()
+    else:
+        content = broken_bytes(original.read_bytes(), done, source)
+    target.write_bytes(content)
     return f"{done} in {original.stem}", target
 
 
@@ -173,11 +172,9 @@ def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
 
 
 def _enormous_weight(model: onnx.ModelProto, source: random.Random) -> None:
-    name = source.choice(model.graph.initializer).name if model.graph.initializer else "w"
-    for index, tensor in enumerate(model.graph.initializer):
-        if tensor.name == name:
-            del model.graph.initializer[index]
-            break
+    name = "w"
+    if model.graph.initializer:
+        name = model.graph.initializer.pop(source.randrange(len(model.graph.initializer))).name
     sides = source.choice([(1 << 20, 1 << 19), (1 << 31, 1 << 31), (1 << 12,) * 3, (1 << 36,)])
     proto = TensorProto(name=name, data_type=1, dims=sides)
     if source.random() < 0.5:
@@ -207,11 +204,8 @@ def _control_flow(model: onnx.ModelProto, source: random.Random) -> None:
     for level in range(depth + 1):
         # Known conditions let a branch take the place of its node, unknown ones do not.
         if source.random() < 0.7:
-            constant = numpy_helper.from_array(np.array(source.random() < 0.5), f"c{level}")
-            if op == "Loop":
-                turns = source.choice([0, 3, 1 << 40])
-                constant = numpy_helper.from_array(np.array(turns), f"c{level}")
-            model.graph.initializer.append(constant)
+            value = source.choice([0, 3, 1 << 40] if op == "Loop" else [False, True])
+            model.graph.initializer.append(numpy_helper.from_array(np.array(value), f"c{level}"))
         else:
             kind = TensorProto.BOOL if op == "If" else TensorProto.INT64
             info = helper.make_tensor_value_info(f"c{level}", kind, [] if op != "Scan" else [3])
@@ -226,24 +220,21 @@ def _branching(op: str, level: int, graph: onnx.GraphProto, result: str) -> onnx
     names = [f"c{level}"]
     if op == "If":
         # A second copy of the branch at every level would double the file each time.
-        other = helper.make_graph(
-            [helper.make_node("Identity", ["x"], ["inner"])], "other", [], list(graph.output)
-        )
-        return helper.make_node(
-            op, names, [result], f"if{level}", then_branch=graph, else_branch=other
-        )
-    more = {"num_scan_inputs": 1} if op == "Scan" else {}
-    return helper.make_node(op, [*names, ""], [result], f"{op}{level}", body=graph, **more)
+        node = helper.make_node("Identity", ["x"], ["inner"])
+        other = helper.make_graph([node], "other", [], list(graph.output))
+        more = {"then_branch": graph, "else_branch": other}
+    else:
+        names.append("")
+        more = {"body": graph, **({"num_scan_inputs": 1} if op == "Scan" else {})}
+    return helper.make_node(op, names, [result], f"{op}{level}", **more)
 
 
 def _functions(model: onnx.ModelProto, source: random.Random) -> None:
     """Functions that call themselves, each other, or two of the next."""
     sort = source.choice(["itself", "doubling", "unknown"])
     names = [f"f{level}" for level in range(40)]
-    for level, name in enumerate(names):
-        callee = (
-            name if sort == "itself" else names[level + 1] if level + 1 < len(names) else "Relu"
-        )
+    for name, after in zip(names, [*names[1:], "Relu"], strict=True):
+        callee = name if sort == "itself" else after
         domain = "" if callee == "Relu" else "own"
         nodes = [
             helper.make_node(callee, ["x"], ["y0"], domain=domain),
@@ -302,17 +293,19 @@ def outcome(path: Path) -> str:
     from resperf.lowering import lower
     from resperf.network import read_network
 
+    def predicted() -> str:
+        prediction = resperf.predict(path, batch=1, device="1080ti")
+        return "predicted in part" if prediction.skipped else "predicted"
+
+    def lowered() -> str:
+        device = backend("onnxruntime")
+        lower(read_network(path), device.setting(), device.platform())
+        return "lowered"
+
     words = []
-    for batch in (1, None):
+    for read in (predicted, lowered):
         try:
-            if batch is None:
-                device = backend("onnxruntime")
-                lower(read_network(path), device.setting(), device.platform())
-                words.append("lowered")
-            else:
-                prediction = resperf.predict(path, batch=batch, device="1080ti")
-                assert not isinstance(prediction, list)
-                words.append("predicted in part" if prediction.skipped else "predicted")
+            words.append(read())
         except ResperfError as error:
             text = str(error)
             if "\n" in text or not text or "\x1b" in text:
@@ -321,67 +314,44 @@ def outcome(path: Path) -> str:
     return ", ".join(words)
 
 
-def _serve(pipe: Any, outcome: Outcome) -> None:
-    """Handle one file after the other; watch what Python opens and how memory grows."""
+_OPENED: list[str] = []
+"""What Python opened in this process since the last file."""
+
+
+def _watch_process() -> None:
+    """Watch what Python opens in this process, and limit its memory."""
     resource.setrlimit(resource.RLIMIT_AS, (16 * LIMIT_BYTES, 16 * LIMIT_BYTES))
-    opened: list[str] = []
 
     def watch(event: str, arguments: Any) -> None:
         if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
             name = os.fspath(arguments[0])
-            opened.append(name if isinstance(name, str) else name.decode(errors="replace"))
+            _OPENED.append(name if isinstance(name, str) else name.decode(errors="replace"))
 
     sys.addaudithook(watch)
-    while (path := pipe.recv()) is not None:
-        opened.clear()
-        before = _peak_bytes()
-        try:
-            answer = outcome(path)
-        except BaseException as error:
-            answer = f"wrong: {type(error).__name__}: {str(error)[:200]}"
-        if any(name.endswith((OUTSIDE, "passwd")) for name in opened):
-            answer = "wrong: a file outside the folder was opened"
-        if _peak_bytes() - before > LIMIT_BYTES:
-            answer = f"wrong: {(_peak_bytes() - before) / 1e9:.1f} GB more memory"
-        pipe.send(answer)
+
+
+def _watched(outcome: Outcome, path: Path) -> str:
+    """Name what comes of a file, or what may not happen."""
+    _OPENED.clear()
+    before = _peak_bytes()
+    try:
+        answer = outcome(path)
+    except BaseException as error:
+        answer = f"wrong: {type(error).__name__}: {str(error)[:200]}"
+    if any(name.endswith((OUTSIDE, "passwd")) for name in _OPENED):
+        answer = "wrong: a file outside the folder was opened"
+    if _peak_bytes() - before > LIMIT_BYTES:
+        answer = f"wrong: {(_peak_bytes() - before) / 1e9:.1f} GB more memory"
+    return answer
 
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class Worker:
-    """A process that reads files, replaced where it hangs or dies."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._outcome), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def ask(self, path: Path) -> str:
-        """Return what came of a file."""
-        self._pipe.send(path)
-        try:
-            if self._pipe.poll(LIMIT_S + 20):
-                return str(self._pipe.recv())
-            answer = f"wrong: no answer within {LIMIT_S + 20:g} s"
-        except EOFError:
-            self._process.join()
-            answer = f"wrong: the process ended with {self._process.exitcode}"
-        self._process.kill()
-        self._start()
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        self._pipe.send(None)
-        self._process.join(5)
+def _new_pool() -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, context, initializer=_watch_process)
 
 
 def fuzz(
@@ -389,7 +359,7 @@ def fuzz(
 ) -> Counter[str]:
     """Break and read files; return how often each thing happened, with what was wrong."""
     counts = Counter[str]()
-    worker = Worker(outcome)
+    pool = _new_pool()
     for seed in seeds:
         with TemporaryDirectory(prefix="resperf-fuzz-") as root:
             folder = Path(root) / "broken"
@@ -397,7 +367,14 @@ def fuzz(
             (Path(root) / OUTSIDE).write_bytes(b"\0" * 4096)
             done, path = write(seed, folder)
             started = time.monotonic()
-            answer = worker.ask(path)
+            try:
+                answer = pool.submit(_watched, outcome, path).result(LIMIT_S + 20)
+            except (TimeoutError, BrokenProcessPool) as error:
+                is_late = isinstance(error, TimeoutError)
+                answer = f"wrong: {'no answer' if is_late else 'the process ended'}"
+                for process in multiprocessing.active_children():
+                    process.kill()
+                pool = _new_pool()
             seconds = time.monotonic() - started
             if seconds > LIMIT_S and seed != seeds[0] and not answer.startswith("wrong"):
                 answer = f"wrong: {seconds:.0f} s"
@@ -407,7 +384,6 @@ def fuzz(
             if keep is not None:
                 shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
             counts[answer] += 1
-    worker.close()
     return counts
 
 

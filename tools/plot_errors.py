@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from resperf.predictors import DEFAULT_METHOD
 from resperf.report.methods import at_most_rows, by_kind_and_quantity
 from resperf.training import Compared, ComparisonSettings, compare, progress_bar
 
-Line = tuple[str, Iterable[tuple[float, float]]]
-"""Method, and its points."""
+Points = list[tuple[float, float]]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -77,31 +77,26 @@ def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
 
 def error_by_time(rows: Sequence[Compared]) -> Figure:
     """Draw MAPE by measured time, one line per method, and the noise floor."""
-    lines = [
-        (
-            row.method,
-            [(_middle(time_bin.from_ms, time_bin.to_ms), time_bin.mape) for time_bin in row.bins],
-        )
+    lines = {
+        row.method: [(_middle(part.from_ms, part.to_ms), part.mape) for part in row.bins]
         for row in at_most_rows(rows)
-    ]
+    }
     return _lines(lines, "measured ms", rows[0])
 
 
 def error_by_rows(rows: Sequence[Compared]) -> Figure:
     """Draw the learning curve: MAPE by rows trained on, one line per method."""
-    lines = [
-        (method, sorted((row.rows_trained, row.errors.mape) for row in rows
-                        if row.method == method))
-        for method in dict.fromkeys(row.method for row in rows)
-    ]  # fmt: skip
+    lines: dict[str, Points] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.rows_trained):
+        lines[row.method].append((row.rows_trained, row.errors.mape))
     return _lines(lines, "rows trained", rows[0])
 
 
-def _lines(lines: Sequence[Line], label: str, first: Compared) -> Figure:
+def _lines(lines: Mapping[str, Points], label: str, first: Compared) -> Figure:
     # Without pyplot, which would hold a reference to the figure.
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes: Any = figure.subplots()
-    for method, points in lines:
+    for method, points in lines.items():
         places, shares = zip(*points, strict=True)
         axes.plot(places, 100 * np.array(shares), "o-", label=method)
     if math.isfinite(first.noise_floor):

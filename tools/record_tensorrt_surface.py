@@ -48,19 +48,16 @@ def surface(module: ModuleType, only: str = ".*") -> dict[str, Any]:
         if name.startswith("_") or isinstance(value, ModuleType) or not re.fullmatch(only, name):
             continue
         if isinstance(value, type):
-            members = enum_members(value)
-            kind = "classes" if members is None else "enums"
-            recorded[kind][name] = _class(value) if members is None else members
-            if members is not None and (
-                more := _class(value)["properties"].keys() - {"name", "value"}
-            ):
-                recorded["classes"][name] = {
-                    "methods": {},
-                    "properties": dict.fromkeys(sorted(more), "ro"),
-                }
+            members, own = enum_members(value), _class(value)
+            if members is not None:
+                recorded["enums"][name] = members
+                more = sorted(own["properties"].keys() - {"name", "value"})
+                own = {"methods": {}, "properties": dict.fromkeys(more, "ro")}
+            if members is None or own["properties"]:
+                recorded["classes"][name] = own
             for inner, nested in vars(value).items():
-                if isinstance(nested, type) and (own := enum_members(nested)) is not None:
-                    recorded["enums"][f"{name}.{inner}"] = own
+                if isinstance(nested, type) and (inside := enum_members(nested)) is not None:
+                    recorded["enums"][f"{name}.{inner}"] = inside
         elif callable(value) and not _is_enum_value(value):
             recorded["functions"][name] = signatures(name, value)
     return recorded
@@ -101,9 +98,9 @@ def signatures(name: str, function: Any) -> list[list[str]]:
     overloads = []
     for line in (inspect.getdoc(function) or "").splitlines():
         text = _OVERLOAD.sub("", line.strip())
-        inside = text.startswith(f"{name}(") and _inside(text[len(name) :])
-        if inside and "*args, **kwargs" not in inside:
-            overloads.append([word for word in map(_keyword, _split(inside)) if word])
+        parameters = _parameters(text[len(name) + 1 :]) if text.startswith(f"{name}(") else []
+        if parameters and "*args" not in map(str.strip, parameters):
+            overloads.append([word for word in map(_keyword, parameters) if word])
     return overloads or _inspected(function)
 
 
@@ -115,26 +112,18 @@ def _inspected(function: Any) -> list[list[str]]:
     return [[p.name + "=" * (p.default is not p.empty) for p in parameters if p.name != "self"]]
 
 
-def _inside(text: str) -> str:
-    """Return what stands between the outer parentheses that a text begins with."""
-    depth = 0
-    for index, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if not depth:
-            return text[1:index] or " "
-    return ""
-
-
-def _split(text: str) -> list[str]:
-    """Split parameters at commas outside of brackets."""
-    parts, depth = [""], 0
+def _parameters(text: str) -> list[str]:
+    """Return what stands between the commas of a text, up to the bracket that ends it."""
+    parts, depth = [""], 1
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
+        if not depth:
+            return parts
+        if letter == "," and depth == 1:
             parts.append("")
         else:
             parts[-1] += letter
-    return parts
+    return []
 
 
 def _keyword(parameter: str) -> str:

@@ -198,14 +198,12 @@ def check(file: Path, as_json: bool) -> None:
 @options.DATASET
 @options.output("OUT.csv", "The file to write.", required=True)
 @FORCE
-@options.JSON
-def export(file: Path, output: Path, force: bool, as_json: bool) -> None:
-    """Write FILE's rows as CSV: one file per kind of layer."""
+def export(file: Path, output: Path, force: bool) -> None:
+    """Write FILE's rows as CSV: one file per kind of layer. Prints the files' names."""
     from resperf.dataset import export_dataset
 
-    written = export_dataset(file, output, replace=force)
-    paths = [str(path) for path in written]
-    options.show(as_json, {"files": paths}, "\n".join(paths))
+    for path in export_dataset(file, output, replace=force):
+        click.echo(path)
 
 
 _WITH_GRAPHS = ("neusight", "timm", "trtexec", "tensorrt-latencies")

@@ -99,7 +99,7 @@ answers = {
     "doctor": {"host": host, "gpus": [gpu], "no_gpu": "", "frameworks": [], "targets": targets,
                "advice": ["persistence mode is off"]},
     "bench": {"statuses": {"ok": 3}, "layers_per_second": 1.0, "doubtful": 0},
-    "train": {}, "predict": documents, "measure": documents["--batch 8" in name],
+    "train": {}, "predict": documents, "measure": [documents["--batch 8" in name]],
 }
 print(json.dumps(answers[words[0]]))
 """
@@ -119,9 +119,8 @@ def scenario(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_step_that_does_not_end_is_ended(
-    tool: ModuleType, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: ModuleType, scenario: Scenario, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tool, "GRACE_S", 0.1)
     scenario("train=signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)\n")
     started = time.monotonic()
     status = tool.run_command(["train"], tmp_path / "log", 1.0)

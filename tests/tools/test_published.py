@@ -18,7 +18,7 @@ Write = Callable[..., tuple[str, str]]
 def tool(load_tool, monkeypatch: pytest.MonkeyPatch, toy_dataset: Path) -> ModuleType:
     module = load_tool("benchmarks/published")
     names = ("perfnet-1080ti", "perfnet-i3", "justus-k80")
-    monkeypatch.setattr(module, "public_data", Path)
+    monkeypatch.setattr(module.pages, "public_data", Path)
     monkeypatch.setattr(module, "sources", lambda _: {name: [] for name in names})
     # One quick method.
     monkeypatch.setattr(module, "METHODS", {"baseline": module.METHODS["baseline"]})
@@ -28,7 +28,7 @@ def tool(load_tool, monkeypatch: pytest.MonkeyPatch, toy_dataset: Path) -> Modul
         target.parent.mkdir(exist_ok=True)
         return Path(shutil.copy(toy_dataset, target))
 
-    monkeypatch.setattr(module, "imported", imported)
+    monkeypatch.setattr(module.pages, "dataset", imported)
     return module
 
 
@@ -94,7 +94,7 @@ def test_the_papers_page_holds_its_figures_beside_ours(
     paper = load_tool("benchmarks/paper")
     work = tmp_path / "work"
     work.mkdir()
-    for name in paper.BOX_COX_ON:
+    for name in paper.ON_1080TI:
         shutil.copy(toy_dataset, work / f"{name}.h5")
     monkeypatch.setitem(paper.PAPER, "public", {"justus-1080ti": ["conv"]})
     monkeypatch.setattr(paper, "METHODS", ("polynomial",))
@@ -113,7 +113,7 @@ def test_the_papers_page_holds_its_figures_beside_ours(
     assert float(justus.rstrip("%")) > 0
     assert "| conv, execution | paper | 11.75% | 0.84 | 0.336 |  |" in text
     with_it, without = (
-        paper.stored(work / "figure-2" / f"justus-1080ti-{name}.json", 0)["result"]["curve"]
+        paper.pages.stored(work / "figure-2" / f"justus-1080ti-{name}.json", 0)["result"]["curve"]
         for name in perfnet.values()
     )
     assert len(with_it) == len(without) == 2

@@ -52,6 +52,7 @@ from resperf.training.rows import network_examples, network_quantities
 
 METHODS = ("convmeter", "convmeter-relative", "convmeter-non-negative", "operator-totals")
 COUNTS = (3, 5, 10, 15)
+"""Numbers of networks of the learning curve."""
 PAPER: Mapping[str, Mapping[str, float]] = tomllib.loads(
     Path(__file__).with_name("convmeter.toml").read_text(encoding="utf-8")
 )
@@ -67,12 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD")
-    parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, metavar="N",
-                        help="numbers of networks of the learning curve")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20, help="of networks, for each number")
-    parser.add_argument("--seed", type=int, default=0, help="of the first draw")
     words = parser.parse_args()
-    draws = range(words.seed, words.seed + words.draws)
     try:
         print(f"# {words.dataset.name}")
         for quantity in quantities_of(words.dataset, words.methods):
@@ -82,7 +79,7 @@ def main() -> int:
                 print(f"{quantity}: {note}", file=sys.stderr)
             for setting, device, rows in _by_way(examples):
                 print(f"\n## {quantity}, {device}, {setting}")
-                print(*report(rows, words.methods, words.counts, draws), sep="\n\n")
+                print(*report(rows, words.methods, words.draws), sep="\n\n")
     except ResperfError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -98,14 +95,9 @@ def quantities_of(dataset: Path, methods: Sequence[str]) -> list[str]:
         If the dataset cannot be read, or has no such quantity.
     """
     names = network_quantities(dataset)
-    inside = {part for name in names for part in QUANTITIES[name].parts if name == "latency_ms"}
-    learnt = [predictor_class(method).quantities for method in methods]
-    chosen = [
-        name
-        for name in names
-        if name not in inside
-        and all(quantities is None or name in quantities for quantities in learnt)
-    ]
+    learnt = {*names}.intersection(*(predictor_class(one).quantities or names for one in methods))
+    inside = QUANTITIES["latency_ms"].parts if "latency_ms" in names else ()
+    chosen = [name for name in names if name in learnt.difference(inside)]
     if not chosen:
         raise TrainingError(
             f"{dataset} has no quantity of networks that {', '.join(methods)} learn; measure some "
@@ -114,9 +106,7 @@ def quantities_of(dataset: Path, methods: Sequence[str]) -> list[str]:
     return chosen
 
 
-def report(
-    rows: Examples, methods: Sequence[str], counts: Sequence[int], draws: Sequence[int]
-) -> Iterator[str]:
+def report(rows: Examples, methods: Sequence[str], draws: int) -> Iterator[str]:
     """Yield all tables of one quantity on one device."""
     is_block = np.array([bool(block_of(network.name)) for network in rows.networks])
     sets = {"networks": ~is_block, "blocks": is_block, "networks and blocks": is_block | ~is_block}
@@ -130,10 +120,8 @@ def report(
         yield ("By the number of devices that share a run, each with a batch of its own; "
                "efficiency is a device's throughput over that of one alone:")  # fmt: skip
         yield devices_table(whole, methods)
-    if counts:
-        yield ("MAPE on all other networks by the number of networks measured, mean of the draws "
-               "(worst):")  # fmt: skip
-        yield curve_table(whole, methods, counts, draws)
+    yield "MAPE on all other networks by how many were measured, mean of the draws (worst):"
+    yield curve_table(whole, methods, draws)
 
 
 def each_left_out(rows: Examples, methods: Sequence[str]) -> list[LeftOut]:
@@ -204,9 +192,7 @@ def devices_table(rows: Examples, methods: Sequence[str]) -> str:
     return markdown_table(headings, table)
 
 
-def curve_table(
-    rows: Examples, methods: Sequence[str], counts: Sequence[int], draws: Sequence[int]
-) -> str:
+def curve_table(rows: Examples, methods: Sequence[str], draws: int) -> str:
     """Show the errors of fits to all sizes of a few networks, drawn at random, on all others."""
     groups = np.array([architecture_of(network.name) for network in rows.networks])
     names = np.unique(groups)
@@ -217,10 +203,10 @@ def curve_table(
         for method in methods
     ]  # fmt: skip
     table = []
-    for count in (number for number in counts if number < len(names)):
+    for count in (number for number in COUNTS if number < len(names)):
         chosen = [
             np.isin(groups, np.random.default_rng(draw).permutation(names)[:count])
-            for draw in draws
+            for draw in range(draws)
         ]
         cells = []
         for method, own in zip(methods, ready, strict=True):

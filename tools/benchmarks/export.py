@@ -24,7 +24,6 @@ The list `latencies` has the networks of published latencies in TensorRT, as its
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import importlib
@@ -35,12 +34,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pages import public_data
+from pages import parser_of, public_data
 
 from resperf.dataset.importing.latencies import graph_name
 from resperf.errors import first_line
@@ -93,21 +93,16 @@ def exports(name: str) -> dict[str, Export]:
         writers[f"{model}-{form}"] = lambda folder, model=model, form=form: converted(
             example(model, batch), form, folder
         )
-    for model in listed.get("keras", ()):
-        writers[f"keras_{model.casefold()}"] = partial(keras, model)
-    for model in listed.get("paddle", ()):
-        writers[f"paddle_{model}"] = partial(paddle, model)
-    for model in listed.get("traced", ()):
-        writers[model] = lambda _, model=model: traced_model(model)
+    for key, prefix, export in OF_LIBRARIES:
+        for model in listed.get(key, ()):
+            writers[f"{prefix}{model.casefold()}"] = partial(export, model)
     for build, size in published_networks(listed.get("latencies")):
         add(graph_name(build, size), script, built, build, size)
     return writers
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("list", choices=LISTS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some by name")
@@ -119,7 +114,8 @@ def main() -> int:
             near = " or ".join(get_close_matches(word, writers)) or f"one of {len(writers)} others"
             parser.error(f"{arguments.list} has no {word!r}; did you mean {near}?")
     warnings.simplefilter("ignore")
-    _kept = declare_operators() if find_spec("torch") else None
+    if find_spec("torchvision"):
+        declare_operators()
     return write_each(arguments.folder, ((name, writers[name]) for name in chosen))
 
 
@@ -150,28 +146,17 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def declare_operators() -> Any:
-    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
+def declare_operators() -> None:
+    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch."""
+    import torch
 
-    The declarations last as long as the returned object lives.
-    """
-    from torch import library
-
-    operators = library.Library("torchvision", "DEF")
-    for _ in range(40):
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError as error:
-            text = str(error)
-            if "torchvision::" not in text:
-                raise
-            operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
-            for module in [name for name in sys.modules if name.startswith("torchvision")]:
-                del sys.modules[module]
-            operators.define(f"{operator}(Tensor x) -> Tensor")
-        else:
-            break
-    return operators
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for module in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[module]
+        for name in ("nms", "qnms"):  # it describes them, whether they are there or not
+            torch.library.define(f"torchvision::{name}", "(Tensor x) -> Tensor")
 
 
 # What is exported: module and example inputs
@@ -207,14 +192,13 @@ def torchvision_network(name: str, batch: int, size: int) -> Example:
     import torchvision
 
     if name == "mc3_18":  # of videos
-        return torchvision.models.get_model(name, weights=None), (
-            torch.randn(batch, 3, 8, 112, 112),
-        )
+        clip = torch.randn(batch, 3, 8, 112, 112)
+        return torchvision.models.get_model(name, weights=None), (clip,)
     image = torch.randn(batch, 3, size, size)
     if f"tv_{name}" not in DATA["segmentation"]:
         return torchvision_module(name), (image,)
     model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
-    return only_first(model, lambda x: model(x)["out"]), (image,)
+    return as_module(model, lambda x: model(x)["out"]), (image,)
 
 
 @lru_cache(maxsize=1)  # all sizes of a network follow each other
@@ -252,11 +236,11 @@ def block(name: str, size: int, kind: str, number: int) -> Example:
     return part, tuple(torch.zeros_like(tensor) for tensor in given)
 
 
-def only_first(model: Any, answer: Callable[..., Any]) -> Any:
-    """Make a module of a model that answers one of its tensors; inputs come by position."""
+def as_module(model: Any, answer: Callable[..., Any]) -> Any:
+    """Make a module of a model and of how it answers; inputs come by position."""
     import torch
 
-    class First(torch.nn.Module):  # type: ignore[misc]
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -264,7 +248,7 @@ def only_first(model: Any, answer: Callable[..., Any]) -> Any:
         def forward(self, *inputs: Any) -> Any:
             return answer(*inputs)
 
-    return First()
+    return Module()
 
 
 def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -276,7 +260,7 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         **DATA["bases"].get(values.get("base"), {}),
         **{key: value for key, value in values.items() if key not in own},
     }
-    library = importlib.import_module(values.get("library", "transformers"))
+    library = import_module(values.get("library", "transformers"))
     if "library" in values:
         return getattr(library, values["of"])(**sizes), sizes
     configuration = getattr(library, f"{values['of']}Config")(**sizes)
@@ -308,7 +292,7 @@ def library_model(name: str, batch: int) -> Example:
             named["attention_mask"] = torch.ones_like(given[0])
         return call(**named, return_dict=False)[0]
 
-    return only_first(model, answer), inputs
+    return as_module(model, answer), inputs
 
 
 def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Example:
@@ -321,26 +305,20 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ex
     width = sizes["hidden_size"] // sizes["num_attention_heads"]
     layers = sizes["num_hidden_layers"]
 
-    class Decoder(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Any, *cache: Any) -> Any:
-            if not cache:
-                return self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
-            pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
-            mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
-            outputs = self.model(
-                input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs),
-                use_cache=True,
-            )  # fmt: skip
-            extended = outputs.past_key_values.layers
-            return (outputs.logits, *(x for layer in extended for x in (layer.keys, layer.values)))
+    def answer(ids: Any, *cache: Any) -> Any:
+        if not cache:
+            return model(input_ids=ids, use_cache=False, return_dict=False)[0]
+        pairs = [(cache[2 * i], cache[2 * i + 1]) for i in range(layers)]
+        mask = torch.ones(ids.shape[0], past + tokens, dtype=torch.int64)
+        outputs = model(
+            input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(pairs), use_cache=True
+        )
+        extended = outputs.past_key_values.layers
+        return (outputs.logits, *(x for layer in extended for x in (layer.keys, layer.values)))
 
     ids = torch.ones(batch, tokens, dtype=torch.int64)
     cache = [torch.zeros(batch, heads, past, width) for _ in range(2 * layers)] if past else []
-    return Decoder(), (ids, *cache)
+    return as_module(model, answer), (ids, *cache)
 
 
 def published_networks(table: str | None) -> list[tuple[str, str]]:
@@ -420,9 +398,8 @@ def dynamo(module: Any, inputs: tuple[Any, ...], path: Path) -> None:
 
     auto: list[Any] = [{0: torch.export.Dim.AUTO} for _ in inputs]
     given = inspect.signature(module.forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in given):
-        named = len(given) - 1
-        auto = [*auto[:named], *([tuple(auto[named:])] if auto[named:] else [])]
+    if [parameter.kind for parameter in given] == [inspect.Parameter.VAR_POSITIONAL]:
+        auto = [tuple(auto)]
     with torch.no_grad():
         torch.onnx.export(
             module.eval(), inputs, str(path), dynamo=True, dynamic_shapes=tuple(auto),
@@ -485,15 +462,9 @@ def converted(model: Example, form: str, folder: Path) -> bytes:
 def to_float16(whole: Path, target: Path, form: str, _inputs: tuple[Any, ...]) -> None:
     import onnx
 
-    model = onnx.load(whole)
-    if form == "fp16":
-        from onnxconverter_common import float16
-
-        onnx.save(float16.convert_float_to_float16(model), target)
-    else:
-        from onnxruntime.transformers.float16 import convert_float_to_float16
-
-        onnx.save(convert_float_to_float16(model, keep_io_types=True), target)
+    package = "onnxconverter_common" if form == "fp16" else "onnxruntime.transformers"
+    convert = import_module(f"{package}.float16").convert_float_to_float16
+    onnx.save(convert(onnx.load(whole), keep_io_types=form != "fp16"), target)
 
 
 def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> None:
@@ -525,8 +496,9 @@ def to_int8(whole: Path, target: Path, form: str, inputs: tuple[Any, ...]) -> No
 # Language models of published GPU times: unoptimised, without memory for weights
 
 
-def traced_model(name: str) -> bytes:
-    """Return what PyTorch's default exporter writes, without memory for the weights."""
+def traced(name: str, _folder: Path) -> bytes:
+    """Return what PyTorch's default exporter writes; its weights are in an absent file."""
+    import onnx_ir
     import torch
 
     with torch.device("meta"):
@@ -536,23 +508,19 @@ def traced_model(name: str) -> bytes:
             module.eval(), inputs, dynamo=True, optimize=False, verbose=False,
             dynamic_shapes=(({0: torch.export.Dim("batch")},),),
         )  # fmt: skip
-    return declared_absent(program.model)
-
-
-def declared_absent(model: Any) -> bytes:
-    """Serialise a model whose weights are declared in an absent file."""
-    import onnx_ir
-
-    for value in model.graph.initializers.values():
+    for value in program.model.graph.initializers.values():
         value.const_value = onnx_ir.ExternalTensor(
             ABSENT, None, None, value.dtype, shape=value.shape, name=value.name
         )
-    proto = onnx_ir.to_proto(model)
+    proto = onnx_ir.to_proto(program.model)
     for described in (*proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
         described.ClearField("metadata_props")  # stack traces: most of the file
         described.ClearField("doc_string")
     return bytes(proto.SerializeToString())
 
+
+OF_LIBRARIES = (("keras", "keras_", keras), ("paddle", "paddle_", paddle), ("traced", "", traced))
+"""Key in a list, beginning of the files' names, and export."""
 
 if __name__ == "__main__":
     sys.exit(main())

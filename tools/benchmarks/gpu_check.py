@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -45,8 +44,6 @@ RUN_SECONDS = 0.2, 6.0
 """Least and most time for the whole runs of one network at one batch size."""
 PATIENCE_S = 120.0
 """What a step may take beyond its share before it is ended."""
-GRACE_S = 30.0
-"""What a step may take to end once it was asked to."""
 OK, FAILED, SKIPPED, INTERRUPTED = "ok", "failed", "skipped", "interrupted"
 
 
@@ -60,10 +57,6 @@ class Step:
     seconds: float = 0.0
     reason: str = ""
     answer: Any = None
-
-    @property
-    def documents(self) -> list[dict[str, Any]]:
-        return self.answer if isinstance(self.answer, list) else [self.answer] * bool(self.answer)
 
 
 class Check:
@@ -93,8 +86,10 @@ class Check:
         spent_s = sum(step.seconds for step in self.steps.values())
         return max(60 * self.minutes - spent_s, 6 * self.minutes)
 
-    def run(self, name: str, *words: object, limit_s: float) -> Any:
-        """Run a step unless it is done; return the JSON that it printed, or None."""
+    def run(self, name: str, *words: object, limit_s: float, unless: str = "") -> Any:
+        """Run a step unless it is done, or has a reason not to; return its JSON, or None."""
+        if unless:
+            return self.skip(name, unless)
         if name in self.steps and self.steps[name].status == OK:
             print(f"{name}: done before", flush=True)
             return self.steps[name].answer
@@ -132,29 +127,18 @@ class Check:
 def run_command(words: Sequence[str], log: Path, limit_s: float) -> int:
     """Run a `resperf` command; return its exit status, 124 if its time was over.
 
-    Ctrl-C is passed on once, so that a campaign ends cleanly; what it started is ended with it.
+    A campaign that is ended loses no finished row.
     """
     with (
         log.with_suffix(".out").open("w", encoding="utf-8") as out,
         log.with_suffix(".err").open("w", encoding="utf-8") as err,
-        subprocess.Popen(
-            [*COMMAND, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            return process.wait(limit_s)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            return 124
+        suppress(subprocess.TimeoutExpired),
+    ):
+        return subprocess.run(
+            [*COMMAND, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, timeout=limit_s,
+            check=False,
+        ).returncode  # fmt: skip
+    return 124
 
 
 def reason(status: int, log: Path, limit_s: float) -> str:
@@ -164,21 +148,19 @@ def reason(status: int, log: Path, limit_s: float) -> str:
     if status < 0:
         return f"ended by {signal.Signals(-status).name}; see {log.with_suffix('.err').name}"
     text = log.with_suffix(".err").read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("resperf: error: ")] or lines
-    return said[-1].removeprefix("resperf: error: ") if said else f"exit status {status}"
+    last = text.strip().rpartition("\n")[2]
+    return last.removeprefix("resperf: error: ") or f"exit status {status}"
 
 
 def check(check: Check, options: argparse.Namespace) -> None:
     """Run all steps."""
     answer = check.run("doctor", "doctor", "--device", options.device, limit_s=300)
-    states = [] if answer is None else answer["targets"]
-    wanted = [state for state in states if not options.framework
-              or state["target"].partition("/")[0] in options.framework]  # fmt: skip
-    usable = [state["target"] for state in wanted if state["measurable"] != "no"]
-    for state in wanted:
+    usable = []
+    for state in answer["targets"] if answer else ():
         if state["measurable"] == "no":
             check.skip(state["target"], state["why"])
+        else:
+            usable.append(state["target"])
     for index, target in enumerate(usable):
         try:
             check_target(check, options, target, check.left_s / (len(usable) - index))
@@ -202,29 +184,24 @@ def check_target(check: Check, options: argparse.Namespace, target: str, share_s
     hours = ("--hours", f"{bench_s / 3600:.4f}")
     bench = ("bench", options.campaign, *here, "-o", dataset, *hours, *exclude)
     measured = check.run(f"{target}/bench", *bench, limit_s=2 * bench_s + PATIENCE_S)
-    if (measured or {}).get("statuses", {}).get("ok"):
-        train = ("train", dataset, "-o", bundle, "--method", options.method)
-        check.run(f"{target}/train", *train, limit_s=half_s)
-    else:
-        check.skip(f"{target}/train", "the campaign has no rows")
+    lacks = "" if (measured or {}).get("statuses", {}).get("ok") else "the campaign has no rows"
+    train = ("train", dataset, "-o", bundle, "--method", options.method)
+    check.run(f"{target}/train", *train, limit_s=half_s, unless=lacks)
+    lacks = "" if check.steps[f"{target}/train"].status == OK else "no bundle was trained"
     for path in networks:
+        predict = ("predict", path, "--bundle", bundle, "--batch", *options.batches)
         name = f"{target}/predict-{path.stem}"
-        if check.steps[f"{target}/train"].status == OK:
-            predict = ("predict", path, "--bundle", bundle, "--batch", *options.batches)
-            check.run(name, *predict, limit_s=PATIENCE_S)
-        else:
-            check.skip(name, "no bundle was trained")
+        check.run(name, *predict, limit_s=PATIENCE_S, unless=lacks)
     runs = [(path, batch) for batch in sorted(options.batches) for path in networks]
     left_s = share_s - (time.monotonic() - started)
     seconds = min(max(left_s / (ROUND_FACTOR * len(runs)), RUN_SECONDS[0]), RUN_SECONDS[1])
     for path, batch in runs:
         name = f"{target}/measure-{path.stem}-{batch}"
-        if time.monotonic() - started > share_s + PATIENCE_S:
-            check.skip(name, "no time was left; the same command goes on")
-            continue
+        is_late = time.monotonic() - started > share_s + PATIENCE_S
         check.run(
             name, "measure", path, *here, "--batch", batch, "-o", folder / "runs.h5", "--seconds",
             f"{seconds:.2f}", "--no-layers", limit_s=ROUND_FACTOR * seconds + PATIENCE_S,
+            unless="no time was left; the same command goes on" * is_late,
         )  # fmt: skip
 
 
@@ -233,10 +210,9 @@ def comparisons(steps: Mapping[str, Step]) -> Iterator[list[str]]:
     for name, step in steps.items():
         target, _, word = name.rpartition("/")
         network = word.removeprefix("measure-").rpartition("-")[0]
-        for run in step.documents if word.startswith("measure-") else ():
-            answers = steps.get(f"{target}/predict-{network}", step).documents
-            own = [other for other in answers if other["batch"] == run["batch"]
-                   and other is not run]  # fmt: skip
+        predictions = steps.get(f"{target}/predict-{network}", Step("")).answer or ()
+        for run in (step.answer or ()) if word.startswith("measure-") else ():
+            own = [other for other in predictions if other["batch"] == run["batch"]]
             phases_ms, whole_ms = run["total_ms"], run["percentiles_ms"]["p50"]
             predicted_ms = own[0]["total_ms"] if own else math.nan
             lacking = len(own[0]["skipped"]) if own else 0
@@ -285,7 +261,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", help="where results go; the same folder resumes")
     parser.add_argument("--device", default="cuda:0", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, default=20.0, help="default: %(default)g")
-    parser.add_argument("--framework", action="append", help="only this one (repeatable)")
     parser.add_argument("--campaign", help="default: gpu-quick on accelerators, else demo")
     parser.add_argument("--method", default="baseline", help="of training; default: %(default)s")
     parser.add_argument("--networks", nargs="+", help=f"ONNX files; default: {' '.join(NETWORKS)}")

@@ -12,25 +12,17 @@ trees. Rows that the importer flags are left out. No measured row is written int
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import (
-    cell,
-    commits,
-    imported,
-    load_or_make,
-    merged,
-    parser_of,
-    public_data,
-    stored,
-    write_page,
-)
+import pages
 
 from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
@@ -76,10 +68,6 @@ class Rows:
     def all(self) -> Any:
         return np.ones(len(self.layers), dtype=bool)
 
-    @property
-    def times_ms(self) -> Any:
-        return self.layers.times_ms[QUANTITY]
-
     def groups(self) -> list[tuple[str, str]]:
         """Return the cards and their sessions."""
         return sorted(set(zip(self.devices, self.sessions, strict=True)))
@@ -91,7 +79,7 @@ class Rows:
 
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
-    data = public_data()
+    data = pages.public_data()
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
         if path.name.startswith(("train_", "test_")):
@@ -99,7 +87,7 @@ def import_all(work: Path) -> list[Path]:
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
         groups[f"vidur-{path.name.split('__')[1]}"].append(path)
     return [
-        imported(work / f"{name}.h5", name.partition("-")[0], files)
+        pages.dataset(work / f"{name}.h5", "import", *files, "--format", name.partition("-")[0])
         for name, files in groups.items()
     ]
 
@@ -107,7 +95,8 @@ def import_all(work: Path) -> list[Path]:
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    dataset = merged(work / f"{source}.h5", sorted(work.glob(f"{source}-*.h5")))
+    files = sorted(work.glob(f"{source}-*.h5"))
+    dataset = pages.dataset(work / f"{source}.h5", "merge", *files)
     rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
@@ -119,16 +108,14 @@ def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     )
 
 
-def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
+def fit(rows: Rows, mask: Any, **sizes: int) -> Roofline:
     """Fit to the rows of a mask that are not held out."""
-    kind = rows.layers.kind
-    predictor = Roofline(kind) if trees is None else Roofline(kind, trees=trees)
     seen = mask & ~rows.held_out
     learnt, validation = (
         rows.layers.select(seen & part).examples(QUANTITY)
         for part in (~rows.validation, rows.validation)
     )
-    return predictor.fit(learnt, validation=validation, seed=SEED)
+    return Roofline(rows.layers.kind, **sizes).fit(learnt, validation=validation, seed=SEED)
 
 
 def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
@@ -139,13 +126,17 @@ def judge(label: str, predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Ju
             continue
         how, where = chosen.settings[0], chosen.platforms[0]
         predicted = predictor.predict(chosen.columns, how, where)[QUANTITY]
-        measured_ms = chosen.times_ms[QUANTITY]
-        off = 100 * np.abs(predicted.values / measured_ms - 1)
-        inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
-        yield {
-            "label": label, "device": device, "session": session, "rows": len(chosen),
-            "mape": float(off.mean()), "inside": float(100 * inside.mean()),
-        }  # fmt: skip
+        low, high = predicted.low / predicted.values, predicted.high / predicted.values
+        ratios = chosen.times_ms[QUANTITY] / predicted.values
+        yield errors(ratios, low, high, label=label, device=device, session=session)
+
+
+def errors(ratios: Any, low: Any, high: Any, **names: str) -> Judged:
+    """Sum up measured over predicted times; `low` and `high` are the intervals' over predicted."""
+    return {
+        **names, "rows": len(ratios), "mape": float(100 * np.mean(np.abs(1 / ratios - 1))),
+        "inside": float(100 * np.mean((ratios >= low) & (ratios <= high))),
+    }  # fmt: skip
 
 
 def operators(work: Path, kind: str) -> Iterator[Judged]:
@@ -197,7 +188,8 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
         rows = rows_of(work, kind, source) if kind in kinds else None
         for device in sorted(set(rows.devices)) if rows else ():
             own = rows.of(device)
-            chosen = rows.layers.select(own & (rows.times_ms > ABOVE * min(rows.times_ms[own])))
+            times_ms = rows.layers.times_ms[QUANTITY]
+            chosen = rows.layers.select(own & (times_ms > ABOVE * min(times_ms[own])))
             facts = device_facts(device)
             assert facts is not None  # The importers refuse cards without facts.
             ratios = np.array([
@@ -206,13 +198,9 @@ def withheld(work: Path, kind: str) -> Iterator[Judged]:
                 zip(chosen.layers(), chosen.times_ms[QUANTITY], strict=True)
             ])  # fmt: skip
             if len(ratios):
-                inside = (ratios >= CARDS.low) & (ratios <= CARDS.high)
-                yield {
-                    "label": f"{kind}{words}", "device": device, "session": source,
-                    "rows": len(ratios), "inside": float(100 * inside.mean()),
-                    "ratio": float(np.median(ratios)),
-                    "mape": float(np.mean(100 * np.abs(1 / ratios - 1))),
-                }  # fmt: skip
+                names = {"label": f"{kind}{words}", "device": device, "session": source}
+                own = errors(ratios, CARDS.low, CARDS.high, **names)
+                yield own | {"ratio": float(np.median(ratios))}
 
 
 def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
@@ -224,23 +212,21 @@ def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
     judged = [result for result in judged if result.get(name) is not None]
     devices = sorted({result["device"] for result in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
+    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for result in judged:
+        groups[result["label"], result["device"]].append(result)
     cells = []
-    for label in dict.fromkeys(result["label"] for result in judged):
+    for label in dict.fromkeys(label for label, _ in groups):
         counted, row = [], [label]
         for device in devices:
-            own = [
-                result
-                for result in judged
-                if (result["label"], result["device"]) == (label, device)
-            ]
+            own = groups.get((label, device), [])
             rows = [result["rows"] for result in own]
-            value = (
-                float(np.average([result[name] for result in own], weights=rows)) if own else np.nan
-            )
-            row.append(cell(value))
+            values = [result[name] for result in own]
+            value = float(np.average(values, weights=rows)) if own else math.nan
+            row.append(pages.cell(value))
             if sum(rows) >= FEWEST_JUDGED and device not in (*AMD, *APART):
                 counted.append(value)
-        cells.append([*row, cell(float(np.mean(counted)) if counted else np.nan)])
+        cells.append([*row, pages.cell(float(np.mean(counted)) if counted else math.nan)])
     return markdown_table((HEADINGS[name], *devices, "mean"), cells)
 
 
@@ -267,20 +253,17 @@ PARTS: Mapping[str, tuple[Callable[[Path, str], Iterator[Judged]], str, str]] = 
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "gpus")
+    parser = pages.page_parser(__doc__, "gpus")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="make these again")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     given = parser.parse_args()
     if not given.write:
         import_all(given.work)
-        for part in given.only or PARTS:
-            for kind in given.kinds:
-                path = given.work / f"{part}-{kind}.json"
-                if given.only:
-                    path.unlink(missing_ok=True)
-                load_or_make(
-                    path, lambda part=part, kind=kind: list(PARTS[part][0](given.work, kind))
-                )
+        for part, kind in product(given.only or PARTS, KINDS):
+            path = given.work / f"{part}-{kind}.json"
+            if given.only:
+                path.unlink(missing_ok=True)
+            judged = partial(PARTS[part][0], given.work, kind)
+            pages.load_or_make(path, lambda judged=judged: list(judged()))
     parts = [
         f"Seed {SEED}. Means are over NVIDIA's cards but the P4, which throttled, and those with "
         f"fewer than {FEWEST_JUDGED} rows; `mi100` and `mi210` are `torch/rocm` and have "
@@ -288,12 +271,12 @@ def main() -> None:
     ]
     for part, (_, title, words) in PARTS.items():
         paths = {kind: given.work / f"{part}-{kind}.json" for kind in KINDS}
-        records = {kind: record for kind, path in paths.items() if (record := stored(path))}
+        records = {kind: record for kind, path in paths.items() if (record := pages.stored(path))}
         judged = [row for record in records.values() for row in record["result"]]
-        parts += [f"## {title}", commits(records), words, by_card(judged)]
+        parts += [f"## {title}", pages.commits(records), words, by_card(judged)]
         if part in ("operators", "cards", "withheld"):
             parts += [by_card(judged, name=name) for name in ("inside", "ratio")]
-    write_page(given.output, "Operators in PyTorch on GPUs", parts)
+    pages.write_page(given.output, "Operators in PyTorch on GPUs", parts)
 
 
 if __name__ == "__main__":

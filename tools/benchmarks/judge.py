@@ -17,13 +17,14 @@ the same times. Nothing is kept where predictions look.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from pages import parser_of
 
 from resperf.backends import backend
 from resperf.bundle import Bundle
@@ -71,9 +72,7 @@ class Judged:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("bundles", nargs="+", help="names or folders")
     parser.add_argument("--networks", type=Path, nargs="+", help="default: models/networks")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])

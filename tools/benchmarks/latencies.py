@@ -13,7 +13,6 @@ on a GPU here: latencies are those that the sources state, read from $RESPERF_PU
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pages import imported, public_data
+from pages import dataset, parser_of, public_data
 from scipy.stats import kendalltau
 
 from resperf.devices import DeviceFacts, device_facts
@@ -82,10 +81,10 @@ class Judged:
         return self.rows.families == "BERT"
 
 
-def read(dataset: Path) -> Judged:
+def read(latencies: Path) -> Judged:
     """Read a dataset of latencies and lower its networks."""
     left_out: list[str] = []
-    examples = network_examples(dataset, "execution_ms", left_out=left_out)
+    examples = network_examples(latencies, "execution_ms", left_out=left_out)
     print(*left_out, sep="\n")
     kept: Kept = {}
     rows = rows_of([examples], kept)
@@ -282,17 +281,15 @@ def report(judged: Judged, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("graphs", type=Path, help="folder of exported networks")
     parser.add_argument("--dataset", type=Path, help="imported latencies; kept if not there")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    dataset = given.dataset or given.graphs.with_suffix(".h5")
-    files = [public_data() / "tensorrt" / "rows.csv.gz"]
-    imported(dataset, "tensorrt-latencies", files, "--graphs", given.graphs)
-    report(read(dataset), given.seed)
+    rows = public_data() / "tensorrt" / "rows.csv.gz"
+    words = ("import", rows, "--format", "tensorrt-latencies", "--graphs", given.graphs)
+    latencies = dataset(given.dataset or given.graphs.with_suffix(".h5"), *words)
+    report(read(latencies), given.seed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pages of tables in docs/tables, and the published measurements that they are made from."""
+"""What tools share: options, published measurements, stored results, pages in docs/tables."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from resperf.bundle._provenance import source_commit
 from resperf.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "docs" / "tables"
 
 
-def parser_of(doc: str | None, name: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of every page."""
-    parser = argparse.ArgumentParser(
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help begins with what a tool's file says."""
+    return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def page_parser(doc: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of every page."""
+    parser = parser_of(doc)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / name, help="kept results")
     parser.add_argument("--output", type=Path, default=TABLES / f"{name}.md")
     parser.add_argument("--write", action="store_true", help="the page of what there is, no fits")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
@@ -46,26 +51,12 @@ def run(*words: object) -> None:
         raise SystemExit(f"failed: resperf {' '.join(command[3:])}")
 
 
-def imported(target: Path, source: str, files: Sequence[Path], *words: object) -> Path:
-    """Import published files, once."""
+def dataset(target: Path, *words: object) -> Path:
+    """Write a dataset by words such as ``"merge", *FILES``, once."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        run("dataset", "import", *files, "--format", source, *words, "-o", target)
+        run("dataset", *words, "-o", target)
     return target
-
-
-def merged(target: Path, datasets: Sequence[Path]) -> Path:
-    """Merge datasets, once."""
-    if not target.exists():
-        run("dataset", "merge", *datasets, "-o", target)
-    return target
-
-
-def commit() -> str:
-    """Name the commit of the code."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def stored(path: Path, made_with: Any = None) -> dict[str, Any] | None:
@@ -79,7 +70,7 @@ def stored(path: Path, made_with: Any = None) -> dict[str, Any] | None:
 def load_or_make(path: Path, make: Callable[[], Any], made_with: Any = None) -> dict[str, Any]:
     """Return a stored result; make it if there is none."""
     if (record := stored(path, made_with)) is None:
-        record = {"commit": commit(), "made_with": made_with, "result": make()}
+        record = {"commit": source_commit(), "made_with": made_with, "result": make()}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{json.dumps(record)}\n".encode())
         print(path.stem, file=sys.stderr, flush=True)
@@ -89,7 +80,7 @@ def load_or_make(path: Path, make: Callable[[], Any], made_with: Any = None) -> 
 def write_page(output: Path, title: str, parts: Sequence[str]) -> None:
     """Write a page that begins with the command that wrote it."""
     command = f"python tools/benchmarks/{Path(sys.argv[0]).name}"
-    head = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d} at commit {commit()}."
+    head = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d} at commit {source_commit()}."
     output.parent.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join([head, f"# {title}", *filter(None, parts)])
     write_whole(output, f"{text}\n".encode())

@@ -20,11 +20,12 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pages import ROOT, commits, load_or_make, parser_of, stored, write_page
+import pages
 from published import Store, Unit, collect, compared, import_layers, platform_line
 
 from resperf.dataset import read_info
@@ -33,7 +34,9 @@ from resperf.features.transforms import BoxCox, ZScore
 from resperf.predictors import DEFAULT_METHOD, register
 from resperf.predictors.resperfnet import PerfNet, ResPerfNet
 from resperf.quantities import PHASES
+from resperf.report.engine_comparison import ComparisonRow
 from resperf.report.markdown import markdown_table, methods_markdown, percent
+from resperf.report.tables import ms_cell, percent_cell
 from resperf.training import Compared, ComparisonSettings, compare
 
 PAPER: Mapping[str, Any] = tomllib.loads(
@@ -42,15 +45,12 @@ PAPER: Mapping[str, Any] = tomllib.loads(
 OURS = DEFAULT_METHOD
 METHODS = ("polynomial", "svr", "xgboost", "perfnet", "resperfnet", OURS)
 KINDS = ("conv", "pool", "dense")
-WHAT = {"execution_ms": "execution", "whole_call_ms": "whole call"}
-NETWORKS = {"onnxruntime": "ONNX Runtime", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 EPOCHS_SHOWN = (1, 5, 10, 20, 50, 100, 150, 200)
-BOX_COX_ON = ("justus-1080ti", "perfnet-1080ti")
+ON_1080TI = ("justus-1080ti", "perfnet-1080ti")
 
 ABSENT = (
     ("Table 1, 2 and 9, TensorRT", "no TensorRT measurement of single layers is published; "
      "`resperf bench gpu-overnight --framework tensorrt` makes one on a GPU"),
-    ("Table 1, PerfNet with TensorRT", "the paper does not have it either"),
     ("Table 5, pool, execution", "Justus et al. published convolutions and dense layers, PerfNet "
      "whole calls, which stand in its place"),
     ("Table 5 to 8, preprocess and postprocess", "the authors published whole calls, Justus et al. "
@@ -62,8 +62,6 @@ ABSENT = (
      "the validation rows alone is kept"),
     ("Figure 3 and 5 to 7, LeNet, AlexNet and VGG16 on GPUs", "the authors' times of the networks "
      "are not published; ours are those of a CPU, above"),
-    ("Figure 4, predicted against measured execution", "not drawn; the column R² is what the paper "
-     "reads from it (above 0.97)"),
     ("100,000 samples", "30,000 (1080 Ti) and 20,000 (P1000, P5000) layers of a kind are "
      "published"),
 )  # fmt: skip
@@ -114,8 +112,9 @@ def figure_2(work: Path, dataset: str, seed: int, make: bool) -> str:
     for name, method in TRAINED.items():
         path = work / "figure-2" / f"{dataset}-{method}.json"
         if make:
-            load_or_make(path, lambda m=method: trained(work / f"{dataset}.h5", m, seed), seed)
-        if record := stored(path, seed):
+            make_one = partial(trained, work / f"{dataset}.h5", method, seed)
+            pages.load_or_make(path, make_one, seed)
+        if record := pages.stored(path, seed):
             result = record["result"]
             lowest = (percent(min(result["curve"][:epoch])) for epoch in EPOCHS_SHOWN)
             rows.append([name, percent(result["mape"]), f"{result['rmse_ms']:.3f}", *lowest])
@@ -134,15 +133,10 @@ def table_1(results: Mapping[Unit, Compared]) -> str:
         return "not run" if result is None else percent(result.errors.mape)
 
     rows = [
-        [
-            method,
-            of_paper("table_1", method),
-            cell("justus-1080ti", method),
-            cell("perfnet-1080ti", method),
-            of_paper("table_1_tensorrt", method),
-        ]
+        [method, of_paper("table_1", method), *(cell(dataset, method) for dataset in ON_1080TI),
+         of_paper("table_1_tensorrt", method)]
         for method in METHODS
-    ]
+    ]  # fmt: skip
     return markdown_table(
         ("method", "paper: execution", "Justus et al.: execution", "PerfNet: whole call",
          "paper: TensorRT, execution"),
@@ -163,16 +157,12 @@ def phases_table(table: Mapping[str, Any], results: Mapping[Unit, Compared]) -> 
             for method in ("resperfnet", OURS):
                 result = results.get(Unit(dataset, kind, method))
                 if result is not None:
-                    rows.append([f"{kind}, {WHAT[result.phase]} ({dataset})", *_errors(result)])
+                    errors, phase = result.errors, result.phase.removesuffix("_ms")
+                    rows.append([
+                        f"{kind}, {phase} ({dataset})", method, percent(errors.mape),
+                        f"{errors.rmse_ms:.3g}", f"{errors.mae_ms:.3g}", f"{result.r2:.4f}",
+                    ])  # fmt: skip
     return markdown_table(("layer", "method", "MAPE", "RMSE ms", "MAE ms", "R²"), rows)
-
-
-def _errors(result: Compared) -> list[str]:
-    errors = result.errors
-    return [
-        result.method, percent(errors.mape), f"{errors.rmse_ms:.3g}", f"{errors.mae_ms:.3g}",
-        f"{result.r2:.4f}",
-    ]  # fmt: skip
 
 
 def campaign_table(dataset: Path, seed: int) -> str:
@@ -188,22 +178,16 @@ def campaign_table(dataset: Path, seed: int) -> str:
 def networks_table(path: Path) -> str:
     """Show whole networks, measured and predicted by each method's bundle."""
     by_bundle: dict[str, list[dict[str, Any]]] = json.loads(path.read_text())
-    methods = {Path(bundle).name: rows for bundle, rows in by_bundle.items()}
+    methods = {
+        Path(bundle).name: [ComparisonRow(**row) for row in rows]
+        for bundle, rows in by_bundle.items()
+    }
     rows = [
-        [
-            f"{row['name']}, batch {row['batch']}",
-            f"{row['measured_ms']:.4g}",
-            *(
-                f"{results[index]['predicted_ms'] / row['measured_ms'] - 1:+.1%}"
-                for results in methods.values()
-            ),
-        ]
-        for index, row in enumerate(next(iter(methods.values())))
-    ]
-    means = [
-        f"{mean(abs(row['predicted_ms'] / row['measured_ms'] - 1) for row in results):.1%}"
-        for results in methods.values()
-    ]
+        [f"{runs[0].name}, batch {runs[0].batch}", ms_cell(runs[0].measured_ms),
+         *(percent_cell(run.error, signed=True) for run in runs)]
+        for runs in zip(*methods.values(), strict=True)
+    ]  # fmt: skip
+    means = [percent_cell(mean(abs(run.error) for run in runs)) for runs in methods.values()]
     return markdown_table(
         ("network", "measured ms", *methods), [*rows, ["**mean absolute error**", "", *means]]
     )
@@ -212,11 +196,12 @@ def networks_table(path: Path) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     register("resperfnet-plain", f"{__name__}:PlainResPerfNet")
     register("perfnet-plain", f"{__name__}:PlainPerfNet")
-    parser = parser_of(__doc__, "paper")
+    parser = pages.page_parser(__doc__, "paper")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--campaign", nargs="+", default=[], metavar="FRAMEWORK=FILE.h5")
     parser.add_argument("--networks", nargs="+", default=[], metavar="FRAMEWORK=FILE.json")
     parser.add_argument("--only", nargs="+", choices=PAPER["public"], help="to train on")
-    parser.set_defaults(work=ROOT / "build" / "published")
+    parser.set_defaults(work=pages.ROOT / "build" / "published")
     given = parser.parse_args(words)
     store = Store(given.work, given.seed)
     units = [
@@ -248,7 +233,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "after 200 epochs. The trainings are others than those of Table 1.",
         *(
             f"{name}, convolutions:\n\n{figure_2(given.work, name, given.seed, make)}"
-            for name in BOX_COX_ON
+            for name in ON_1080TI
         ),
         "## Tables 2 and 5 to 9: kinds and phases",
         "Table 2 is the execution of Tables 5 and 9.",
@@ -256,28 +241,22 @@ def main(words: Sequence[str] | None = None) -> None:
     for table in PAPER["tables"]:
         parts += [f"### {table['title']}", phases_table(table, results)]
     parts += ["### At which commits",
-              commits({str(unit): record for unit, record in loaded.items()}),
+              pages.commits({str(unit): record for unit, record in loaded.items()}),
               "## The same on a machine of our own, phases apart"]  # fmt: skip
-    for framework, file in map(pair, given.campaign):
-        machine = read_info(file).platform.machine
-        parts += [f"### {framework} on {machine}", campaign_table(file, given.seed)]
+    for framework, _, file in (word.partition("=") for word in given.campaign):
+        machine = read_info(Path(file)).platform.machine
+        parts += [f"### {framework} on {machine}", campaign_table(Path(file), given.seed)]
     parts += [
         "## LeNet, AlexNet and VGG16 (Figure 3)",
         "The paper's means over all batch sizes, GTX 1080 Ti: ResPerfNet 8.4%, PerfNet 24.04% "
         "(TensorFlow); ResPerfNet 17% (TensorRT). Each method predicts all layers and phases; no "
         "layer of the three networks was measured or trained on.",
     ]
-    for framework, file in map(pair, given.networks):
-        parts += [f"### {framework}", networks_table(file)]
+    for framework, _, file in (word.partition("=") for word in given.networks):
+        parts += [f"### {framework}", networks_table(Path(file))]
     parts += ["## What cannot be had",
               markdown_table(("of the paper", "why"), [list(row) for row in ABSENT])]  # fmt: skip
-    write_page(given.output, "The paper's tables, and ours", parts)
-
-
-def pair(word: str) -> tuple[str, Path]:
-    """Parse FRAMEWORK=FILE."""
-    name, _, file = word.partition("=")
-    return NETWORKS.get(name, name), Path(file)
+    pages.write_page(given.output, "The paper's tables, and ours", parts)
 
 
 if __name__ == "__main__":

@@ -14,24 +14,14 @@ measured row is written into it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import (
-    by_words,
-    commits,
-    imported,
-    load_or_make,
-    merged,
-    parser_of,
-    public_data,
-    stored,
-    write_page,
-)
+import pages
 
 from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
@@ -94,31 +84,27 @@ def sources(data: Path) -> dict[str, list[Path]]:
 def import_layers(name: str, work: Path) -> Path:
     """Import a dataset such as ``justus-k80``, once."""
     source, _, device = name.partition("-")
-    files = sources(public_data())[name]
-    return imported(work / f"{name}.h5", source, files, "--device", device)
+    files = sources(pages.public_data())[name]
+    words = ("import", *files, "--format", source, "--device", device)
+    return pages.dataset(work / f"{name}.h5", *words)
 
 
 def import_networks(part: str, work: Path, layout: str = "") -> Path:
     """Import and merge timm's files of a class of devices, or those of one data layout, once."""
-    data = public_data() / "timm"
+    data = pages.public_data() / "timm"
     datasets = []
     for device in TIMM_DEVICES[part]:
-        files = [
-            *sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz")),
-            data / "operators.jsonl.gz",
-        ]
-        datasets.append(imported(work / f"timm-{device}.h5", "timm", files))
-    return merged(work / f"{part}.h5", datasets)
+        files = sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz"))
+        words = ("import", *files, data / "operators.jsonl.gz", "--format", "timm")
+        datasets.append(pages.dataset(work / f"timm-{device}.h5", *words))
+    return pages.dataset(work / f"{part}.h5", "merge", *datasets)
 
 
 def plan(datasets: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[Unit]:
     """Yield what is to be fitted to the kinds of datasets, quick methods first."""
-    for slow in (False, True):
-        for name, kinds in datasets.items():
-            for kind in kinds:
-                for method in methods:
-                    if (method in SLOW) == slow and (not slow or name in SLOW_ON):
-                        yield Unit(name, kind, method)
+    units = [Unit(name, kind, method) for name, kinds in datasets.items() for kind in kinds
+             for method in methods if method not in SLOW or name in SLOW_ON]  # fmt: skip
+    yield from sorted(units, key=lambda unit: unit.method in SLOW)
     if CURVE_KIND in datasets.get(CURVE_DATASET, ()):
         for method in (name for name in CURVE_METHODS if name in methods):
             yield from (Unit(CURVE_DATASET, CURVE_KIND, method, rows) for rows in CURVE_ROWS)
@@ -130,24 +116,23 @@ class Store:
     def __init__(self, work: Path, seed: int) -> None:
         self.work = work
         self.seed = seed
-        self._checksums: dict[str, str] = {}
+        self._checksum = cache(checksum)
 
     def _place(self, unit: Unit) -> tuple[Path, list[object]]:
         """Return the file of a unit's result, and what it must have been made with."""
-        if unit.dataset not in self._checksums:
-            self._checksums[unit.dataset] = checksum(self.work / f"{unit.dataset}.h5")
+        content = self._checksum(self.work / f"{unit.dataset}.h5")
         name = f"{unit.kind}-{unit.method}-{unit.rows or 'all'}.json"
-        made_with = [self._checksums[unit.dataset], self.seed, FEATURE_SET_VERSION]
+        made_with = [content, self.seed, FEATURE_SET_VERSION]
         return self.work / unit.dataset / name, made_with
 
     def load(self, unit: Unit) -> dict[str, Any] | None:
         """Return the result of the dataset, seed and features as they are now, with its commit."""
-        return stored(*self._place(unit))
+        return pages.stored(*self._place(unit))
 
     def add(self, unit: Unit) -> Compared:
         """Fit, judge and store one method."""
         path, made_with = self._place(unit)
-        return compared(load_or_make(path, lambda: self.fit(unit).to_json(), made_with))
+        return compared(pages.load_or_make(path, lambda: self.fit(unit).to_json(), made_with))
 
     def fit(self, unit: Unit) -> Compared:
         """Fit and judge one method."""
@@ -171,15 +156,13 @@ def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
     waiting = [unit for unit in units if store.load(unit) is None]
     print(f"{len(units)} fits, {len(units) - len(waiting)} of them done", flush=True)
     failed: dict[Unit, str] = {}
-    start = time.monotonic()
     for number, unit in enumerate(waiting, start=1):
         try:
             result = store.add(unit)
         except ResperfError as error:
             failed[unit] = told = str(error)
         else:
-            minutes = (time.monotonic() - start) / 60
-            told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s, {minutes:.0f} min in all"
+            told = f"{result.errors.mape:.2%}, fit {result.fit_s:.0f} s"
         print(f"{number}/{len(waiting)} {unit}: {told}", flush=True)
     return failed
 
@@ -192,11 +175,12 @@ def platform_line(seed: int) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = parser_of(__doc__, "published")
+    parser = pages.page_parser(__doc__, "published")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", metavar="DATASET", help="such as justus-k80")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     given = parser.parse_args(words)
-    names = sources(public_data())
+    names = sources(pages.public_data())
     for name in () if given.write else given.only or names:
         import_layers(name, given.work)
     # The page is of all that there is, whatever was asked for this time.
@@ -214,11 +198,11 @@ def main(words: Sequence[str] | None = None) -> None:
         own = sorted((unit for unit in loaded if unit.dataset == name), key=lambda unit: unit.kind)
         if own:
             parts += [f"## {name}", methods_markdown([compared(loaded[unit]) for unit in own])]
-            parts.append(commits({str(unit): loaded[unit] for unit in own}))
+            parts.append(pages.commits({str(unit): loaded[unit] for unit in own}))
     missing = {str(unit): failed.get(unit, "not run") for unit in every if unit not in loaded}
     if missing:
-        parts += ["## Not there", by_words(missing)]
-    write_page(given.output, "How accurate on published measurements", parts)
+        parts += ["## Not there", pages.by_words(missing)]
+    pages.write_page(given.output, "How accurate on published measurements", parts)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Candidates are those of an architecture search, no two alike; their process is w
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from timeit import timeit
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
@@ -26,8 +26,11 @@ from onnx import ModelProto, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from build import Builder
+from pages import ROOT, parser_of
 
-NETWORKS = Path(__file__).resolve().parents[2] / "models" / "networks"
+from resperf.report.tables import table
+
+NETWORKS = ROOT / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
 RUNS = 7
 NODES = 60
@@ -59,12 +62,13 @@ def cold_starts(bundle: str, folder: Path) -> None:
     for _ in range(RUNS):
         for name, words in commands.items():
             runs[name].append(timed(words, cache))
-    bare_s = median(seconds for seconds, _ in runs["bare imports"])
-    print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
-    for name, taken in runs.items():
-        seconds = median(time_s for time_s, _ in taken)
-        peak = max(peak_mb for _, peak_mb in taken)
-        print(f"{name:<14} {first[name]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}")
+    medians = {name: median(seconds for seconds, _ in taken) for name, taken in runs.items()}
+    cells = [
+        [name, f"{first[name]:.3f}", f"{seconds:.3f}", f"{seconds / medians['bare imports']:.2f}",
+         f"{max(peak_mb for _, peak_mb in runs[name]):.0f}"]
+        for name, seconds in medians.items()
+    ]  # fmt: skip
+    print(table(("process", "first s", "median s", "x bare", "peak MB"), cells, text=("process",)))
 
 
 def candidate(seed: int) -> ModelProto:
@@ -94,31 +98,18 @@ def rates(count: int, device: str) -> dict[str, float]:
     """Return networks per second of each way to predict the candidates."""
     from resperf import predict, predict_many
 
-    def rate(ask: Callable[[list[ModelProto]], object], models: list[ModelProto]) -> float:
-        start = time.perf_counter()
-        ask(models)
-        return len(models) / (time.perf_counter() - start)
-
-    def together(models: list[ModelProto]) -> object:
-        return predict_many(models, device=device)
-
-    def one_by_one(models: list[ModelProto]) -> object:
-        return [predict(model, device=device) for model in models]
-
     models = [candidate(seed) for seed in range(count)]
-    warm = [candidate(count + seed) for seed in range(WARM)]
-    together(warm)
-    return {
-        "predict_many, never seen": rate(together, models),
-        "predict_many, seen before": rate(together, models),
-        "predict each, seen before": rate(one_by_one, models),
+    predict_many([candidate(count + seed) for seed in range(WARM)], device=device)
+    ways: dict[str, Callable[[], object]] = {
+        "predict_many, never seen": lambda: predict_many(models, device=device),
+        "predict_many, seen before": lambda: predict_many(models, device=device),
+        "predict each, seen before": lambda: [predict(model, device=device) for model in models],
     }
+    return {way: count / timeit(predictions, number=1) for way, predictions in ways.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=("starts", "many"))
     parser.add_argument("word", help="a bundle, or of `many` a device")
     parser.add_argument("--count", type=int, default=150, help="candidates (at most 220)")

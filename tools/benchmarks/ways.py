@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import resperf
+from resperf.report.markdown import markdown_table
+from resperf.report.tables import ms_cell, percent_cell
 
 IMAGE, TOKENS = {"pixel_values": (1, 3, 224, 224)}, {"input_ids": (1, 128)}
 OF_TRANSFORMERS = {
@@ -23,11 +25,12 @@ OF_TRANSFORMERS = {
 OF_KERAS = ("ResNet50", "MobileNetV2", "EfficientNetB0")
 
 
-def torch_ways(kind: str, shapes: dict[str, tuple[int, ...]], folder: Path) -> Iterator[Any]:
+def torch_ways(kind: str, folder: Path) -> Iterator[Any]:
     """Give name, network and options: a configuration, a module, and what PyTorch writes of it."""
     import torch
     import transformers
 
+    shapes = OF_TRANSFORMERS[kind]
     config = folder / "config.json"
     values = transformers.CONFIG_MAPPING[kind](use_cache=False)
     config.write_text(json.dumps(values.to_dict()))
@@ -69,24 +72,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    print("| network | way: total in ms | largest difference |\n|---|---|---|")
+    rows = []
     for name in (*OF_TRANSFORMERS, *OF_KERAS):
         with TemporaryDirectory() as folder:
-            torch = name in OF_TRANSFORMERS
-            ways = (
-                torch_ways(name, OF_TRANSFORMERS[name], Path(folder))
-                if torch
-                else keras_ways(name, Path(folder))
-            )
+            ways = torch_ways if name in OF_TRANSFORMERS else keras_ways
             totals = {
                 way: resperf.predict(network, device=given.device, batch=1, **options).total_ms
-                for way, network, options in ways
+                for way, network, options in ways(name, Path(folder))
             }
-        text = ", ".join(f"{way} {total:.2f}" for way, total in totals.items())
-        print(
-            f"| {name} | {text} | {max(totals.values()) / min(totals.values()) - 1:.1%} |",
-            flush=True,
-        )
+        text = ", ".join(f"{way} {ms_cell(total)}" for way, total in totals.items())
+        spread = max(totals.values()) / min(totals.values()) - 1
+        rows.append([name, text, percent_cell(spread)])
+    print(markdown_table(("network", "way: total in ms", "largest difference"), rows))
 
 
 if __name__ == "__main__":
