@@ -121,6 +121,11 @@ class Setting(Record):
         """Return the setting without batch and shapes, which each row of a network has itself."""
         return dataclasses.replace(self, batch=None, shapes={})
 
+    def without_session(self) -> Setting:
+        """Return the setting without the published session that a row was measured in."""
+        options = {name: value for name, value in self.options.items() if name != SESSION}
+        return dataclasses.replace(self, options=options)
+
     def differences(self, other: Setting) -> list[str]:
         """Return the differences, one short phrase each; empty if there are none."""
         phrases = []

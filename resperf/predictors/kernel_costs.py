@@ -386,7 +386,7 @@ class KernelCosts(Predictor):
 
 def _lowered(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
     precision = LOWERED_AS.get(setting.precision, setting.precision)
-    return lower(network, replace(setting, precision=precision), platform)
+    return lower(network, replace(setting.without_session(), precision=precision), platform)
 
 
 def _precision_of(setting: Setting) -> str:
