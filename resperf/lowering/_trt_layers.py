@@ -193,10 +193,14 @@ def _with_bytes(layer: Layer, moved_bytes: float) -> Layer:
 def homes(
     network: Network, kernels: Sequence[Kernel], lowered: Sequence[LoweredNode]
 ) -> tuple[float, float]:
-    """Return which share of a network's MACs, and of its kernels' bytes, has a layer."""
+    """Return which share of a network's MACs, and of its kernels' bytes, has a layer; 1 of none."""
     layers = {node.name: node.layer for node in lowered if node.layer is not None}
     counts = [macs for node in network.nodes if not math.isnan(macs := macs_of(network, node))]
     listed = {node.name for node in lowered}
     moved = {kernel.name: kernel_bytes(kernel) for kernel in kernels if kernel.name in listed}
     own_macs, own_bytes = sum(layer.macs for layer in layers.values()), map(moved.get, layers)
-    return own_macs / (sum(counts) or 1), sum(filter(None, own_bytes)) / (sum(moved.values()) or 1)
+    macs, moved_bytes = sum(counts), sum(moved.values())
+    return (
+        own_macs / macs if macs else 1.0,
+        sum(filter(None, own_bytes)) / moved_bytes if moved_bytes else 1.0,
+    )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from resperf.devices import device_facts
+from resperf.errors import UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers.cast import Cast
 from resperf.lowering._base import (
@@ -25,6 +27,11 @@ from resperf.network import Network
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
 
+_ASKED, _OLDEST = "8.0", "5.0"
+"""Compute capability that is asked for (`resperf.lowering._trt_build`), and the oldest that
+TensorRT after 8.5 runs on."""
+_ALIKE = ("8.0", "8.6", "8.9", "12.0", "12.1")
+"""Compute capabilities that TensorRT for RTX builds the same kernels for."""
 _WHOLE = 0.995
 """Share of a network's work from which on all of it has a layer."""
 
@@ -41,28 +48,49 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     Raises
     ------
     UnsupportedError
-        If TensorRT refuses the network, or cannot be asked here.
+        If TensorRT refuses the network, does not run on the card, or cannot be asked here.
     """
+    card = _capability(platform)
+    if card and float(card) < float(_OLDEST):
+        raise UnsupportedError(
+            f"TensorRT after 8.5 does not run on {platform.device}, of compute capability {card}: "
+            f"it needs {_OLDEST}; leave out --framework tensorrt"
+        )
     # Users bring plugins for their own operators, which nothing is fused into.
     custom = [node for node in network.nodes if node.domain not in OPERATOR_DOMAINS]
     asked = without_custom(network, custom) if custom else network
-    card = platform.accelerators[0].compute_capability if platform.accelerators else ""
     engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
-    notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
+    notes = (
+        *_notes(asked, setting, engine, platform.device, card),
+        *_notes_on_kernels(asked, engine, nodes),
+    )
     named = named_by_sources(network, nodes)
     lowered_nodes = with_custom(network, custom, named) if custom else named
     return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version}", notes)
 
 
-def _notes(network: Network, setting: Setting, engine: Engine, card: str) -> Iterator[str]:
+def _capability(platform: Platform) -> str:
+    """Return the compute capability of a platform's card; empty if it is not known."""
+    if platform.accelerators:
+        return platform.accelerators[0].compute_capability
+    facts = device_facts(platform.device)
+    return facts.compute_capability if facts is not None else ""
+
+
+def _notes(
+    network: Network, setting: Setting, engine: Engine, device: str, card: str
+) -> Iterator[str]:
     """Say what TensorRT was asked about other than the network on the card."""
     if engine.version not in TRIED:
-        yield f"TensorRT for RTX {engine.version} was asked, tried is {', '.join(TRIED)}"
-    if not card.startswith("8."):
         yield (
-            "TensorRT for RTX is asked for the kernels of compute capability 8.0, this card has "
-            f"{card or 'none'}"
+            f"TensorRT for RTX {engine.version} is asked, {', '.join(TRIED)} is the version that "
+            "was tried: its list of kernels may be read wrongly"
+        )
+    if card not in _ALIKE:
+        yield (
+            f"kernels are those of compute capability {_ASKED}, which TensorRT for RTX can be "
+            f"asked for; {device} has {card or 'an unknown one'}"
         )
     if setting.precision == "int8" and not is_quantized(network):
         yield (

@@ -224,12 +224,25 @@ def test_a_free_batch_is_the_one_that_is_given(write: Write) -> None:
         assert {layer.batch for layer in layers(lowered(path, batch=batch), "conv")} == {batch}
 
 
-@pytest.mark.parametrize(("capability", "noted"), [("8.6", False), ("7.0", True), ("", True)])
-def test_cards_that_it_is_not_asked_for_are_named(
-    write: Write, capability: str, noted: bool
-) -> None:
-    notes = lowered(write([("Relu", "x", "y")]), "fp16", capability).notes
-    assert any("compute capability 8.0, this card has" in note for note in notes) == noted
+@pytest.mark.parametrize(
+    ("capability", "said"), [("8.6", ""), ("8.7", "8.7"), ("7.0", "7.0"), ("", "an unknown one")]
+)
+def test_cards_that_it_is_not_asked_for_are_named(write: Write, capability: str, said: str) -> None:
+    (note,) = lowered(write([("Relu", "x", "y")]), "fp16", capability).notes or ("",)
+    assert note.startswith("kernels are those of compute capability 8.0" if said else "")
+    assert note.endswith(f"card has {said}" if said else "")
+    assert bool(note) == bool(said)
+
+
+def test_a_card_without_facts_of_its_own_has_those_of_its_data_sheet(write: Write) -> None:
+    network = read_network(write([("Relu", "x", "y")]))
+    (note,) = lower(network, Setting("tensorrt", precision="fp16"), Platform("t4")).notes
+    assert note.endswith("; t4 has 7.5")
+
+
+def test_a_card_older_than_tensorrt_supports_is_refused(write: Write) -> None:
+    with pytest.raises(UnsupportedError, match=r"not run on card, of compute capability 3.7: it"):
+        lowered(write([("Relu", "x", "y")]), capability="3.7")
 
 
 def test_a_network_without_work_has_no_kernel_that_computes(write: Write) -> None:
@@ -281,7 +294,9 @@ def test_another_version_is_asked_with_a_note(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorrt, "TRIED", ("0.9",))
-    assert "tried is 0.9" in " ".join(lowered(write([("Relu", "x", "y")])).notes)
+    assert "0.9 is the version that was tried" in " ".join(
+        lowered(write([("Relu", "x", "y")])).notes
+    )
 
 
 def test_lists_in_another_form_are_refused() -> None:
