@@ -23,8 +23,8 @@ from resperf.network import MALFORMED, Network, Tensor, structure_digest
 
 BINDINGS = "tensorrt_rtx_bindings"
 NOT_INSTALLED = (
-    "TensorRT's kernels come from TensorRT for RTX, which needs no GPU: pip install "
-    "'resperf[tensorrt-rtx]'"
+    "TensorRT's kernels come from TensorRT for RTX, which needs Linux on x86-64 but no GPU: "
+    "pip install 'resperf[tensorrt-rtx]'"
 )
 TRIED = ("1.7.1.116",)
 """Versions whose list of layers is known to be read rightly."""

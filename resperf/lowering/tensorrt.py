@@ -54,17 +54,14 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     if card and float(card) < float(_OLDEST):
         raise UnsupportedError(
             f"TensorRT after 8.5 does not run on {platform.device}, of compute capability {card}: "
-            f"it needs {_OLDEST}; leave out --framework tensorrt"
+            f"it needs {_OLDEST}; choose another device or framework"
         )
     # Users bring plugins for their own operators, which nothing is fused into.
     custom = [node for node in network.nodes if node.domain not in OPERATOR_DOMAINS]
     asked = without_custom(network, custom) if custom else network
     engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
-    notes = (
-        *_notes(asked, setting, engine, platform.device, card),
-        *_notes_on_kernels(asked, engine, nodes),
-    )
+    notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
     named = named_by_sources(network, nodes)
     lowered_nodes = with_custom(network, custom, named) if custom else named
     return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version}", notes)
@@ -78,9 +75,7 @@ def _capability(platform: Platform) -> str:
     return facts.compute_capability if facts is not None else ""
 
 
-def _notes(
-    network: Network, setting: Setting, engine: Engine, device: str, card: str
-) -> Iterator[str]:
+def _notes(network: Network, setting: Setting, engine: Engine, card: str) -> Iterator[str]:
     """Say what TensorRT was asked about other than the network on the card."""
     if engine.version not in TRIED:
         yield (
@@ -90,7 +85,7 @@ def _notes(
     if card not in _ALIKE:
         yield (
             f"kernels are those of compute capability {_ASKED}, which TensorRT for RTX can be "
-            f"asked for; {device} has {card or 'an unknown one'}"
+            f"asked for; the card has {card or 'an unknown one'}"
         )
     if setting.precision == "int8" and not is_quantized(network):
         yield (

@@ -230,14 +230,14 @@ def test_a_free_batch_is_the_one_that_is_given(write: Write) -> None:
 def test_cards_that_it_is_not_asked_for_are_named(write: Write, capability: str, said: str) -> None:
     (note,) = lowered(write([("Relu", "x", "y")]), "fp16", capability).notes or ("",)
     assert note.startswith("kernels are those of compute capability 8.0" if said else "")
-    assert note.endswith(f"card has {said}" if said else "")
+    assert note.endswith(f"the card has {said}" if said else "")
     assert bool(note) == bool(said)
 
 
 def test_a_card_without_facts_of_its_own_has_those_of_its_data_sheet(write: Write) -> None:
     network = read_network(write([("Relu", "x", "y")]))
     (note,) = lower(network, Setting("tensorrt", precision="fp16"), Platform("t4")).notes
-    assert note.endswith("; t4 has 7.5")
+    assert note.endswith("; the card has 7.5")
 
 
 def test_a_card_older_than_tensorrt_supports_is_refused(write: Write) -> None:

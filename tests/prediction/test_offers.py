@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, find_bundles
-from resperf.prediction.choice import Query, first_fitting
+from resperf.errors import UnsupportedError
+from resperf.prediction.choice import Query, choose, first_fitting
 from resperf.prediction.offers import Offer, RestsOn, offers
 
 
@@ -72,3 +73,29 @@ def test_of_a_device_the_offers_are_those_among_all(parts):
         assert [described(offer) for offer in every if offer.device == "l4"] == [
             *map(described, own)
         ]
+
+
+def test_the_only_framework_with_a_precision_answers_without_being_named():
+    chosen = choose(Query("h100", precision="int8")).bundle
+    assert (chosen.framework, chosen.setting.precision) == ("tensorrt", "int8")
+    with pytest.raises(UnsupportedError, match="no predictions for h100 with torch in int8"):
+        choose(Query("h100", "torch", precision="int8"))
+    with pytest.raises(UnsupportedError, match=r"t4 \(Tesla T4\) has no tf32"):
+        choose(Query("t4", precision="tf32"))
+
+
+def test_a_processor_is_answered_in_the_framework_that_was_measured():
+    chosen = choose(Query("i9-10940x")).bundle
+    assert (chosen.framework, chosen.setting.is_compiled) == ("torch", True)
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        (Query("agx-orin"), "--framework tensorrt --precision fp16"),
+        (Query("agx-orin", precision="fp16"), "--framework tensorrt"),
+        (Query("agx-orin", "tensorrt"), "--precision fp16"),
+    ],
+)
+def test_the_options_that_lead_to_measurements_are_named(query, hint):
+    assert f"(for its measurements: {hint}): " in choose(query).notes[0]
