@@ -18,7 +18,10 @@ earlier ones no float32."""
 
 
 def build(model: str) -> dict[str, Any]:
-    """Return the version, and the list of layers or the refused node and why."""
+    """Return the version, and the list of layers or the refused node and why.
+
+    Of a node that is not named, the parser's function of its operator is: ``"importConv"``.
+    """
     import tensorrt_rtx_bindings as trt
 
     messages: list[tuple[Any, str]] = []
@@ -33,7 +36,7 @@ def build(model: str) -> dict[str, Any]:
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(model):
         error = parser.get_error(0)
-        return {"refused": (error.node_name(), error.desc())}
+        return {"refused": (error.node_name() or error.func(), error.desc())}
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.num_compute_capabilities = 1

@@ -41,7 +41,7 @@ _TENSOR = re.compile(
 )
 _LAYER = re.compile(
     r"Name: (.+?), LayerType: (\w+), Inputs: \[(.*)\], Constants: \[(.*)\], Outputs: \[(.*)\], "
-    r"TacticName: (\S*), StreamId: (\d+), (?:\w+: \S*, )*Metadata: ((?:\x1f?\[[^\[\]]*\]\w*)*)"
+    r"TacticName: (\S*), StreamId: (\d+), (?:Jump\w+: .*?, )*Metadata: ((?:\x1f?\[[^\[\]]*\]\w*)*)"
 )
 _COMPUTED = re.compile(r"_+(?:myl_)?(?!mye)(\w+)_myl\d+_\d+")
 _BEFORE_REASON = re.compile(
@@ -172,7 +172,10 @@ def _ask(network: Network, precision: str) -> dict[str, str]:
 
 def _refusal(network: Network, name: str, text: str) -> Message:
     """Say in one line which node TensorRT refuses, why, and what to change where that is known."""
-    node = network.nodes[int(name[1:])] if re.fullmatch(r"n\d+", name) else None
+    nodes = {f"n{number}": node for number, node in enumerate(network.nodes)}
+    # Where the parser names only its function of an operator, it is at the first that it refuses.
+    nodes |= {f"import{node.op}": node for node in reversed(network.nodes)}
+    node = nodes.get(name)
     lines = [line for line in text.splitlines() if not _EMPTY_REASON.match(line)]
     reason = lines[0][:300] if lines else "it does not say why"
     reason = _BEFORE_REASON.sub("", reason).removeprefix(f"{name}: ").partition(". ")[0].rstrip('"')

@@ -193,14 +193,20 @@ def _with_bytes(layer: Layer, moved_bytes: float) -> Layer:
 def homes(
     network: Network, kernels: Sequence[Kernel], lowered: Sequence[LoweredNode]
 ) -> tuple[float, float]:
-    """Return which share of a network's MACs, and of its kernels' bytes, has a layer; 1 of none."""
-    layers = {node.name: node.layer for node in lowered if node.layer is not None}
-    counts = [macs for node in network.nodes if not math.isnan(macs := macs_of(network, node))]
-    listed = {node.name for node in lowered}
-    moved = {kernel.name: kernel_bytes(kernel) for kernel in kernels if kernel.name in listed}
-    own_macs, own_bytes = sum(layer.macs for layer in layers.values()), map(moved.get, layers)
-    macs, moved_bytes = sum(counts), sum(moved.values())
-    return (
-        own_macs / macs if macs else 1.0,
-        sum(filter(None, own_bytes)) / moved_bytes if moved_bytes else 1.0,
+    """Return the shares of its products' MACs and of its kernels' bytes that have a layer.
+
+    They are 1 where there are none.
+    """
+    products = {
+        node.name: macs
+        for node in network.nodes
+        if node.op in _PRODUCTS | _RECURRENT and not math.isnan(macs := macs_of(network, node))
+    }
+    moved = {kernel.name: kernel_bytes(kernel) for kernel in kernels}
+    macs, moved_bytes = sum(products.values()), sum(moved[node.name] for node in lowered)
+    layers = [(node, node.layer) for node in lowered if node.layer is not None]
+    own_macs = sum(
+        layer.macs for node, layer in layers if not products.keys().isdisjoint(node.sources)
     )
+    own_bytes = sum(moved[node.name] for node, _ in layers)
+    return own_macs / macs if macs else 1.0, own_bytes / moved_bytes if moved_bytes else 1.0

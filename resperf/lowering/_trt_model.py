@@ -13,7 +13,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering._base import SINGLE, with_types
 from resperf.lowering._proto import Skeleton, numpy_type, skeleton
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import renamed
+from resperf.network.graph import inner_graphs, renamed
 from resperf.network.protos import data_type_of
 from resperf.platform import available_bytes
 from resperf.settings import HALF_TYPES
@@ -152,6 +152,9 @@ def _numbered(network: Network, model: Skeleton) -> Skeleton:
         node.name = f"n{order[node.name]}" if node.name in order else f"converted{number}"
     del graph.node[:]
     graph.node.extend(nodes)
+    for body in [*inner_graphs(graph)][1:]:
+        for node in body.node:
+            node.ClearField("name")  # It may look like one of these.
     return Skeleton(model.model, {names[name]: value for name, value in model.weights.items()})
 
 

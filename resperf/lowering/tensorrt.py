@@ -32,6 +32,12 @@ _ASKED, _OLDEST = "8.0", "5.0"
 TensorRT after 8.5 runs on."""
 _ALIKE = ("8.0", "8.6", "8.9", "12.0", "12.1")
 """Compute capabilities that TensorRT for RTX builds the same kernels for."""
+_REPEATED = {
+    "If": "If runs one of its branches, the kernels of all are counted",
+    "Loop": "Loop runs its body many times, of which one is counted",
+    "Scan": "Scan runs its body many times, of which one is counted",
+}
+"""Operators whose kernels are not run once each."""
 _WHOLE = 0.995
 """Share of a network's work from which on all of it has a layer."""
 
@@ -61,8 +67,13 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     asked = without_custom(network, custom) if custom else network
     engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
+    repeated = [
+        LoweredNode(node.name, node.op, None, "unknown", _REPEATED[node.op], (node.name,))
+        for node in asked.nodes
+        if node.op in _REPEATED
+    ]
     notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
-    named = named_by_sources(network, nodes)
+    named = named_by_sources(network, [*nodes, *repeated])
     lowered_nodes = with_custom(network, custom, named) if custom else named
     return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version}", notes)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -193,6 +194,56 @@ def test_a_refused_operator_is_named_with_the_reason(write: Write) -> None:
     with pytest.raises(UnsupportedError, match=r"^TensorRT refuses Det 'y': .+") as caught:
         lowered(write([("Det", "x", "y")], [2, 3, 3]))
     assert "\n" not in str(caught.value)
+
+
+def test_a_refused_operator_that_the_parser_does_not_name_is_found_by_its_type(
+    write: Write,
+) -> None:
+    nodes = [
+        ("Relu", "x", "r"),
+        ("ScatterElements", "r i u", "y", {"axis": 0, "reduction": "add"}),
+    ]
+    weights = {"i": np.zeros((1, 4), np.int64), "u": np.ones((1, 4), np.float32)}
+    with pytest.raises(UnsupportedError, match=r"^TensorRT refuses ScatterElements 'y': Unsupp"):
+        lowered(write(nodes, [3, 4], **weights))
+
+
+def with_branches(network_file: Any, op: str) -> Path:
+    """Write a network that ends in an If or a Loop, whose bodies' nodes are named like others."""
+    result = helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [8, 64])
+    body = [helper.make_node("MatMul", ["h", "w"], ["b"], name="n7")]
+    if op == "If":
+        branches = {
+            f"{name}_branch": helper.make_graph(body, name, [], [result])
+            for name in ("then", "else")
+        }
+        last = helper.make_node("If", ["c"], ["y"], name="last", **branches)
+    else:
+        infos = [
+            helper.make_tensor_value_info(*about)
+            for about in (
+                ("i", onnx.TensorProto.INT64, []), ("d", onnx.TensorProto.BOOL, []),
+                ("h", onnx.TensorProto.FLOAT, [8, 64]), ("e", onnx.TensorProto.BOOL, []),
+            )
+        ]  # fmt: skip
+        body.append(helper.make_node("Identity", ["d"], ["e"], name="n0"))
+        graph = helper.make_graph(body, "body", infos[:3], [infos[3], result])
+        last = helper.make_node("Loop", ["count", "c", "h"], ["y"], name="last", body=graph)
+    nodes = [helper.make_node("Relu", ["x"], ["h"], name="first"), last]
+    weights = {"w": np.ones((64, 64), np.float32), "count": np.asarray(10)}
+    inputs = {"x": [8, 64], "c": (onnx.TensorProto.BOOL, [])}
+    return network_file("net.onnx", nodes, inputs, {"y": [8, 64]}, weights)
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"), [("If", "runs one of its branches"), ("Loop", "its body many times")]
+)
+def test_kernels_that_do_not_run_once_each_are_said(network_file, op: str, reason: str) -> None:
+    network = lowered(with_branches(network_file, op))
+    (unknown,) = (node for node in network.nodes if node.role == "unknown")
+    assert (unknown.op, unknown.sources) == (op, ("last",))
+    assert reason in unknown.reason
+    assert any(node.op == "gemm" for node in network.nodes)
 
 
 def test_operators_of_users_run_as_plugins_between_kernels(network_file) -> None:
