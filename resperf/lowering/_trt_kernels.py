@@ -49,8 +49,8 @@ _BEFORE_REASON = re.compile(
 )
 _EMPTY_REASON = re.compile(r"Invalid Node - |false$|\[checkMacros|\s*$")
 QUANTISE = (
-    "; quantise to QInt8 with ActivationSymmetric, WeightSymmetric and QuantizeBias=False "
-    "(onnxruntime.quantization)"
+    "; quantise to QInt8 in QDQ format with ActivationSymmetric, WeightSymmetric and "
+    "QuantizeBias=False (onnxruntime.quantization)"
 )
 _SOURCE = re.compile(r"\[ONNX Layer: n(\d+)\]")
 
@@ -181,7 +181,7 @@ def _refusal(network: Network, name: str, text: str) -> Message:
     reason = _BEFORE_REASON.sub("", reason).removeprefix(f"{name}: ").partition(". ")[0].rstrip('"')
     if node is None:
         return Message(f"TensorRT refuses the network: {reason}")
-    if "quantize" in node.op.lower():
+    if re.search("^Q|[Qq]uantize|Integer", node.op):
         reason += QUANTISE
     return about_node(node, Message(reason)).about("TensorRT refuses ")
 

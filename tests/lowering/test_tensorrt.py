@@ -190,6 +190,15 @@ def test_refused_quantisation_says_what_to_change(write: Write, zero: Any, biase
     assert "\n" not in str(caught.value)
 
 
+def test_operators_on_integers_are_refused_with_the_format_to_use(network_file) -> None:
+    node = helper.make_node("ConvInteger", ["x", "w"], ["y"], name="product")
+    image = {"x": (onnx.TensorProto.UINT8, IMAGE)}
+    result = {"y": (onnx.TensorProto.INT32, None)}
+    path = network_file("net.onnx", [node], image, result, {"w": FILTERS.astype(np.uint8)})
+    with pytest.raises(UnsupportedError, match=r"refuses ConvInteger 'product': .* in QDQ format"):
+        lowered(path, "int8")
+
+
 def test_a_refused_operator_is_named_with_the_reason(write: Write) -> None:
     with pytest.raises(UnsupportedError, match=r"^TensorRT refuses Det 'y': .+") as caught:
         lowered(write([("Det", "x", "y")], [2, 3, 3]))
