@@ -75,7 +75,7 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
     named = named_by_sources(network, [*nodes, *repeated])
     lowered_nodes = with_custom(network, custom, named) if custom else named
-    return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version}", notes)
+    return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version} without a GPU", notes)
 
 
 def _capability(platform: Platform) -> str:
