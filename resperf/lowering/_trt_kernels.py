@@ -41,7 +41,8 @@ _TENSOR = re.compile(
 )
 _LAYER = re.compile(
     r"Name: (.+?), LayerType: (\w+), Inputs: \[(.*)\], Constants: \[(.*)\], Outputs: \[(.*)\], "
-    r"TacticName: (\S*), StreamId: (\d+), (?:Jump\w+: .*?, )*Metadata: ((?:\x1f?\[[^\[\]]*\]\w*)*)"
+    r"TacticName: (\S*), StreamId: (\d+), (?:(?:Jump\w+: .*?|\w+: \S*), )*"
+    r"Metadata: ((?:\x1f?\[[^\[\]]*\]\w*)*)"
 )
 _COMPUTED = re.compile(r"_+(?:myl_)?(?!mye)(\w+)_myl\d+_\d+")
 _BEFORE_REASON = re.compile(

@@ -309,7 +309,7 @@ def examine_framework(name: str) -> Framework:
 def _kernels(row: Target) -> str:
     """Say who tells which kernels a target makes."""
     for package, version in versions_of((row.asked_package,)).items():
-        return f"{package} {version} says which kernels it makes"
+        return f"predicted by asking {package} {version}"
     return f"to predict it: pip install '{row.asked_install}'"
 
 

@@ -18,7 +18,7 @@ from resperf.layers import Conv
 from resperf.layers.attention import Attention
 from resperf.layers.recurrent import Recurrent
 from resperf.lowering import LoweredNetwork, _trt_kernels, _trt_model, lower, skeleton, tensorrt
-from resperf.lowering._trt_kernels import _read, engine_of
+from resperf.lowering._trt_kernels import NO_KERNELS, _read, engine_of
 from resperf.lowering._trt_layers import homes
 from resperf.network import read_network
 from resperf.platform import Accelerator, Platform
@@ -357,6 +357,13 @@ def test_another_version_is_asked_with_a_note(
     assert "0.9 is the version that was tried" in " ".join(
         lowered(write([("Relu", "x", "y")])).notes
     )
+
+
+def test_kernels_of_several_streams_are_added_up_with_a_note() -> None:
+    network = lowered(Path(__file__).parents[2] / "models" / "networks" / "resnet18.onnx", batch=1)
+    assert "kernels in 2 streams" in " ".join(network.notes)
+    assert len(layers(network, "conv")) == 20
+    assert not {node.op for node in network.nodes} & NO_KERNELS
 
 
 def test_lists_in_another_form_are_refused() -> None:

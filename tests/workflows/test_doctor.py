@@ -275,7 +275,7 @@ def test_the_command_line(cli) -> None:
 @pytest.mark.parametrize(
     ("package", "says"),
     [
-        ("numpy", f"numpy {np.__version__} says which kernels it makes"),
+        ("numpy", f"predicted by asking numpy {np.__version__}"),
         ("not-there", "to predict it: pip install 'resperf[x]'"),
     ],
 )
