@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from onnx.helper import make_node
 
+import resperf
 from resperf.errors import UnsupportedError
 from resperf.prediction.choice import Query, choose
 from resperf.predictors import METHODS
@@ -343,3 +344,20 @@ def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(
     document = cli.document("predict", path, "--bundle", bundle)
     assert document["origins"]["estimated"] == 0
     assert [each["name"] for each in document["skipped"]] == ["s"]
+
+
+def test_without_tensorrt_each_way_to_ask_for_it_says_what_to_install(network, cli, monkeypatch):
+    monkeypatch.setattr("resperf.lowering._trt_kernels.BINDINGS", "not_there")
+    install = "pip install 'resperf[tensorrt-rtx]'"
+    for words in (
+        ("predict", network, "--device", "t4", "--framework", "tensorrt"),
+        ("predict", network, "--device", "h100", "--precision", "int8"),
+        ("compare", network, "--device", "t4", "h100", "--precision", "int8"),
+    ):
+        assert cli.error(*words).rstrip().endswith(install)
+    everywhere = cli.run("predict", network, "--device", "all", "--framework", "tensorrt", code=2)
+    assert everywhere.out.count(install) == 1
+    with pytest.raises(UnsupportedError, match=r"\[tensorrt-rtx\]'$"):
+        resperf.predict(network, device="t4", framework="tensorrt")
+    # Other frameworks answer for the same cards.
+    assert cli.document("predict", network, "--device", "t4")["framework"] == "torch"
