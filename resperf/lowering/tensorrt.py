@@ -33,9 +33,8 @@ TensorRT after 8.5 runs on."""
 _ALIKE = ("8.0", "8.6", "8.9", "12.0", "12.1")
 """Compute capabilities that TensorRT for RTX builds the same kernels for."""
 _REPEATED = {
-    "If": "If runs one of its branches, the kernels of all are counted",
-    "Loop": "Loop runs its body many times, of which one is counted",
-    "Scan": "Scan runs its body many times, of which one is counted",
+    "If": "runs one of its branches, the kernels of all are counted",
+    **dict.fromkeys(("Loop", "Scan"), "runs its body many times, of which one is counted"),
 }
 """Operators whose kernels are not run once each."""
 _WHOLE = 0.995
@@ -68,7 +67,9 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
     repeated = [
-        LoweredNode(node.name, node.op, None, "unknown", _REPEATED[node.op], (node.name,))
+        LoweredNode(
+            node.name, node.op, None, "unknown", f"{node.op} {_REPEATED[node.op]}", (node.name,)
+        )
         for node in asked.nodes
         if node.op in _REPEATED
     ]

@@ -27,6 +27,7 @@ from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns, columns_of, quantities
 from resperf.layers import Layer
+from resperf.layers.recurrent import Recurrent
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network
 from resperf.platform import Platform
@@ -365,7 +366,11 @@ class KernelCosts(Predictor):
         """Say whose latencies it was inferred from; single kernels are not told apart."""
         devices = "this device" if self.has_rows_of(platform, setting) else "other devices"
         nodes = _lowered(network, setting, platform).nodes
-        left_out = tuple(node.reason for node in nodes if node.role == "unknown")
+        left_out = tuple(
+            node.reason or "a recurrence runs step after step, and is counted as one kernel"
+            for node in nodes
+            if node.role == "unknown" or isinstance(node.layer, Recurrent)
+        )
         return Account(f"latencies of whole networks on {devices}", {}, {}, left_out=left_out)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:

@@ -120,6 +120,15 @@ def test_what_no_latency_of_whole_networks_tells_is_left_out(warped, cli, tensor
     assert any("my.ops.Warp" in skipped["reason"] for skipped in document["skipped"])
 
 
+def test_a_recurrence_in_tensorrt_is_incomplete(network_file, cli, tensorrt_rtx):
+    node = make_node("LSTM", ["x", "w", "r"], ["y"], "lstm", hidden_size=8)
+    weights = {"w": np.ones((1, 32, 4), np.float32), "r": np.ones((1, 32, 8), np.float32)}
+    path = network_file("lstm.onnx", [node], {"x": [5, 1, 4]}, {"y": None}, weights)
+    text = cli.text("predict", path, "--device", "t4", "--framework", "tensorrt")
+    assert "1 x operator: a recurrence runs step after step" in text
+    assert "INCOMPLETE" in text
+
+
 def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli):
     stated = ("--assume", "boxes=20", "--custom", "NonMaxSuppression=2ms")
     document = cli.document("predict", detector, "--bundle", bundle, *stated)
