@@ -264,10 +264,7 @@ class Bundle:
             If no part does; the message lists the parts.
         """
         mine = device_class(platform.device, setting.framework)
-
-        def alike(how: Setting) -> bool:
-            return (how.framework, how.mode) == (setting.framework, setting.mode)
-
+        wanted = setting.framework, setting.mode
         fitting = [
             (
                 *min(
@@ -282,7 +279,7 @@ class Bundle:
             )
             for index, part in enumerate(self.parts)
             if (part.kinds if kind is None else part.has(kind, quantity))
-            if (settings := [how for how in part.settings if alike(how)])
+            if (settings := [s for s in part.settings if (s.framework, s.mode) == wanted])
         ]
         if fitting:
             return self.parts[min(fitting)[-1]]

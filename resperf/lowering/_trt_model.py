@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ _MEMORY_PER_WEIGHT = 1.25
 """Bytes that TensorRT takes per byte of weights: it took 1.1 to 1.3 for networks of 1 to 4 GB."""
 _ALIGNED = 64
 _LARGEST_HALF = 65504.0
-_IN_FLOAT32: Mapping[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
+_IN_FLOAT32 = {"Resize": (1, 2), "Upsample": (1,), "NonMaxSuppression": (3, 4)}
 """Operators -> inputs that are float32 in networks of any type."""
 _IN_INT8 = frozenset({"Conv", "Gemm", "MatMul"})
 """Operators that run in int8 where a float network is asked for in int8."""

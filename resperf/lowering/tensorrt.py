@@ -37,6 +37,8 @@ _REPEATED = {
     **dict.fromkeys(("Loop", "Scan"), "runs its body many times, of which one is counted"),
 }
 """Operators whose kernels are not run once each."""
+_NOT_ASKED = "NonMaxSuppression"
+"""Operator that TensorRT has and TensorRT for RTX has not."""
 _WHOLE = 0.995
 """Share of a network's work from which on all of it has a layer."""
 
@@ -62,7 +64,12 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
             f"it needs {_OLDEST}; choose another device or framework"
         )
     # Users bring plugins for their own operators, which nothing is fused into.
-    custom = [node for node in network.nodes if node.domain not in OPERATOR_DOMAINS]
+    custom = [
+        node
+        for node in network.nodes
+        if node.domain not in OPERATOR_DOMAINS
+        or (node.op == _NOT_ASKED and node.outputs[0] in network.tensors)
+    ]
     asked = without_custom(network, custom) if custom else network
     engine = engine_of(asked, setting.precision)
     nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
@@ -81,19 +88,14 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
 
 def _capability(platform: Platform) -> str:
     """Return the compute capability of a platform's card; empty if it is not known."""
-    if platform.accelerators:
-        return platform.accelerators[0].compute_capability
-    facts = device_facts(platform.device)
-    return facts.compute_capability if facts is not None else ""
+    facts = next(iter(platform.accelerators), device_facts(platform.device))
+    return "" if facts is None else facts.compute_capability
 
 
 def _notes(network: Network, setting: Setting, engine: Engine, card: str) -> Iterator[str]:
     """Say what TensorRT was asked about other than the network on the card."""
     if engine.version not in TRIED:
-        yield (
-            f"TensorRT for RTX {engine.version} is asked, {', '.join(TRIED)} is the version that "
-            "was tried: its list of kernels may be read wrongly"
-        )
+        yield f"TensorRT for RTX {engine.version} is asked, only {', '.join(TRIED)} was tried"
     if card not in _ALIKE:
         yield (
             f"kernels are those of compute capability {_ASKED}, which TensorRT for RTX can be "
