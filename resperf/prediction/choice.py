@@ -253,15 +253,6 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     return Choice(bundle, notes)
 
 
-def _in_other_frameworks(search: _Search) -> list[Query]:
-    """Return the question with the name of each framework that whole networks answer it in."""
-    queries = (
-        replace(search.query, framework=name)
-        for name in dict.fromkeys(part.framework for part in search.parts)
-    )
-    return [one for one in queries if first_fitting(one, offers(search.parts, search.device))]
-
-
 def _searched(query: Query) -> _Search:
     """Search the bundles for those of a question's device; of a processor, in one bundle.
 
@@ -304,6 +295,15 @@ def _searched(query: Query) -> _Search:
         if best is not None and folder.name == best.name and folder in damaged:
             raise damaged[folder]
     return replace(search, parts=[part for part in own if part.path == best])
+
+
+def _in_other_frameworks(search: _Search) -> list[Query]:
+    """Return the question with the name of each framework that whole networks answer it in."""
+    queries = (
+        replace(search.query, framework=name)
+        for name in dict.fromkeys(part.framework for part in search.parts)
+    )
+    return [one for one in queries if first_fitting(one, offers(search.parts, search.device))]
 
 
 def _device_of(search: _Search, path: Path) -> str:

@@ -12,7 +12,7 @@ from resperf.devices import DeviceFacts, device_facts, devices
 from resperf.platform import Platform
 from resperf.prediction.data_sheet import sheet_bundle
 from resperf.quantities import EXECUTION, LATENCY
-from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode, Setting
+from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
 
@@ -163,7 +163,7 @@ def estimated_precisions(row: Target) -> tuple[str, ...]:
 
     They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
     """
-    told = (PLAIN_PRECISIONS[1], "amp", *PRECISION_OF.values())
+    told = {PLAIN_PRECISIONS[1], *PEAK_NEEDED} - {"tf32"}
     return tuple(precision for precision in row.precisions if precision in told)
 
 
