@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-MAX_FILES = 500
-"""Maximum files per folder; beyond it, the older half is deleted."""
+MAX_BYTES = 200_000_000
+"""Of the files of a folder; beyond it, the older half is deleted."""
 
 
 def folder_of(what: str) -> Path:
@@ -85,11 +85,11 @@ def store(what: str, name: str, value: Any, default: Callable[[Any], Any] | None
         finally:
             partial.unlink(missing_ok=True)
         with os.scandir(target.parent) as entries:
-            files = [file for file in entries if file.name.endswith(".json")]
-        if len(files) <= MAX_FILES:
+            files = [(file.stat(), file.path) for file in entries if file.name.endswith(".json")]
+        if sum(state.st_size for state, _ in files) <= MAX_BYTES:
             return
-        files.sort(key=lambda file: file.stat().st_mtime_ns)
-        for file in files[: len(files) // 2]:
+        files.sort(key=lambda file: file[0].st_mtime_ns)
+        for _, path in files[: len(files) // 2]:
             # Another process may have deleted the file.
             with contextlib.suppress(OSError):
-                Path(file.path).unlink()
+                Path(path).unlink()

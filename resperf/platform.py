@@ -102,6 +102,13 @@ def container_memory_bytes(root: Path = Path("/")) -> int | None:
     return _number(_text(root / "sys/fs/cgroup/memory.max"))
 
 
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory programs can still get; None where the system does not tell."""
+    lines = _text(root / "proc/meminfo").splitlines()
+    sizes_kib = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return next((int(size_kib) << 10 for size_kib in sizes_kib), None)
+
+
 def _text(path: Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:

@@ -38,7 +38,9 @@ HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precision -> type of all floating-point values."""
 PRECISION_OF = {"float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 """Type of a network's own values, if it is not float32 -> the precision that it is run in."""
-PEAK_NEEDED = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "fp64": "fp64"}
+PEAK_NEEDED = {
+    "amp": "fp16", "fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "tf32": "tf32",
+}  # fmt: skip
 """Precision -> peak (`resperf.devices.facts.Peaks`) that a device must have for it."""
 PEAKS_OF: Mapping[str, tuple[str, ...]] = {
     "float32": ("fp32_matrix", "tf32"),
@@ -120,6 +122,11 @@ class Setting(Record):
     def without_batch(self) -> Setting:
         """Return the setting without batch and shapes, which each row of a network has itself."""
         return dataclasses.replace(self, batch=None, shapes={})
+
+    def without_session(self) -> Setting:
+        """Return the setting without the published session that a row was measured in."""
+        options = {name: value for name, value in self.options.items() if name != SESSION}
+        return dataclasses.replace(self, options=options)
 
     def differences(self, other: Setting) -> list[str]:
         """Return the differences, one short phrase each; empty if there are none."""

@@ -50,6 +50,9 @@ class Target:
         without an import.
     install : str
         Argument of ``pip install`` for the backend.
+    asked_package, asked_install : str
+        Distribution that the lowering asks which kernels the framework makes, if it is another, and
+        the argument of ``pip install`` for it.
     no_such_costs : tuple of str
         Costs of a network beside its layers that do not exist on this target, or that its layers'
         times contain: they are 0, not unknown.
@@ -75,6 +78,8 @@ class Target:
     terms: str = ""
     packages: tuple[str, ...] = ()
     install: str = "resperf[bench]"
+    asked_package: str = ""
+    asked_install: str = ""
     no_such_costs: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
     default_for_class: bool = False
@@ -239,6 +244,8 @@ _ROWS = (
         terms=_CUDA_TERMS,
         packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
         install="resperf[tensorrt]",
+        asked_package="tensorrt-rtx-cu13-bindings",
+        asked_install="resperf[tensorrt-rtx]",
         # One call enqueues all layers of an engine; its views are no layers, or empty ones.
         no_such_costs=_TORCH_FREE,
         precisions=("fp32", "tf32", "fp16", "bf16", "int8"),

@@ -28,6 +28,7 @@ from resperf.layers import (
     QuantizedDense,
     Transpose,
 )
+from resperf.lowering._trt_kernels import BINDINGS
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -57,6 +58,12 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_DATA_HOME", str(root / "data"))
     monkeypatch.delenv("RESPERF_HOME", raising=False)
     return root
+
+
+@pytest.fixture
+def tensorrt_rtx() -> None:
+    """Skip a test where TensorRT for RTX, which says what TensorRT runs, is not installed."""
+    pytest.importorskip(BINDINGS, reason="pip install 'resperf[tensorrt-rtx]'")
 
 
 @pytest.fixture

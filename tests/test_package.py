@@ -72,10 +72,10 @@ def test_a_device_is_a_model_and_may_be_a_path_or_pytorchs_own_word(tmp_path):
 def test_what_is_estimated_has_no_trained_range():
     from resperf.report.network import network_text
 
-    text = network_text(resperf.predict("lenet5", device="t4", framework="tensorrt"))
+    text = network_text(resperf.predict("lenet5", device="t4", framework="onnxruntime"))
     assert "100% estimated" in text
     assert "outside the trained range" not in text
-    assert text.startswith("lenet5, batch 1, on t4 with tensorrt, fp32: ")
+    assert text.startswith("lenet5, batch 1, on t4 with onnxruntime, fp32: ")
     built = resperf.predict("lenet5", device="t4", framework="tensorflow", compiled=True)
     assert built.subject.compiled == "xla"
 

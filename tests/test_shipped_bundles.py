@@ -175,7 +175,11 @@ def test_every_shipped_bundle_has_its_totals() -> None:
 
 
 @pytest.mark.parametrize("folder", ALL_FOLDERS, ids=lambda folder: folder.name)
-def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -> None:
+def test_golden_layers_and_totals_of_networks_are_what_they_were(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if folder.name == "gpus-tensorrt":
+        request.getfixturevalue("tensorrt_rtx")
     bundle = Bundle.load(folder)
     for part, entry in ((own, each) for own in bundle.parts for each in golden_of(own)):
         layer, optimizer = layer_and_optimizer(entry["key"])
@@ -302,7 +306,8 @@ def test_doubles_are_priced_by_their_peak_also_under_autocast(tmp_path: Path) ->
             typed_network(tmp_path, dtype, op, 4096)
             for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
         )
-        for device, framework in (("rtx4090", "torch"), ("v100", "tensorflow"), ("t4", "tensorrt")):
+        of = (("rtx4090", "torch"), ("v100", "tensorflow"), ("t4", "tensorflow"))
+        for device, framework in of:
             options: dict[str, Any] = {"device": device, "framework": framework}
             found = resperf.predict(path, **options)
             layers = [layer for layer in found.layers if layer.macs]

@@ -15,7 +15,8 @@ it lacks (poolings, activations, copies, reshapes) is not fitted here but taken 
 shipped bundle, whose `estimates` say from what it was fitted. PyTorch: one bundle of all cards, in
 two parts, of NVIDIA's and of AMD's; layers of neusight (float32) and of vidur (float16) are learnt
 together, each row on its own card. PyTorch, whole networks: costs of operator classes on GPUs, and
-on two CPUs, are learnt from timm's times of whole networks.
+on two CPUs, are learnt from timm's times of whole networks. TensorRT: costs of kernels on all cards
+are learnt from published latencies of networks, which tools/benchmarks/export.py writes first.
 
 Methods are published ones that answer where `--method` names them: ConvMeter on timm's
 convolutional networks, Gianniti's lines on justus.
@@ -35,7 +36,7 @@ from onnx import ModelProto, TensorProto, helper
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, dataset, parser_of, run
+from pages import ROOT, dataset, parser_of, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
@@ -367,6 +368,8 @@ TORCH_TREES = {"cuda": 800, "rocm": 200}
 bundle stays below 10 MB."""
 OPERATOR_COSTS = "gpus-torch-networks"
 """The bundle of what operators cost under PyTorch, learnt from whole networks."""
+TENSORRT = "gpus-tensorrt"
+"""The bundle of what kernels cost under TensorRT, learnt from whole networks."""
 CONVOLUTIONAL = 0.9
 """Least share of the multiply-adds in convolutions: ConvMeter is of such networks."""
 
@@ -427,6 +430,19 @@ def build_operator_costs(work: Path, output: Path) -> None:
     run("bundle", "merge", *(work / part for part in TIMM_DEVICES), "-o", output)
 
 
+def build_tensorrt(work: Path, output: Path) -> None:
+    """Train all cards together on published latencies, with graphs that `export.py` wrote."""
+    graphs = ROOT / "build" / "latencies"
+    if not graphs.is_dir():
+        raise SystemExit(
+            f"no graphs in {graphs}; run tools/benchmarks/export.py latencies {graphs}"
+        )
+    rows = public_data() / "tensorrt" / "rows.csv.gz"
+    words = (rows, "--format", "tensorrt-latencies", "--graphs", graphs)
+    table = dataset(work / "latencies.h5", "import", *words)
+    without_names(train(table, work / TENSORRT, method="kernel-costs"), output)
+
+
 def without_names(learnt: Bundle, output: Path) -> Path:
     """Write a bundle without the names of its training rows, and with one golden layer per kind."""
     part = learnt.part
@@ -469,7 +485,7 @@ BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     "networks": dict.fromkeys(NETWORKS, build_network),
     "bundles": {
         **dict.fromkeys(TREES, build_tensorflow), TORCH: build_torch,
-        OPERATOR_COSTS: build_operator_costs,
+        OPERATOR_COSTS: build_operator_costs, TENSORRT: build_tensorrt,
     },
     "methods": {
         "gpus-torch-convmeter": build_convmeter, "gpus-tensorflow-gianniti": build_gianniti,

@@ -30,7 +30,7 @@ from resperf.predictors import Estimate, LayerPredictor, Predictor, predictor_cl
 from resperf.predictors.intervals import Intervals, bounds_of, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
-from resperf.settings import HALF_TYPES, SESSION, Setting
+from resperf.settings import HALF_TYPES, Setting
 
 
 @dataclass(frozen=True)
@@ -264,18 +264,22 @@ class Bundle:
             If no part does; the message lists the parts.
         """
         mine = device_class(platform.device, setting.framework)
+        wanted = setting.framework, setting.mode
         fitting = [
             (
-                device_class(where.device, how.framework) != mine,
-                len(where.differences(platform)),
-                len(how.differences(setting)),
+                *min(
+                    (
+                        device_class(where.device, setting.framework) != mine,
+                        len(where.differences(platform)),
+                    )
+                    for where in part.platforms
+                ),
+                min(len(how.differences(setting)) for how in settings),
                 index,
             )
             for index, part in enumerate(self.parts)
             if (part.kinds if kind is None else part.has(kind, quantity))
-            for how in part.settings
-            if (how.framework, how.mode) == (setting.framework, setting.mode)
-            for where in part.platforms
+            if (settings := [s for s in part.settings if (s.framework, s.mode) == wanted])
         ]
         if fitting:
             return self.parts[min(fitting)[-1]]
@@ -383,11 +387,11 @@ class Bundle:
 
     def without_session(self) -> Bundle:
         """Return the bundle as it answers for a user, whose session none of its rows are of."""
-        options = {name: value for name, value in self.setting.options.items() if name != SESSION}
-        if options == self.setting.options:
+        setting = self.setting.without_session()
+        if setting == self.setting:
             return self
         there = self._copy()
-        there.setting = replace(self.setting, options=options)
+        there.setting = setting
         return there
 
     def _copy(self) -> Bundle:
@@ -408,8 +412,11 @@ class Bundle:
 
     def knows_device(self) -> bool:
         """Say whether networks on the device, or its layers in its precision, taught it."""
-        if self.unseen or self.network_quantities:
-            return not self.unseen
+        if self.unseen:
+            return False
+        if self.network_quantities:
+            predictors = map(self.network_predictor, self.network_quantities)
+            return all(own.has_rows_of(self.platform, self.setting) for own in predictors)
         dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return not all(self.infers(kind, dtype) for kind in self.kinds)
 

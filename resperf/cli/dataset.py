@@ -206,7 +206,7 @@ def export(file: Path, output: Path, force: bool) -> None:
         click.echo(path)
 
 
-_WITH_GRAPHS = ("neusight", "timm", "trtexec")
+_WITH_GRAPHS = ("neusight", "timm", "trtexec", "tensorrt-latencies")
 """Formats with networks whose graphs are elsewhere."""
 
 
@@ -222,22 +222,24 @@ _WITH_GRAPHS = ("neusight", "timm", "trtexec")
     section=COMMON,
     required=True,
     metavar="F|MAP.toml",
-    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own). "
-    "Or a mapping file, which says what the columns of other files mean.",
+    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec, "
+    "tensorrt-latencies or list (your own). Or a mapping file, which says what the columns of "
+    "other files mean.",
 )
 @option(
     "--device",
     section=COMMON,
     metavar="NAME",
     help="Where the times were measured; replaces what the files say (neusight, timm, vidur, "
-    "trtexec).",
+    "trtexec, tensorrt-latencies).",
 )
 @option(
     "--graphs",
     section=WHAT,
     type=options.PATH,
     metavar="FOLDER",
-    help="ONNX files of the networks of neusight, timm or trtexec, each with a network's name.",
+    help="ONNX files of the networks of neusight, timm, trtexec or tensorrt-latencies, each with a "
+    "network's name.",
 )
 @options.output("OUT", "The dataset.", required=True)
 @FORCE

@@ -74,7 +74,7 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     platform : Platform
         Machine that the layers are for: usually a bundle's.
 
-    The last results are kept, by the identity of the arguments.
+    The last results are kept, by the identity of the network.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
         If the framework has no lowering, or cannot run the network.
     """
     for about, how, where, answer in _answers:
-        if about is network and how is setting and where is platform:
+        if about is network and how == setting and where == platform:
             return answer
     lowered = _lowering(setting, platform).lower(network, setting, platform)
     _answers.append((network, setting, platform, lowered))

@@ -11,6 +11,7 @@ from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
+from resperf.network.protos import data_type_of
 from resperf.settings import HALF_TYPES
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -107,6 +108,21 @@ def in_precision(network: Network, precision: str) -> Network:
         for name, tensor in network.tensors.items()
     }
     return replace(network, tensors=tensors)
+
+
+def with_types(network: Network, convert: Callable[[Tensor], Tensor]) -> Network:
+    """Convert all tensors of a network; a Cast becomes one to the type that its result now has."""
+    tensors, weights = (
+        {name: convert(tensor) for name, tensor in mapping.items()}
+        for mapping in (network.tensors, network.weight_tensors)
+    )
+    nodes = []
+    for node in network.nodes:
+        if node.op == "Cast" and not node.domain and node.outputs[0] in tensors:
+            to = data_type_of(tensors[node.outputs[0]].dtype)
+            node = replace(node, attributes={**node.attributes, "to": to})
+        nodes.append(node)
+    return replace(network, tensors=tensors, weight_tensors=weights, nodes=tuple(nodes))
 
 
 def with_fields(layer: Layer, changes: Mapping[str, FieldValue]) -> Layer:

@@ -50,8 +50,14 @@ class Skeleton:
     weights: dict[str, npt.NDArray[Any]]
 
 
-def skeleton(network: Network) -> Skeleton:
+def skeleton(network: Network, keep_weights: bool = False) -> Skeleton:
     """Write the structure of `network` as a model that a framework can load.
+
+    Parameters
+    ----------
+    network : Network
+    keep_weights : bool
+        Whether matrices above `FREE_WEIGHT_BYTES` stay weights, and may have any size.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def skeleton(network: Network) -> Skeleton:
         ]
         tensors = {name: network.weight_tensors[name] for name in shared.values()}
         network = replace(network, nodes=tuple(renamed), tensors={**network.tensors, **tensors})
-    free = _free_matrices(network)
+    free = set() if keep_weights else _free_matrices(network)
     # Nodes compute weights too, such as dequantised ones.
     computed = {name for node in network.nodes for name in node.outputs}
     values = _bias_scales(network)
@@ -105,7 +111,8 @@ def skeleton(network: Network) -> Skeleton:
     graph = helper.make_graph(nodes, network.name or "network", *ends, initializers)
     opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
     return Skeleton(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
+        helper.make_model(graph, opset_imports=opsets, ir_version=8),
+        _shared_values(absent, math.inf if keep_weights else MAX_WEIGHT_BYTES),
     )
 
 
@@ -235,16 +242,21 @@ def _element_type(tensor: Tensor) -> int:
     return number
 
 
-def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Allocate one block per element type; every weight is a view of it."""
+def numpy_type(tensor: Tensor) -> np.dtype[Any]:
     from onnx import helper
 
+    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(_element_type(tensor))
+    return dtype
+
+
+def _shared_values(absent: dict[str, Tensor], most_bytes: float) -> dict[str, npt.NDArray[Any]]:
+    """Allocate one block per element type; every weight is a view of it."""
     sizes = {name: math.prod(tensor.shape) for name, tensor in absent.items()}
     by_size = sorted(absent.values(), key=lambda tensor: sizes[tensor.name])
     largest = {tensor.dtype: tensor for tensor in by_size}
     for tensor in largest.values():
         weight_bytes = sizes[tensor.name] * DTYPE_BYTES.get(tensor.dtype, 1)
-        if weight_bytes > MAX_WEIGHT_BYTES:
+        if weight_bytes > most_bytes:
             raise UnsupportedError(
                 f"weight {tensor.name!r} of shape {'x'.join(map(str, tensor.shape))} has "
                 f"{format_bytes(weight_bytes)}, more than ONNX Runtime can be asked about; check "
@@ -252,8 +264,7 @@ def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
             )
     # Zeros that nobody writes take no time.
     blocks = {
-        dtype: np.zeros(sizes[tensor.name], helper.tensor_dtype_to_np_dtype(_element_type(tensor)))
-        for dtype, tensor in largest.items()
+        dtype: np.zeros(sizes[tensor.name], numpy_type(tensor)) for dtype, tensor in largest.items()
     }
     for block in blocks.values():
         block[:_ANY_VALUES] = _ANY_VALUE

@@ -294,7 +294,7 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
         if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
             custom.append(node)
             unsized |= {name for name in node.outputs if name and name not in network.tensors}
-    parts = _without(network, custom) if custom else network
+    parts = without_custom(network, custom) if custom else network
     lowered: list[LoweredNode] = []
     if parts.nodes:
         without = (*without, BLOCKS, SUMS) if block else (*without, BLOCKS)
@@ -303,10 +303,10 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
         if block:
             around = _with_hard_swish(network, around, sources)
         lowered = named_by_sources(network, Placing(around, block, sources).run())
-    return _with_custom(network, custom, lowered) if custom else lowered
+    return with_custom(network, custom, lowered) if custom else lowered
 
 
-def _without(network: Network, custom: Sequence[Node]) -> Network:
+def without_custom(network: Network, custom: Sequence[Node]) -> Network:
     """Cut custom operators out: what they read becomes an output, what they write an input.
 
     ONNX Runtime refuses networks with operators that it does not have, and fuses nothing into them.
@@ -339,7 +339,7 @@ def _operators() -> Set[tuple[str, str]]:
     return {(schema.domain, schema.name) for schema in schemas}
 
 
-def _with_custom(
+def with_custom(
     network: Network, custom: Sequence[Node], lowered: Sequence[LoweredNode]
 ) -> list[LoweredNode]:
     """Put custom operators back, as operators without a layer, in the order of the network.

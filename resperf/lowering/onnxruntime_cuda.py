@@ -21,12 +21,11 @@ import numpy as np
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
+from resperf.lowering._base import LoweredNetwork, LoweredNode, answer, with_types
 from resperf.lowering._ort_blocks import lower_layer
 from resperf.lowering.onnxruntime import ask, installed, once
-from resperf.network import Network, Node, Tensor
+from resperf.network import Network, Tensor
 from resperf.network.constants import HALF_PRECISION
-from resperf.network.protos import data_type_of
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -88,19 +87,12 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     nodes = once(
         network,
         (PROVIDER,),
-        lambda: [_in_precision(network, node) for node in ask(_in_float32(network), 0, CPU_ONLY)],
+        lambda: [
+            _in_precision(network, node)
+            for node in ask(with_types(network, _as_float32), 0, CPU_ONLY)
+        ],
     )
     return answer(replace(network, inputs=inputs), nodes, installed(), notes)
-
-
-def _in_float32(network: Network) -> Network:
-    """Return a network whose tensors in half precision are float32."""
-    tensors, weights = (
-        {name: _as_float32(tensor) for name, tensor in mapping.items()}
-        for mapping in (network.tensors, network.weight_tensors)
-    )
-    nodes = tuple(_cast_to(node, tensors) for node in network.nodes)
-    return replace(network, tensors=tensors, weight_tensors=weights, nodes=nodes)
 
 
 def _as_float32(tensor: Tensor) -> Tensor:
@@ -108,14 +100,6 @@ def _as_float32(tensor: Tensor) -> Tensor:
         return tensor
     value = None if tensor.value is None else tensor.value.astype(np.float32)
     return replace(tensor, dtype="float32", value=value)
-
-
-def _cast_to(node: Node, tensors: dict[str, Tensor]) -> Node:
-    """Return a Cast as one to the type that its result now has; any other node as it is."""
-    if node.op != "Cast" or node.domain or node.outputs[0] not in tensors:
-        return node
-    to = data_type_of(tensors[node.outputs[0]].dtype)
-    return replace(node, attributes={**node.attributes, "to": to})
 
 
 def _in_precision(network: Network, lowered: LoweredNode) -> LoweredNode:

@@ -1,48 +1,46 @@
-"""TensorRT's lowering as rules: what its builder fuses (`resperf.lowering._trt_fusions`).
+"""Lowering for TensorRT: TensorRT for RTX is asked, without a GPU, which kernels it makes.
 
-Each lowered node is a layer of an engine. Its ``op`` is written as TensorRT names layers, with
-operators instead of names: ``Conv + Add + Relu``, ``PWN(Sigmoid, Mul)``, ``Conv || Conv``; weights
-and what is folded into them are left out. Changes of shape, and concatenations whose inputs are
-written in place, are views.
-
-Engines also have layers that change the format of a tensor (``Reformat``). Those of types follow
-from the precision, and are nodes here: ``preprocess`` and ``postprocess`` of inputs and outputs,
-``execution`` inside. Those of memory layouts follow from the kernels that the builder chose by
-timing them, and are not predicted.
+Each lowered node is a kernel of the engine, with the name and nodes that TensorRT prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 
-from resperf.errors import LayerError, Message, UnsupportedError
-from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.devices import device_facts
+from resperf.errors import UnsupportedError
+from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers.cast import Cast
 from resperf.lowering._base import (
-    SINGLE,
     LoweredNetwork,
     LoweredNode,
-    Role,
     answer,
     in_precision,
     in_type,
-    largest,
     named_by_sources,
 )
-from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
-from resperf.lowering._torch_attention import attention_in_parts
-from resperf.lowering._trt_fusions import SHUFFLE, Fusing, fused, is_view
-from resperf.network import Network, Node, Tensor
-from resperf.network.canonical import canonical
-from resperf.network.protos import data_type_of
+from resperf.lowering._trt_kernels import TRIED, Engine, engine_of
+from resperf.lowering._trt_layers import homes, layers_of
+from resperf.lowering._trt_model import is_quantized
+from resperf.lowering.onnxruntime import with_custom, without_custom
+from resperf.network import Network
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Setting
 
-REFORMAT = "Reformat"
-"""Operator of a lowered node that changes the type of a tensor."""
-_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
+_ASKED, _OLDEST = "8.0", "5.0"
+"""Compute capability that is asked for (`resperf.lowering._trt_build`), and the oldest that
+TensorRT after 8.5 runs on."""
+_ALIKE = ("8.0", "8.6", "8.9", "12.0", "12.1")
+"""Compute capabilities that TensorRT for RTX builds the same kernels for."""
+_REPEATED = {
+    "If": "runs one of its branches, the kernels of all are counted",
+    **dict.fromkeys(("Loop", "Scan"), "runs its body many times, of which one is counted"),
+}
+"""Operators whose kernels are not run once each."""
+_NOT_ASKED = "NonMaxSuppression"
+"""Operator that TensorRT has and TensorRT for RTX has not."""
+_WHOLE = 0.995
+"""Share of a network's work from which on all of it has a layer."""
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
@@ -51,111 +49,77 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     return [layer if isinstance(layer, Cast) else in_type(layer, dtype) for layer in layers]
 
 
-def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
-    """Lower a network by rules.
+def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    """Lower a network; see `resperf.lowering.lower`.
 
-    A network with quantisations of its own runs in int8 where they tell, whatever the precision;
-    its layers have the type that the network computes with, and are those of the precision.
-
-    Parameters
-    ----------
-    network : Network
-    setting : Setting
-        Its precision decides what is fused, and of which type layers are.
+    Raises
+    ------
+    UnsupportedError
+        If TensorRT refuses the network, does not run on the card, or cannot be asked here.
     """
-    joined = canonical(in_precision(network, setting.precision))
-    joined = replace(joined, network=attention_in_parts(joined.network))
-    graph = fused(joined, setting.precision)
-    lowered = [part for node in graph.walk() for part in _lowered(graph, node)]
-    nodes = named_by_sources(network, lowered)
-    dtype = HALF_TYPES.get(setting.precision, "")
-    nodes = [
-        *_converted(network, network.inputs, dtype, "preprocess"), *nodes,
-        *_converted(network, network.outputs, dtype, "postprocess"),
-    ]  # fmt: skip
-    return answer(network, nodes, "rules", _notes(graph, setting))
-
-
-def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
-    """Return the conversions of inputs or outputs, which are float32 in the file."""
-    conversions = []
-    for name in names:
-        tensor = network.tensors.get(name)
-        if not dtype or tensor is None or tensor.dtype != SINGLE:
-            continue
-        first, last = (SINGLE, dtype) if role == "preprocess" else (dtype, SINGLE)
-        operand, shape = Operand(tensor.shape, first), tensor.shape
-        cast = layer_of_operator(Operator("Cast", {"to": data_type_of(last)}, (operand,), (shape,)))
-        conversions.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
-    return conversions
-
-
-def _notes(graph: Fusing, setting: Setting) -> tuple[str, ...]:
-    if graph.quantized and setting.precision != "int8":
-        return (
-            "the network quantises tensors to int8; the times of its layers are those of "
-            f"{setting.precision or 'its own types'}: predict it with precision int8",
+    card = _capability(platform)
+    if card and float(card) < float(_OLDEST):
+        raise UnsupportedError(
+            f"TensorRT after 8.5 does not run on {platform.device}, of compute capability {card}: "
+            f"it needs {_OLDEST}; choose another device or framework"
         )
-    return ()
-
-
-def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
-    sources, label = graph.sources_of(node), graph.label(node)
-    if node.op == "Concat" and not node.domain:
-        return _copies(graph, node)
-    if node.op in (*VIEW_OPS, "Transpose", SHUFFLE) and not node.domain and is_view(graph, node):
-        return [LoweredNode(node.name, label, None, "view", sources=sources)]
-    role: Role = "execution"
-    if node.op in _QUANTIZING:
-        label = REFORMAT
-        role = "preprocess" if node.inputs[0] in graph.network.inputs else role
-    try:
-        layer = _layer(graph, node)
-    except (LayerError, UnsupportedError) as error:
-        return [LoweredNode(node.name, label, None, "unknown", Message.of(error), sources)]
-    return [LoweredNode(node.name, label, layer, role, sources=sources)]
-
-
-def _layer(graph: Fusing, node: Node) -> Layer:
-    network = replace(graph.network, tensors=graph.tensors)
-    return largest(partial(_layer_of_part, network, part) for part in graph.parts_of(node))
-
-
-def _layer_of_part(network: Network, node: Node) -> Layer:
-    if node.op in _QUANTIZING:
-        # It converts from and to float32 in networks of any type.
-        changed = {name: _in_single(network.tensors[name]) for name in (*node.inputs, *node.outputs)
-                   if name in network.tensors}  # fmt: skip
-        network = replace(network, tensors={**network.tensors, **changed})
-    return layer_from_node(network, as_binary_nodes(network, node)[0])
-
-
-def _in_single(tensor: Tensor) -> Tensor:
-    return replace(tensor, dtype=SINGLE) if tensor.dtype in HALF_TYPES.values() else tensor
-
-
-def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:
-    """Return a concatenation as a view, or as the copies of what is not written in place."""
-    sources, copied = graph.sources_of(node), graph.copied.get(node.name, ())
-    try:
-        layers = [_copy(graph.tensors[name]) for name in copied]
-    except KeyError as error:
-        reason = f"the shape of {error} is not known"
-        return [LoweredNode(node.name, "Concat", None, "unknown", reason, sources)]
-    except LayerError as error:
-        return [LoweredNode(node.name, "Concat", None, "unknown", str(error), sources)]
-    return [
+    # Users bring plugins for their own operators, which nothing is fused into.
+    custom = [
+        node
+        for node in network.nodes
+        if node.domain not in OPERATOR_DOMAINS
+        or (node.op == _NOT_ASKED and node.outputs[0] in network.tensors)
+    ]
+    asked = without_custom(network, custom) if custom else network
+    engine = engine_of(asked, setting.precision)
+    nodes = layers_of(in_precision(asked, setting.precision), engine.kernels)
+    repeated = [
         LoweredNode(
-            f"{node.name}: {name} copy",
-            "copy",
-            layer,
-            "execution",
-            sources=() if index else sources,
+            node.name, node.op, None, "unknown", f"{node.op} {_REPEATED[node.op]}", (node.name,)
         )
-        for index, (name, layer) in enumerate(zip(copied, layers, strict=True))
-    ] or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]
+        for node in asked.nodes
+        if node.op in _REPEATED
+    ]
+    notes = (*_notes(asked, setting, engine, card), *_notes_on_kernels(asked, engine, nodes))
+    named = named_by_sources(network, [*nodes, *repeated])
+    lowered_nodes = with_custom(network, custom, named) if custom else named
+    return answer(network, lowered_nodes, f"tensorrt-rtx {engine.version} without a GPU", notes)
 
 
-def _copy(tensor: Tensor) -> Layer:
-    operand, shape = Operand(tensor.shape, tensor.dtype), tensor.shape
-    return Move.copied(Operator("Identity", {}, (operand,), (shape,)))
+def _capability(platform: Platform) -> str:
+    """Return the compute capability of a platform's card; empty if it is not known."""
+    facts = next(iter(platform.accelerators), device_facts(platform.device))
+    return "" if facts is None else facts.compute_capability
+
+
+def _notes(network: Network, setting: Setting, engine: Engine, card: str) -> Iterator[str]:
+    """Say what TensorRT was asked about other than the network on the card."""
+    if engine.version not in TRIED:
+        yield f"TensorRT for RTX {engine.version} is asked, only {', '.join(TRIED)} was tried"
+    if card not in _ALIKE:
+        yield (
+            f"kernels are those of compute capability {_ASKED}, which TensorRT for RTX can be "
+            f"asked for; the card has {card or 'an unknown one'}"
+        )
+    if setting.precision == "int8" and not is_quantized(network):
+        yield (
+            "the file quantises nothing: Conv, Gemm and MatMul with weights are taken to run in "
+            "int8, the others in float16"
+        )
+
+
+def _notes_on_kernels(
+    network: Network, engine: Engine, nodes: Sequence[LoweredNode]
+) -> Iterator[str]:
+    streams = {kernel.stream for kernel in engine.kernels}
+    if len(streams) > 1:
+        yield (
+            f"TensorRT runs kernels in {len(streams)} streams, where some overlap; their times "
+            "are added up"
+        )
+    macs, moved_bytes = homes(network, engine.kernels, nodes)
+    if min(macs, moved_bytes) < _WHOLE:
+        yield (
+            f"{macs:.0%} of the multiply-adds and {moved_bytes:.0%} of the bytes of its kernels "
+            "have a layer"
+        )

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import wraps
-from typing import Any, TypeVar
 
-from resperf.network._base import MALFORMED, Network, Node, Rewritten, Tensor
+from resperf.network._base import Network, Node, Rewritten, Tensor
 
 _TOLERANCE = 1e-3
-_Step = TypeVar("_Step", bound=Callable[..., Any])
-
-
-def unchanged_if_malformed(step: _Step) -> _Step:
-    """Skip a step where a node's attributes or shapes do not fit its operator.
-
-    The error is reported later, when a layer is made of the node. A step must read everything
-    before it changes anything.
-    """
-
-    @wraps(step)
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(*MALFORMED):
-            return step(*args, **kwargs)
-        return None
-
-    return attempt  # type: ignore[return-value]
 
 
 class Rewriting:
@@ -75,10 +55,6 @@ class Rewriting:
     def readers(self, name: str) -> list[Node]:
         """Return the nodes that read a tensor."""
         return list(self._readers.get(name, {}).values())
-
-    def read_tensors(self) -> list[str]:
-        """Return the names of the tensors that some node has read."""
-        return list(self._readers)
 
     def replace(self, node: Node, *new: Node) -> None:
         """Replace a node by others, or by none."""

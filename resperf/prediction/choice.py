@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 
 from resperf.bundle import (
@@ -26,6 +26,7 @@ from resperf.devices import (
     devices,
     names_like,
     read_device,
+    target_of,
 )
 from resperf.errors import (
     BundleError,
@@ -122,7 +123,7 @@ class Query:
         """
         groups: dict[tuple[int, str], list[Offer]] = {}
         for offer in candidates:
-            fits = self.fits(offer.setting) and self.framework in (None, offer.framework)
+            fits = self.fits(offer.setting) and self._is_named(offer)
             if fits and (not self.training or offer.has_steps):
                 groups.setdefault((id(offer.part), offer.device), []).append(offer)
         return [
@@ -137,6 +138,18 @@ class Query:
             )
             for group in groups.values()
         ]
+
+    def _is_named(self, offer: Offer) -> bool:
+        """Whether the framework is that of the question, or what is meant where none is named.
+
+        What whole networks tell of many cards in another framework than the usual one is not.
+        """
+        if self.framework is not None or offer.part is None:
+            return self.framework in (None, offer.framework)
+        of_cards = offer.part.serves_unseen and accelerator(offer.device) is not None
+        if offer.part.kinds or not of_cards:
+            return True
+        return target_of(offer.device, offer.framework).default_for_class
 
     def of_first_precision(self, candidates: Sequence[Offer]) -> list[Offer]:
         """Return the offers in the first precision that fits otherwise, if none is asked for."""
@@ -190,7 +203,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     `resperf.bundle.best_of` chooses. For what is no card, it chooses before the setting counts: a
     processor is not answered by the times of another one because they are of the precision.
 
-    A bundle that is named answers under its own setting if no precision is asked for.
+    A bundle that is named answers under its own setting if no precision is asked for. If only one
+    framework has the setting, as TensorRT has int8, it answers without being named.
 
     Parameters
     ----------
@@ -216,6 +230,10 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     # A data sheet answers only for a card, where neither a bundle nor a method is named.
     of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
     chosen = first_fitting(query, groups, own_precision=of_bundle)
+    if chosen is None and not of_bundle and query.framework is None:
+        only = _in_other_frameworks(search)
+        if len(only) == 1:
+            return choose(only[0], compared=compared)
     if chosen is None or (chosen.part is None and of_bundle):
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
@@ -277,6 +295,15 @@ def _searched(query: Query) -> _Search:
         if best is not None and folder.name == best.name and folder in damaged:
             raise damaged[folder]
     return replace(search, parts=[part for part in own if part.path == best])
+
+
+def _in_other_frameworks(search: _Search) -> list[Query]:
+    """Return the question with the name of each framework that whole networks answer it in."""
+    queries = (
+        replace(search.query, framework=name)
+        for name in dict.fromkeys(part.framework for part in search.parts)
+    )
+    return [one for one in queries if first_fitting(one, offers(search.parts, search.device))]
 
 
 def _device_of(search: _Search, path: Path) -> str:
@@ -454,7 +481,8 @@ def _notes(search: _Search, own: Sequence[Offer], chosen: Offer, bundle: Bundle)
     query = search.query
     if chosen.part is None:
         unread = [f"not considered: {error}" for error in search.damaged.values()]
-        return (*unread, f"{_lacking(query, own)}: every time is estimated from its data sheet")
+        lacking = _lacking(query, own, bundle)
+        return (*unread, f"{lacking}: every time is estimated from its data sheet")
     if chosen.unseen:
         return (_inferring(query, own, bundle),)
     return (*inference_notes(query, chosen), *_others(bundle, own))
@@ -519,14 +547,14 @@ def _inferring(query: Query, own: Sequence[Offer], part: Bundle) -> str:
         platform for platform in part.platforms if part.for_device(platform).knows_device()
     ]
     return (
-        f"{_lacking(query, own)}: {part.path.name} infers them from those of "
+        f"{_lacking(query, own, part)}: {part.path.name} infers them from those of "
         f"{', '.join(dict.fromkeys(platform.device for platform in platforms))} "
         "and the facts of all"
     )
 
 
-def _lacking(query: Query, own: Sequence[Offer]) -> str:
-    """Say that no bundle has times of a card under a setting, and in which precisions it has."""
+def _lacking(query: Query, own: Sequence[Offer], answering: Bundle) -> str:
+    """Say that no bundle has times of a card under a setting, and under which ones it has."""
     # Asking every setting of a precision would only take longer.
     once = {(id(offer.part), offer.setting.precision): offer for offer in own}
     measured: dict[Bundle, list[str]] = {}
@@ -540,11 +568,17 @@ def _lacking(query: Query, own: Sequence[Offer]) -> str:
     if not there:
         framework = f" with {query.framework}" if query.framework else ""
         return f"no bundle has times of this card{framework}"
-    why = f"no bundle has times of this card with {query.words}, only {'; '.join(there)}"
-    others = dict.fromkeys(filter(None, chain(*measured.values())))
-    if query.precision is None and others:
-        why += f" (for its measurements: --precision {' or '.join(others)})"
-    return why
+    options, words = dict[str, None](), query.words
+    for part, precisions in measured.items():
+        in_others = f"--framework {part.framework}" * (part.framework != answering.framework)
+        if in_others and (query.precision or PLAIN_PRECISIONS[1]) in precisions:
+            options[in_others] = None
+            words = f"{answering.framework}, {query.words}"
+        elif query.precision is None and any(precisions):
+            others = f"--precision {' or '.join(filter(None, precisions))}"
+            options[f"{in_others} {others}".strip()] = None
+    hint = f" (for its measurements: {' or '.join(options)})" if options else ""
+    return f"no bundle has times of this card with {words}, only {'; '.join(there)}{hint}"
 
 
 def _not_there(search: _Search) -> DeviceError:

@@ -163,7 +163,7 @@ def estimated_precisions(row: Target) -> tuple[str, ...]:
 
     They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
     """
-    told = (PLAIN_PRECISIONS[1], *PEAK_NEEDED)
+    told = {PLAIN_PRECISIONS[1], *PEAK_NEEDED} - {"tf32"}
     return tuple(precision for precision in row.precisions if precision in told)
 
 

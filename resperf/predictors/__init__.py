@@ -43,6 +43,7 @@ METHODS: dict[str, str] = {
     "xgboost": "resperf.predictors.regressions:XGBoost",
     "xgboost-log": "resperf.predictors.regressions:XGBoostLog",
     "class-costs": "resperf.predictors.class_costs:ClassCosts",
+    "kernel-costs": "resperf.predictors.kernel_costs:KernelCosts",
     "convmeter": "resperf.predictors.convmeter:ConvMeter",
     "convmeter-relative": "resperf.predictors.convmeter:ConvMeterRelative",
     "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",

@@ -72,11 +72,8 @@ def _gpu(gpu: Gpu) -> str:
 def _framework(framework: Framework) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in framework.packages.items())
     if framework.facts is None:
-        return (
-            (framework.problem and f"{packages}: {framework.problem}")
-            or packages
-            or "no package installed"
-        )
+        own = (framework.problem and f"{packages}: {framework.problem}") or packages
+        return "; ".join(filter(None, (own or "no package to measure it", framework.kernels)))
     says = [f"devices {', '.join(framework.facts.devices) or 'none'}"]
     says += [f"built for CUDA {framework.facts.cuda}"] * bool(framework.facts.cuda)
-    return "; ".join((packages, *says, *framework.facts.notes))
+    return "; ".join(filter(None, (packages, *says, *framework.facts.notes, framework.kernels)))

@@ -24,7 +24,7 @@ from resperf.errors import DatasetError, ResperfError
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
 from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status, written_kind
-from resperf.network import read_graph
+from resperf.network import Network, read_graph
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.operator_classes import RunNetwork, RunOperator, RunTensor, plain_name
@@ -258,8 +258,8 @@ def network_examples(
         list.
     """
     stored = read_networks(dataset)
-    listed = _Listed(stored.descriptions if lists else {})
-    if stored.measurements and not (stored.graphs or listed.contents):
+    listed = _Listed(stored.descriptions, lists)
+    if stored.measurements and not (stored.graphs or (lists and listed.contents)):
         raise DatasetError(
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
@@ -285,13 +285,18 @@ def network_examples(
             f"left out: {len(names)} {why}, first {names[0]}" for why, names in unusable.items()
         ]
     networks: list[Any] = []
+    read: dict[tuple[object, ...], Network] = {}
     values, families = [], []
     for (subject, setting, platform), rows in list(groups.items()):
         batch, shapes = setting.batch, setting.shapes or None
         try:
             if subject.digest:
-                graph = stored.graphs[subject.digest]
-                networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+                # A network's rows on several cards share what is read.
+                same = (subject, batch, *sorted((shapes or {}).items()))
+                if same not in read:
+                    graph = stored.graphs[subject.digest]
+                    read[same] = read_graph(graph, subject.name, batch=batch, shapes=shapes)
+                networks.append(read[same])
             else:
                 networks.append(listed.network(subject.description, setting))
         except ResperfError as error:
@@ -320,10 +325,13 @@ class _Listed:
     Attributes
     ----------
     contents : mapping of str to bytes
-        Digest of a description -> its content; empty to use none.
+        Digest of a description -> its content.
+    lists : bool
+        Whether operators are used, beside families.
     """
 
     contents: Mapping[str, bytes]
+    lists: bool
     read: dict[str, tuple[NetworkDescription, RunNetwork]] = field(default_factory=dict)
 
     def _read(self, digest: str) -> tuple[NetworkDescription, RunNetwork]:
@@ -333,7 +341,7 @@ class _Listed:
         return self.read[digest]
 
     def has_operators(self, digest: str) -> bool:
-        return digest in self.contents and bool(self._read(digest)[0].operators)
+        return self.lists and digest in self.contents and bool(self._read(digest)[0].operators)
 
     def family(self, digest: str) -> str:
         return self._read(digest)[0].family if digest in self.contents else ""

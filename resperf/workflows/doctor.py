@@ -25,9 +25,22 @@ from resperf import disk_cache, nvml
 from resperf.backends._facts import FrameworkFacts
 from resperf.bundle import user_folder
 from resperf.errors import ResperfError, first_line
-from resperf.platform import clock_governors, container_cores, container_memory_bytes, this_platform
+from resperf.platform import (
+    available_bytes,
+    clock_governors,
+    container_cores,
+    container_memory_bytes,
+    this_platform,
+)
 from resperf.records import Record
-from resperf.targets import Target, device_class, local_class, local_devices, targets
+from resperf.targets import (
+    Target,
+    device_class,
+    local_class,
+    local_devices,
+    targets,
+    versions_of,
+)
 from resperf.units import format_bytes
 
 ASK_S = 90.0
@@ -128,12 +141,15 @@ class Framework(Record):
         What it says itself.
     problem : str
         Why it could not be asked.
+    kernels : str
+        Who says which kernels it makes, where another package does.
     """
 
     name: str
     packages: Mapping[str, str] = field(default_factory=dict)
     facts: FrameworkFacts | None = None
     problem: str = ""
+    kernels: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,21 +237,12 @@ def examine_host(root: Path = Path("/")) -> Host:
         logical_cores=os.cpu_count() or here.cores,
         core_limit=container_cores(root),
         memory_bytes=min(filter(None, (here.memory_bytes, limit_bytes)), default=0),
-        available_bytes=_available_bytes(root / "proc/meminfo"),
+        available_bytes=available_bytes(root),
         hypervisor=here.hypervisor,
         governors=clock_governors(root),
         load=load,
         folders=_folders(),
     )
-
-
-def _available_bytes(meminfo: Path) -> int | None:
-    try:
-        lines = meminfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    sizes_kib = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return next((int(size_kib) << 10 for size_kib in sizes_kib), None)
 
 
 def _folders() -> tuple[Folder, ...]:
@@ -292,10 +299,18 @@ def examine_framework(name: str) -> Framework:
     rows = [row for row in targets() if row.framework == name]
     packages = {name: version for row in rows for name, version in row.installed().items()}
     module = next(filter(None, map(facts_module, rows)), "")
+    kernels = next((_kernels(row) for row in rows if row.asked_package), "")
     if not packages or not module:
-        return Framework(name, packages)
+        return Framework(name, packages, kernels=kernels)
     facts, problem = ask(module)
-    return Framework(name, packages, facts, problem)
+    return Framework(name, packages, facts, problem, kernels)
+
+
+def _kernels(row: Target) -> str:
+    """Say who tells which kernels a target makes."""
+    for package, version in versions_of((row.asked_package,)).items():
+        return f"predicted by asking {package} {version}"
+    return f"to predict it: pip install '{row.asked_install}'"
 
 
 def facts_module(row: Target) -> str:

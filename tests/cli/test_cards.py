@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from onnx.helper import make_node
 
+import resperf
 from resperf.errors import UnsupportedError
 from resperf.prediction.choice import Query, choose
 from resperf.predictors import METHODS
@@ -63,16 +64,13 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
     [layer] = cli.json("predict-layer", "dense", "batch=16", "features_in=256", "features_out=128",
                        "--device", "h100")  # fmt: skip
     assert layer["execution_ms"] == pytest.approx(document["layers"][0]["execution_ms"])
-    # TensorRT, if it is asked for, computes the product and its activation in one layer.
-    engine = cli.document("predict", network, "--device", "h100", "--framework", "tensorrt")
-    assert (engine["framework"], len(engine["layers"])) == ("tensorrt", 1)
 
 
 def test_a_data_sheet_does_not_answer_for_types_that_layers_do_not_tell():
-    assert choose(Query("h100", "tensorrt", precision="fp16")).bundle.framework == "tensorrt"
+    assert choose(Query("h100", "tensorflow", precision="fp16")).bundle.framework == "tensorflow"
     for precision in ("int8", "tf32"):
-        with pytest.raises(UnsupportedError, match=r"tensorrt \(fp32, fp16, bf16\)"):
-            choose(Query("h100", "tensorrt", precision=precision))
+        with pytest.raises(UnsupportedError, match=r"tensorflow \(fp32, fp16, bf16\)"):
+            choose(Query("h100", "tensorflow", precision=precision))
 
 
 def test_devices_lists_every_card_with_what_its_times_rest_on(card_bundle, cli, monkeypatch):
@@ -346,3 +344,20 @@ def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(
     document = cli.document("predict", path, "--bundle", bundle)
     assert document["origins"]["estimated"] == 0
     assert [each["name"] for each in document["skipped"]] == ["s"]
+
+
+def test_without_tensorrt_each_way_to_ask_for_it_says_what_to_install(network, cli, monkeypatch):
+    monkeypatch.setattr("resperf.lowering._trt_kernels.BINDINGS", "not_there")
+    install = "pip install 'resperf[tensorrt-rtx]'"
+    for words in (
+        ("predict", network, "--device", "t4", "--framework", "tensorrt"),
+        ("predict", network, "--device", "h100", "--precision", "int8"),
+        ("compare", network, "--device", "t4", "h100", "--precision", "int8"),
+    ):
+        assert cli.error(*words).rstrip().endswith(install)
+    everywhere = cli.run("predict", network, "--device", "all", "--framework", "tensorrt", code=2)
+    assert everywhere.out.count(install) == 1
+    with pytest.raises(UnsupportedError, match=r"\[tensorrt-rtx\]'$"):
+        resperf.predict(network, device="t4", framework="tensorrt")
+    # Other frameworks answer for the same cards.
+    assert cli.document("predict", network, "--device", "t4")["framework"] == "torch"

@@ -98,7 +98,7 @@ def test_a_stated_time_counts_as_it_is_and_is_stated(warped, bundle, cli):
     assert "--custom my.ops.Warp=0.5ms" in cli.text("predict", warped, "--bundle", bundle)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorrt"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
     words = ("predict", warped, "--device", "h100", "--framework", framework)
     document = cli.document(*words, "--custom", "my.ops.Warp=0.5ms", "--host-dispatch-us", "0.001")
@@ -106,9 +106,27 @@ def test_gpus_take_stated_times_beside_estimates(warped, cli, framework):
     assert document["complete"] or document["skipped"][0]["op"] == "transfer"
 
 
-def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(warped, cli):
-    words = ("--device", "rtx4090", "--precision", "amp", "--custom", "my.ops.Warp=0.5ms")
-    assert "predicts networks as a whole" in cli.error("predict", warped, *words)
+def test_times_of_operators_are_refused_where_networks_are_predicted_as_a_whole(
+    warped, cli, tensorrt_rtx
+):
+    for words in (("--precision", "amp"), ("--framework", "tensorrt")):
+        words = ("--device", "rtx4090", *words, "--custom", "my.ops.Warp=0.5ms")
+        assert "predicts networks as a whole" in cli.error("predict", warped, *words)
+
+
+def test_what_no_latency_of_whole_networks_tells_is_left_out(warped, cli, tensorrt_rtx):
+    document = cli.document("predict", warped, "--device", "t4", "--framework", "tensorrt")
+    assert not document["complete"]
+    assert any("my.ops.Warp" in skipped["reason"] for skipped in document["skipped"])
+
+
+def test_a_recurrence_in_tensorrt_is_incomplete(network_file, cli, tensorrt_rtx):
+    node = make_node("LSTM", ["x", "w", "r"], ["y"], "lstm", hidden_size=8)
+    weights = {"w": np.ones((1, 32, 4), np.float32), "r": np.ones((1, 32, 8), np.float32)}
+    path = network_file("lstm.onnx", [node], {"x": [5, 1, 4]}, {"y": None}, weights)
+    text = cli.text("predict", path, "--device", "t4", "--framework", "tensorrt")
+    assert "1 x operator: a recurrence runs step after step" in text
+    assert "INCOMPLETE" in text
 
 
 def test_operators_of_onnx_without_a_layer_take_a_time_too(detector, bundle, cli):

@@ -162,10 +162,10 @@ def test_other_code_does_not_take_what_this_code_cached(
     assert len(states) == 2
 
 
-def test_the_oldest_half_goes_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "MAX_FILES", 4)
+def test_the_oldest_half_goes_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "MAX_BYTES", 4)
     for number in range(5):
-        disk_cache.store("sort", f"{number}.json", number)
+        disk_cache.store("sort", f"{number}.json", number)  # a byte
         file = disk_cache.folder_of("sort") / f"{number}.json"
         # Not by the clock: files of one moment have no order.
         if file.exists():

@@ -51,12 +51,14 @@ def test_nodes_that_no_output_needs_are_noted_and_apart(cut: Path) -> None:
     ("framework", "compiled", "runs_them"),
     [
         ("onnxruntime", "", True), ("torch", "eager", True), ("torch", "inductor", False),
-        ("tensorrt", "", False), ("tensorflow", "", False),
+        ("tensorflow", "", False), ("tensorrt", "", False),
     ],
 )  # fmt: skip
 def test_frameworks_that_optimise_leave_them_out(
-    cut: Path, framework: str, compiled: str, runs_them: bool
+    cut: Path, framework: str, compiled: str, runs_them: bool, request: pytest.FixtureRequest
 ) -> None:
+    if framework == "tensorrt":
+        request.getfixturevalue("tensorrt_rtx")
     setting = Setting(framework=framework, compiled=compiled)
     platform = Platform("cpu" if framework == "onnxruntime" else "cuda")
     lowered = lower(read_network(cut), setting, platform)
@@ -132,7 +134,7 @@ def test_onnxruntime_folds_nothing_into_overridable_weights(
 
 
 def test_other_frameworks_fold_them(overridable: Callable[..., Path]) -> None:
-    setting, platform = Setting(framework="tensorrt"), Platform("cuda")
+    setting, platform = Setting(framework="tensorflow"), Platform("cuda")
     ops = [
         [node.op for node in lower(read_network(path), setting, platform).nodes]
         for path in (overridable(), overridable("w", "two", "s", "f"))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, find_bundles
-from resperf.prediction.choice import Query, first_fitting
+from resperf.errors import UnsupportedError
+from resperf.prediction.choice import Query, choose, first_fitting
 from resperf.prediction.offers import Offer, RestsOn, offers
 
 
@@ -26,7 +27,8 @@ def described(offer: Offer) -> tuple[str, str, RestsOn]:
 
 def test_own_times_come_first_then_fallbacks_other_devices_and_the_data_sheet(parts):
     groups = list(offers(parts, "rtx3090"))
-    assert [described(group[0]) for group in groups if group] == [
+    of_torch = [[offer for offer in group if offer.framework == "torch"] for group in groups]
+    assert [described(group[0]) for group in of_torch if group] == [
         ("gpus-torch-networks", "amp", RestsOn.MEASURED),
         ("gpus-torch-networks", "fp16", RestsOn.FALLBACK),
         ("gpus-torch", "fp32", RestsOn.INFERRED),
@@ -45,6 +47,12 @@ def test_own_times_come_first_then_fallbacks_other_devices_and_the_data_sheet(pa
         (Query(precision="amp"), ("gpus-torch-networks", "amp", RestsOn.MEASURED)),
         (Query(precision="bf16"), ("gpus-torch-networks", "bf16", RestsOn.FALLBACK)),
         (Query(precision="bf16", framework="tensorrt"), ("", "bf16", RestsOn.ESTIMATED)),
+        # Latencies of whole networks in TensorRT answer only where it is named.
+        (Query(precision="fp16"), ("gpus-torch-networks", "fp16", RestsOn.FALLBACK)),
+        (
+            Query(precision="fp16", framework="tensorrt"),
+            ("gpus-tensorrt", "fp16", RestsOn.MEASURED),
+        ),
     ],
 )
 def test_the_first_that_fits_answers(parts, query, answer):
@@ -65,3 +73,29 @@ def test_of_a_device_the_offers_are_those_among_all(parts):
         assert [described(offer) for offer in every if offer.device == "l4"] == [
             *map(described, own)
         ]
+
+
+def test_the_only_framework_with_a_precision_answers_without_being_named():
+    chosen = choose(Query("h100", precision="int8")).bundle
+    assert (chosen.framework, chosen.setting.precision) == ("tensorrt", "int8")
+    with pytest.raises(UnsupportedError, match="no predictions for h100 with torch in int8"):
+        choose(Query("h100", "torch", precision="int8"))
+    with pytest.raises(UnsupportedError, match=r"t4 \(Tesla T4\) has no tf32"):
+        choose(Query("t4", precision="tf32"))
+
+
+def test_a_processor_is_answered_in_the_framework_that_was_measured():
+    chosen = choose(Query("i9-10940x")).bundle
+    assert (chosen.framework, chosen.setting.is_compiled) == ("torch", True)
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        (Query("agx-orin"), "--framework tensorrt --precision fp16"),
+        (Query("agx-orin", precision="fp16"), "--framework tensorrt"),
+        (Query("agx-orin", "tensorrt"), "--precision fp16"),
+    ],
+)
+def test_the_options_that_lead_to_measurements_are_named(query, hint):
+    assert f"(for its measurements: {hint}): " in choose(query).notes[0]

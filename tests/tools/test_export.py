@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from itertools import combinations
 from pathlib import Path
@@ -27,7 +28,7 @@ def tool(load_tool) -> ModuleType:
 
 
 def test_lists_have_the_names_of_files(tool: ModuleType, load_tool) -> None:
-    found = {name: list(tool.exports(name)) for name in tool.LISTS}
+    found = {name: list(tool.exports(name)) for name in tool.LISTS if name != "latencies"}
     assert len(found["default"]) == 61
     assert {"resnet50", "tv_googlenet", "tv_fcn_resnet50", "bert_base_128"} <= {*found["default"]}
     assert {"resnet18@64", "resnet50@224-Bottleneck4"} <= {*found["convmeter"]}
@@ -77,3 +78,13 @@ def test_an_unknown_name_is_answered_with_one_that_is_near(
     with pytest.raises(SystemExit):
         tool.main()
     assert "default has no 'resnet5'; did you mean resnet50" in capsys.readouterr().err
+
+
+def test_the_list_of_latencies_has_the_networks_of_their_table(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    with gzip.open(tmp_path / "tensorrt" / "rows.csv.gz", "wt", encoding="utf-8") as file:
+        file.write("build,input\nnets.net(),3x64x64\nnets.net(),3x64x64\nnets.net(a='b'),seq128\n")
+    monkeypatch.setenv("RESPERF_PUBLIC_DATA", str(tmp_path))
+    assert list(tool.exports("latencies")) == ["nets.net@3x64x64", "nets.net-a-b@seq128"]

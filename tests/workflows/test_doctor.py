@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pynvml")
@@ -269,3 +270,19 @@ def test_the_command_loads_no_framework(tmp_path: Path) -> None:
 def test_the_command_line(cli) -> None:
     assert "synthetic/synthetic   yes" in cli.text("doctor", "--device", "synthetic")
     assert "'abacus' is no device of this machine" in cli.error("doctor", "--device", "abacus")
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("numpy", f"predicted by asking numpy {np.__version__}"),
+        ("not-there", "to predict it: pip install 'resperf[x]'"),
+    ],
+)
+def test_the_package_that_is_asked_for_kernels_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, says: str
+) -> None:
+    row = Target("framey", "cpu", asked_package=package, asked_install="resperf[x]")
+    monkeypatch.setattr(doctor, "targets", lambda: [row])
+    framework = examine_framework("framey")
+    assert says in framework.kernels

@@ -14,10 +14,19 @@ of several frameworks, which do not fit into one environment, is exported by one
     pip install paddlepaddle paddle2onnx faiss-cpu filelock opencv-python-headless prettytable \\
         scikit-learn sympy ujson visualdl && pip install --no-deps paddleclas paddleseg
     python tools/benchmarks/export.py heldout-exporters build/heldout          # in each of three
+
+The list `latencies` has the networks of published latencies in TensorRT, as its table builds them.
+
+    pip install --no-deps timm==1.0.31 torchvision ultralytics==8.4.190 ultralytics-thop \\
+        opencv-python-headless matplotlib
+    python tools/benchmarks/export.py latencies build/latencies
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import importlib
 import inspect
 import sys
 import tomllib
@@ -31,8 +40,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pages import parser_of
+from pages import parser_of, public_data
 
+from resperf.dataset.importing.latencies import graph_name
 from resperf.errors import first_line
 from resperf.network import stripped_model
 
@@ -86,6 +96,8 @@ def exports(name: str) -> dict[str, Export]:
     for key, prefix, export in OF_LIBRARIES:
         for model in listed.get(key, ()):
             writers[f"{prefix}{model.casefold()}"] = partial(export, model)
+    for build, size in published_networks(listed.get("latencies")):
+        add(graph_name(build, size), script, built, build, size)
     return writers
 
 
@@ -191,14 +203,18 @@ def torchvision_network(name: str, batch: int, size: int) -> Example:
 
 @lru_cache(maxsize=1)  # all sizes of a network follow each other
 def torchvision_module(name: str) -> Any:
-    import torch
     import torchvision
 
     plain = {"aux_logits": False, "init_weights": False}
     extra = plain if name in ("googlenet", "inception_v3") else {}
-    module = torchvision.models.get_model(name, weights=None, **extra)
+    return with_unlike_weights(torchvision.models.get_model(name, weights=None, **extra))
+
+
+def with_unlike_weights(module: Any) -> Any:
+    """Draw all weights: the exporter writes equal tensors once, as untrained biases are."""
+    import torch
+
     with torch.no_grad():
-        # The exporter writes equal tensors once, and untrained biases and statistics are equal.
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point():
                 tensor.uniform_(0.5, 1.5)
@@ -303,6 +319,53 @@ def decoder(values: Mapping[str, Any], batch: int, tokens: int, past: int) -> Ex
     ids = torch.ones(batch, tokens, dtype=torch.int64)
     cache = [torch.zeros(batch, heads, past, width) for _ in range(2 * layers)] if past else []
     return as_module(model, answer), (ids, *cache)
+
+
+def published_networks(table: str | None) -> list[tuple[str, str]]:
+    """Return expression and input size of the networks of a table of published latencies."""
+    if table is None:
+        return []
+    with gzip.open(public_data() / table, "rt", encoding="utf-8") as file:
+        return list(dict.fromkeys((row["build"], row["input"]) for row in csv.DictReader(file)))
+
+
+def built(build: str, size: str) -> Example:
+    """Make a network by an expression, for images such as 3x224x224 or sequences such as seq128."""
+    import torch
+
+    names = ("timm", "torchvision", "transformers", "ultralytics")
+    libraries = {name: importlib.import_module(name) for name in names if name in build}
+    if "timm" in libraries:
+        # Fused attention is exported in parts in any case; these are the parts.
+        libraries["timm"].layers.set_fused_attn(False)
+        libraries["timm"].layers.set_exportable(True)
+    model = with_unlike_weights(eval(build, libraries))  # an expression of the table
+    if size.startswith("seq"):
+        model.config._attn_implementation = "eager"
+        ids = torch.ones(BATCH, int(size.removeprefix("seq")), dtype=torch.int64)
+        return several(model, 2), (ids, torch.ones_like(ids), torch.zeros_like(ids))
+    if "ultralytics" in libraries:
+        model.float().fuse(verbose=False)
+        for module in model.modules():
+            if hasattr(module, "export"):  # boxes alone, of a fixed size of images
+                module.export, module.format = True, "onnx"
+    return model, (torch.zeros(BATCH, *map(int, size.split("x"))),)
+
+
+def several(model: Any, outputs: int) -> Any:
+    """Make a module of a model of sequences that answers its first tensors."""
+    import torch
+
+    class Several(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
+            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+            return self.model(**given, return_dict=False)[:outputs]
+
+    return Several()
 
 
 # How it is exported

@@ -2,6 +2,7 @@
 
 from resperf.dataset.importing.engine_rows import TRTEXEC, import_trtexec
 from resperf.dataset.importing.importer import import_dataset
+from resperf.dataset.importing.latencies import TENSORRT, import_latencies
 from resperf.dataset.importing.mapping import FORMATS, read_mapping, shipped_mapping
 from resperf.dataset.importing.network_list import LIST, import_list
 from resperf.dataset.importing.neusight import NEUSIGHT, import_neusight
@@ -12,6 +13,7 @@ from resperf.dataset.importing.vidur import VIDUR, import_vidur
 
 PUBLISHED = {
     NEUSIGHT: import_neusight,
+    TENSORRT: import_latencies,
     TIMM: import_timm,
     TRTEXEC: import_trtexec,
     VIDUR: import_vidur,
@@ -19,5 +21,6 @@ PUBLISHED = {
 """Format -> function that imports files which say themselves what they are of."""
 
 __all__ = ["FORMATS", "LIST", "PUBLISHED", "EngineLayer", "EngineTensor", "Imported",
-           "import_dataset", "import_list", "import_neusight", "import_timm", "import_trtexec",
-           "import_vidur", "read_exports", "read_mapping", "shipped_mapping"]  # fmt: skip
+           "import_dataset", "import_latencies", "import_list", "import_neusight", "import_timm",
+           "import_trtexec", "import_vidur", "read_exports", "read_mapping",
+           "shipped_mapping"]  # fmt: skip

@@ -1,0 +1,147 @@
+"""Costs of TensorRT's kernels: terms worked out by hand, and fits that find what made the times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from resperf.devices import device_facts
+from resperf.layers import Conv, Elementwise, Layer
+from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.predictors.kernel_costs import (
+    BYTES,
+    CALL,
+    KERNELS,
+    Rows,
+    SharedCosts,
+    kernel_terms,
+    predicted_without,
+)
+from resperf.predictors.operator_classes import Cost
+
+CONV = Conv(batch=8, channels_in=64, height=56, width=56, channels_out=64, kernel_height=1,
+            kernel_width=1, dtype="float16")  # fmt: skip
+ADD = Elementwise(batch=8, inner=100_000, dtype="float16")
+
+
+def lowered(*layers: Layer) -> LoweredNetwork:
+    nodes = [LoweredNode(str(i), "", layer, "execution") for i, layer in enumerate(layers)]
+    return LoweredNetwork((*nodes, LoweredNode("view", "", None, "view")), (), (), "rules")
+
+
+def test_terms_are_starts_bytes_and_work_by_the_data_sheet() -> None:
+    facts = device_facts("t4")
+    terms = kernel_terms(lowered(CONV, CONV, ADD), "fp16", facts)
+    # 5 us at 1500 MHz are 7,500 cycles.
+    assert terms[Cost("convolution 1x1", KERNELS)] == pytest.approx(2 * 7500 / 1590e3)
+    assert terms[Cost("pointwise", KERNELS)] == pytest.approx(7500 / 1590e3)
+    assert terms[Cost("pointwise", BYTES)] == pytest.approx(ADD.moved_bytes / 320e6)
+    assert terms[Cost("convolution 1x1", BYTES)] == pytest.approx(2 * CONV.moved_bytes / 320e6)
+    # Bytes take longer than the work: 6.4 MB against 0.2 GFLOP.
+    assert terms[Cost("convolution 1x1", "fp16")] == terms[Cost("convolution 1x1", BYTES)]
+    assert Cost("pointwise", "fp16") not in terms
+    assert terms[Cost(CALL, CALL)] == 0.05
+
+
+def test_products_in_int8_move_half_of_the_bytes() -> None:
+    half, whole = (
+        kernel_terms(lowered(CONV, ADD), precision, device_facts("t4"))
+        for precision in ("int8", "fp16")
+    )
+    cost = Cost("convolution 1x1", BYTES)
+    assert half[cost] == pytest.approx(whole[cost] / 2)
+    assert half[Cost("pointwise", BYTES)] == whole[Cost("pointwise", BYTES)]
+
+
+def test_float16_sums_of_geforce_cards_run_at_half_of_int8() -> None:
+    large = CONV.replace(channels_in=2048, channels_out=2048)
+    facts = device_facts("rtx3090")
+    (work,) = (
+        time_ms for cost, time_ms in kernel_terms(lowered(large), "fp16", facts).items()
+        if cost.term == "fp16"
+    )  # fmt: skip
+    assert work * 285e9 / 2 > 2 * large.macs  # never above the peak
+    assert work * 71.2e9 < 1.4 * 2 * large.macs  # but above that of sums in float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"groups": 64}, "depthwise"),
+        ({"groups": 4}, "grouped convolution"),
+        ({"channels_in": 3}, "convolution of images"),
+        ({"kernel_height": 3, "kernel_width": 3}, "convolution"),
+    ],
+)
+def test_classes_of_convolutions(changes: dict[str, int], name: str) -> None:
+    terms = kernel_terms(lowered(CONV.replace(**changes)), "fp16", device_facts("t4"))
+    assert {cost.of for cost in terms} == {name, CALL}
+
+
+def synthetic_rows(noise: float = 0.02) -> Rows:
+    """Latencies of 24 networks on four cards, of which the second is 1.5 times slower."""
+    random = np.random.default_rng(1)
+    terms, times, devices, networks, families = [], [], [], [], []
+    slower = {"t4": 1.0, "v100": 1.5, "a30": 1.0, "rtx3090": 1.0}
+    for number in range(24):
+        shares = random.uniform(0.2, 2.0, 4)
+        own = {
+            Cost("convolution", "fp16"): shares[0],
+            Cost("convolution", KERNELS): shares[1],
+            Cost("pointwise", BYTES): shares[2],
+            Cost("dense", "fp16"): shares[3],
+        }
+        made_ms = own[Cost("convolution", "fp16")] * 1.2 + shares[1] * 0.5 + shares[2] * 1.5
+        made_ms += shares[3] * 0.8
+        for device, factor in slower.items():
+            terms.append(own)
+            times.append(made_ms * factor * np.exp(random.normal(0, noise)))
+            devices.append(device)
+            networks.append(f"net{number}")
+            families.append(f"family{number % 8}")
+    names = (devices, ["lab"] * len(times), networks, families)
+    return Rows(terms, np.array(times), *map(np.array, names))
+
+
+def test_a_fit_finds_the_costs_and_the_slower_card() -> None:
+    rows = synthetic_rows()
+    costs = SharedCosts.fit(rows)
+    assert np.abs(np.log(costs.predict(rows) / rows.times_ms)).mean() < 0.05
+    ratio = [
+        costs.parts_ms(rows.terms[0], device)[Cost("convolution", "fp16")]
+        for device in ("v100", "t4")
+    ]
+    assert 1.3 < ratio[0] / ratio[1] < 1.7
+    # Its times are those of a card that no row came from.
+    assert costs.parts_ms(rows.terms[0], "h100").keys() == rows.terms[0].keys()
+
+
+def test_left_out_families_and_classes_that_no_network_had() -> None:
+    rows = synthetic_rows()
+    left_out = predicted_without(rows, rows.families.tolist())
+    assert np.abs(left_out / rows.times_ms - 1).mean() < 0.1
+    costs = SharedCosts.fit(rows)
+    unseen = Cost("grouped convolution", "fp16")
+    (pooled,) = costs.parts_ms({unseen: 1.0}, "h100").values()
+    assert pooled == costs.coefficients[Cost("products", "fp16")]
+
+
+def test_a_source_that_measures_longer_has_a_factor_and_cards_keep_their_mean() -> None:
+    rows = synthetic_rows(noise=0.0)
+    is_slow = np.arange(len(rows.times_ms)) // 4 % 2 == 1
+    sources = np.where(is_slow, "slow", "fast")
+    slow = replace(rows, times_ms=rows.times_ms * np.where(is_slow, 1.4, 1.0), sources=sources)
+    costs = SharedCosts.fit(slow)
+    factors = [costs.sources[f"{name} on t4"] for name in ("slow", "fast")]
+    assert 1.2 < factors[0] / factors[1] < 1.41
+    assert np.log(factors).sum() == pytest.approx(0, abs=1e-9)  # 12 networks each
+
+
+def test_quantities_and_json() -> None:
+    costs = SharedCosts.fit(synthetic_rows())
+    again = SharedCosts.from_json(costs.to_json())
+    assert again.coefficients == pytest.approx(costs.coefficients, rel=1e-4)
+    assert again.sources == pytest.approx(costs.sources, rel=1e-4)
+    assert again.factors.keys() == costs.factors.keys()

@@ -1,0 +1,296 @@
+"""How accurate TensorRT's predicted latencies are on published ones of networks, cards and sources.
+
+    python tools/benchmarks/export.py latencies build/latencies          # once; see there
+    python tools/benchmarks/latencies.py build/latencies
+    python tools/benchmarks/latencies.py build/latencies --dataset build/latencies.h5
+
+Families, sources and cards are left out one after the other. Errors are those of a network on a
+card, the mean over its settings: median / mean over networks and cards, and the share within 20%.
+BERT stands apart. Beside `kernel-costs` stand the estimate by the data sheet that is made without
+any latencies, the data sheet's roofline, and multiply-adds times one factor per card. Nothing runs
+on a GPU here: latencies are those that the sources state, read from $RESPERF_PUBLIC_DATA.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pages import dataset, parser_of, public_data
+from scipy.stats import kendalltau
+
+from resperf.devices import DeviceFacts, device_facts
+from resperf.devices.estimate import estimated_layer_ms
+from resperf.devices.facts import ideal_ms
+from resperf.layers import Layer
+from resperf.predictors.intervals import Intervals
+from resperf.predictors.kernel_costs import (
+    LOWERED_AS,
+    Kept,
+    Rows,
+    SharedCosts,
+    predicted_without,
+    rows_of,
+)
+from resperf.splits import folds_of
+from resperf.training.rows import network_examples
+
+Array = npt.NDArray[np.float64]
+MOST_BATCH = 32
+"""Larger batches are learnt, and not judged."""
+FEW = 5
+"""Networks of a card that is otherwise left out."""
+FAR_APART = 1.5
+"""Latencies of one setting that differ by more times than this are listed."""
+FEWEST_CARDS = 4
+"""Cards that a setting needs for their order to be judged."""
+GROUPS = {
+    "fp16": ("fp16",), "fp32 and tf32": ("fp32", "tf32"), "int8": ("int8",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows with what tells their settings apart, and predictions by method that need no fit.
+
+    Attributes
+    ----------
+    rows : Rows
+    precisions, names : array of str
+        Names are those of networks with their sizes.
+    batches : array of int
+    macs : array
+        Multiply-adds.
+    sheet : mapping of str to array
+        Method -> times by data sheet.
+    """
+
+    rows: Rows
+    precisions: npt.NDArray[np.str_]
+    names: npt.NDArray[np.str_]
+    batches: npt.NDArray[np.int64]
+    macs: Array
+    sheet: Mapping[str, Array]
+
+    @property
+    def is_bert(self) -> npt.NDArray[np.bool_]:
+        return self.rows.families == "BERT"
+
+
+def read(latencies: Path) -> Judged:
+    """Read a dataset of latencies and lower its networks."""
+    left_out: list[str] = []
+    examples = network_examples(latencies, "execution_ms", left_out=left_out)
+    print(*left_out, sep="\n")
+    kept: Kept = {}
+    rows = rows_of([examples], kept)
+    precisions = [setting.precision for setting in examples.settings]
+    lowered = [
+        kept[id(network), LOWERED_AS.get(precision, precision)]
+        for network, precision in zip(examples.networks, precisions, strict=True)
+    ]
+    layers = [[n.layer for n in network.nodes if n.layer is not None] for network in lowered]
+    pairs = list(zip(layers, map(device_facts, rows.devices), strict=True))
+    return Judged(
+        rows,
+        np.array(precisions),
+        np.array([network.name for network in examples.networks]),
+        np.array([setting.batch for setting in examples.settings]),
+        np.array([sum(layer.macs for layer in own) for own in layers], dtype=float),
+        {
+            "data sheet, today": np.array(
+                [sum(estimated_layer_ms(layer, f).ms for layer in own) for own, f in pairs]
+            ),
+            "roofline": np.array([sum(roofline_ms(layer, f) for layer in own) for own, f in pairs]),
+        },
+    )
+
+
+def roofline_ms(layer: Layer, facts: DeviceFacts) -> float:
+    """Return the time at the peak or at the bandwidth of a data sheet, whichever is longer."""
+    peak = facts.peak_of(getattr(layer, "dtype", "float32"))
+    return float(np.fmax(ideal_ms(2 * layer.macs, peak), facts.moving_ms(layer.moved_bytes)))
+
+
+def factor_per_card(judged: Judged, groups: Sequence[str]) -> Array:
+    """Predict from multiply-adds times a factor per card and precision, fitted without a group."""
+    rates = judged.rows.times_ms / judged.macs
+    keys = np.array(
+        [f"{d} {p}" for d, p in zip(judged.rows.devices, judged.precisions, strict=True)]
+    )
+    predicted = np.full(len(rates), np.nan)
+    for group in set(groups):
+        own = np.asarray(groups) == group
+        for key in np.unique(keys[own]):
+            rest = (keys == key) & ~own
+            if not rest.any():  # a card that is left out: by the peaks of the others
+                rest = ~own & (judged.precisions == judged.precisions[keys == key][0])
+            predicted[own & (keys == key)] = np.median(rates[rest]) if rest.any() else np.nan
+    return predicted * judged.macs
+
+
+def per_network(judged: Judged, predicted: Array, chosen: npt.NDArray[np.bool_]) -> Array:
+    """Return the mean error of each network on each card, over its settings."""
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    rows = judged.rows
+    for index in np.flatnonzero(chosen & np.isfinite(predicted)):
+        key = (rows.networks[index], rows.devices[index], judged.precisions[index])
+        errors[key].append(abs(predicted[index] / rows.times_ms[index] - 1))
+    return np.array([np.mean(own) for own in errors.values()])
+
+
+def accuracy(errors: Array) -> str:
+    if not len(errors):
+        return "none"
+    return (
+        f"{np.median(errors):.0%} / {errors.mean():.0%}, {np.mean(errors < 0.2):.0%} "
+        f"({len(errors)})"
+    )
+
+
+def table(judged: Judged, title: str, methods: Mapping[str, Array]) -> None:
+    """Print the errors of methods by precision, BERT apart, on cards that have other families."""
+    families = defaultdict(set)
+    for device, family in zip(judged.rows.devices, judged.rows.families, strict=True):
+        families[device].add(family)
+    several = np.array([len(families[device]) > 1 for device in judged.rows.devices])
+    usual = several & (judged.batches <= MOST_BATCH)
+    print(f"\n{title}\n| | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
+    for name, precisions in GROUPS.items():
+        for words, is_bert in (("", False), (", BERT", True)):
+            chosen = usual & np.isin(judged.precisions, precisions) & (judged.is_bert == is_bert)
+            if chosen.any():
+                cells = [accuracy(per_network(judged, p, chosen)) for p in methods.values()]
+                print(f"| {name}{words} | {' | '.join(cells)} |")
+
+
+def few_of_card(judged: Judged, seed: int) -> Array:
+    """Predict each card's networks from the others and a few networks of its own."""
+    rows, random = judged.rows, np.random.default_rng(seed)
+    predicted = np.full(len(rows.times_ms), np.nan)
+    for device in np.unique(rows.devices):
+        own = rows.devices == device
+        names = np.unique(rows.networks[own])
+        if len(names) > FEW:
+            few = own & np.isin(rows.networks, random.choice(names, FEW, replace=False))
+            judge = own & ~few
+            predicted[judge] = SharedCosts.fit(rows.some(~judge)).predict(rows.some(judge))
+    return predicted
+
+
+def orders(judged: Judged, predicted: Array) -> None:
+    """Print Kendall's tau of cards for a setting of a network, and of networks on a card."""
+    rows = judged.rows
+    settings = [f"{n} {b} {p}" for n, b, p in
+                zip(judged.names, judged.batches, judged.precisions, strict=True)]  # fmt: skip
+    on_card = [f"{d} {b} {p}" for d, b, p in
+               zip(rows.devices, judged.batches, judged.precisions, strict=True)]  # fmt: skip
+    for words, keys, apart in (
+        (f"cards for a network, {FEWEST_CARDS} cards or more", settings, rows.devices),
+        ("networks on a card, 8 networks or more", on_card, judged.names),
+    ):
+        least = FEWEST_CARDS if apart is rows.devices else 8
+        taus = []
+        for key in sorted(set(keys)):
+            own = np.flatnonzero((np.array(keys) == key) & np.isfinite(predicted))
+            if len(set(apart[own])) >= least:
+                taus.append(kendalltau(predicted[own], rows.times_ms[own]).statistic)
+        mean = f"mean {np.mean(taus):.2f}" if taus else "none"
+        print(f"Kendall's tau, order of {words}: {mean} of {len(taus)}")
+
+
+def contradictions(judged: Judged) -> None:
+    """List latencies of one setting on one card that differ much, with their sources."""
+    rows, same = judged.rows, defaultdict(list)
+    for index, key in enumerate(zip(judged.names, rows.devices, judged.precisions, judged.batches,
+                                    strict=True)):  # fmt: skip
+        same[key].append(index)
+    print(f"\nSettings whose latencies differ by more than {FAR_APART} times:")
+    for (name, device, precision, batch), own in same.items():
+        times_ms = rows.times_ms[own]
+        if times_ms.max() > FAR_APART * times_ms.min():
+            said = "; ".join(f"{rows.sources[i]} {rows.times_ms[i]:g} ms" for i in own)
+            print(f"- {name}, {device}, {precision}, batch {batch}: {said}")
+
+
+def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
+    """Print coverage and width of 90% intervals that were made without the rows they are of."""
+    rows = judged.rows
+    ratios = np.log(rows.times_ms / cards_out)
+
+    def of_families(rest: npt.NDArray[np.bool_]) -> Intervals | None:
+        return Intervals.fit(rows.times_ms[rest], families_out[rest], rows.families[rest].tolist())
+
+    def of_cards(rest: npt.NDArray[np.bool_]) -> Intervals | None:
+        devices = np.unique(rows.devices[rest])
+        return Intervals.of_groups([ratios[rows.devices == device] for device in devices])
+
+    folds = folds_of(rows.families.tolist())
+    judge(judged, "families left out", families_out, folds, of_families)
+    judge(judged, "cards left out", cards_out, rows.devices.tolist(), of_cards)
+
+
+def judge(
+    judged: Judged, words: str, predicted: Array, groups: Iterable[str],
+    made_of: Callable[[npt.NDArray[np.bool_]], Intervals | None],
+) -> None:  # fmt: skip
+    inside, widths = [], []
+    names = np.array(list(groups))
+    for name in np.unique(names):
+        own = names == name
+        calibrated = made_of(~own)
+        if calibrated is None:
+            continue
+        low, high = calibrated.bounds(predicted[own], np.ones(own.sum(), dtype=bool))
+        times_ms = judged.rows.times_ms[own]
+        inside.append((low <= times_ms) & (times_ms <= high))
+        widths.append((high - low) / predicted[own])
+    held, wide = np.concatenate(inside), np.concatenate(widths)
+    print(f"90% intervals, {words}: hold {held.mean():.0%}, median width {np.median(wide):.2f}")
+
+
+def report(judged: Judged, seed: int) -> None:
+    """Print all tables."""
+    rows = judged.rows
+    families, sources = rows.families.tolist(), rows.sources.tolist()
+    print(f"{len(rows.times_ms)} latencies of {len(set(rows.networks))} networks, "
+          f"{len(set(families))} families, {len(set(rows.devices))} cards")  # fmt: skip
+    families_out = predicted_without(rows, families)
+    table(judged, "Families left out", {
+        "kernel-costs": families_out, **judged.sheet,
+        "factor per card": factor_per_card(judged, families),
+    })  # fmt: skip
+    sources_out = predicted_without(rows, sources)
+    table(judged, "A source left out", {
+        "kernel-costs": sources_out, "factor per card": factor_per_card(judged, sources),
+    })  # fmt: skip
+    cards = rows.devices.tolist()
+    cards_out = predicted_without(rows, cards)
+    table(judged, "A card left out", {
+        "kernel-costs": cards_out, f"with {FEW} networks of it": few_of_card(judged, seed),
+        **judged.sheet, "factor of other cards": factor_per_card(judged, cards),
+    })  # fmt: skip
+    print()
+    orders(judged, families_out)
+    intervals(judged, families_out, cards_out)
+    contradictions(judged)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("graphs", type=Path, help="folder of exported networks")
+    parser.add_argument("--dataset", type=Path, help="imported latencies; kept if not there")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    rows = public_data() / "tensorrt" / "rows.csv.gz"
+    words = ("import", rows, "--format", "tensorrt-latencies", "--graphs", given.graphs)
+    latencies = dataset(given.dataset or given.graphs.with_suffix(".h5"), *words)
+    report(read(latencies), given.seed)
+
+
+if __name__ == "__main__":
+    main()
