@@ -66,7 +66,7 @@ _HALF_SUMS = 7.5
 peak, also where sums in float32 (the data sheet's figure) are slower: GeForce cards."""
 _EXPECTED = {KERNELS: 0.5}
 _ROBUST = Robust(rounds=3, least_error=0.04)
-_TO_SHEET, _TO_POOL, _OF_CARD, _OF_SOURCE = 0.1, 24.0, 0.2, 2.0
+_TO_SHEET, _TO_POOL, _OF_CARD, _OF_SOURCE = 0.1, 24.0, 0.25, 2.0
 """Strengths by which coefficients of pools are drawn to the data sheet, those of classes to pools
 and factors of cards to one; and networks as which a source's factor of one counts."""
 _ROUNDS = 4
@@ -300,7 +300,9 @@ def _near(
     relative: Array, weights: Array, centre: Array, strength: float, least: float = 1e-6
 ) -> Array:
     """Fit coefficients of at least zero to ``relative @ coefficients = 1``, near a centre."""
-    lengths = np.sqrt((relative**2).mean(axis=0)) + least
+    # The mean is of rows that have the term: one of few rows is drawn as strongly as the others.
+    of_rows = np.maximum(np.count_nonzero(relative, axis=0), 1)
+    lengths = np.sqrt((relative**2).sum(axis=0) / of_rows) + least
     return fit_coefficients(
         relative, np.ones(len(relative)), robust=_ROBUST, weights=weights,
         strengths=strength * lengths, centre=centre,

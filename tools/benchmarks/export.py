@@ -343,29 +343,19 @@ def built(build: str, size: str) -> Example:
     if size.startswith("seq"):
         model.config._attn_implementation = "eager"
         ids = torch.ones(BATCH, int(size.removeprefix("seq")), dtype=torch.int64)
-        return several(model, 2), (ids, torch.ones_like(ids), torch.zeros_like(ids))
+
+        def first_outputs(ids: Any, mask: Any, types: Any) -> Any:
+            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+            return model(**given, return_dict=False)[:2]
+
+        inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
+        return as_module(model, first_outputs), inputs
     if "ultralytics" in libraries:
         model.float().fuse(verbose=False)
         for module in model.modules():
             if hasattr(module, "export"):  # boxes alone, of a fixed size of images
                 module.export, module.format = True, "onnx"
     return model, (torch.zeros(BATCH, *map(int, size.split("x"))),)
-
-
-def several(model: Any, outputs: int) -> Any:
-    """Make a module of a model of sequences that answers its first tensors."""
-    import torch
-
-    class Several(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-            return self.model(**given, return_dict=False)[:outputs]
-
-    return Several()
 
 
 # How it is exported

@@ -14,7 +14,7 @@ on a GPU here: latencies are those that the sources state, read from $RESPERF_PU
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,14 +133,14 @@ def factor_per_card(judged: Judged, groups: Sequence[str]) -> Array:
     return predicted * judged.macs
 
 
-def per_network(judged: Judged, predicted: Array, chosen: npt.NDArray[np.bool_]) -> Array:
-    """Return the mean error of each network on each card, over its settings."""
-    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+def per_network(judged: Judged, values: Array, chosen: npt.NDArray[np.bool_]) -> Array:
+    """Return the mean of values of each network on each card, over its settings."""
+    of_network: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     rows = judged.rows
-    for index in np.flatnonzero(chosen & np.isfinite(predicted)):
+    for index in np.flatnonzero(chosen & np.isfinite(values)):
         key = (rows.networks[index], rows.devices[index], judged.precisions[index])
-        errors[key].append(abs(predicted[index] / rows.times_ms[index] - 1))
-    return np.array([np.mean(own) for own in errors.values()])
+        of_network[key].append(values[index])
+    return np.array([np.mean(own) for own in of_network.values()])
 
 
 def accuracy(errors: Array) -> str:
@@ -164,7 +164,8 @@ def table(judged: Judged, title: str, methods: Mapping[str, Array]) -> None:
         for words, is_bert in (("", False), (", BERT", True)):
             chosen = usual & np.isin(judged.precisions, precisions) & (judged.is_bert == is_bert)
             if chosen.any():
-                cells = [accuracy(per_network(judged, p, chosen)) for p in methods.values()]
+                errors = [np.abs(p / judged.rows.times_ms - 1) for p in methods.values()]
+                cells = [accuracy(per_network(judged, own, chosen)) for own in errors]
                 print(f"| {name}{words} | {' | '.join(cells)} |")
 
 
@@ -199,8 +200,7 @@ def orders(judged: Judged, predicted: Array) -> None:
             own = np.flatnonzero((np.array(keys) == key) & np.isfinite(predicted))
             if len(set(apart[own])) >= least:
                 taus.append(kendalltau(predicted[own], rows.times_ms[own]).statistic)
-        mean = f"mean {np.mean(taus):.2f}" if taus else "none"
-        print(f"Kendall's tau, order of {words}: {mean} of {len(taus)}")
+        print(f"Kendall's tau, order of {words}: mean {np.mean(taus):.2f} of {len(taus)}")
 
 
 def contradictions(judged: Judged) -> None:
@@ -229,28 +229,20 @@ def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
         devices = np.unique(rows.devices[rest])
         return Intervals.of_groups([ratios[rows.devices == device] for device in devices])
 
-    folds = folds_of(rows.families.tolist())
-    judge(judged, "families left out", families_out, folds, of_families)
-    judge(judged, "cards left out", cards_out, rows.devices.tolist(), of_cards)
-
-
-def judge(
-    judged: Judged, words: str, predicted: Array, groups: Iterable[str],
-    made_of: Callable[[npt.NDArray[np.bool_]], Intervals | None],
-) -> None:  # fmt: skip
-    inside, widths = [], []
-    names = np.array(list(groups))
-    for name in np.unique(names):
-        own = names == name
-        calibrated = made_of(~own)
-        if calibrated is None:
-            continue
-        low, high = calibrated.bounds(predicted[own], np.ones(own.sum(), dtype=bool))
-        times_ms = judged.rows.times_ms[own]
-        inside.append((low <= times_ms) & (times_ms <= high))
-        widths.append((high - low) / predicted[own])
-    held, wide = np.concatenate(inside), np.concatenate(widths)
-    print(f"90% intervals, {words}: hold {held.mean():.0%}, median width {np.median(wide):.2f}")
+    for words, predicted, groups, made_of in (
+        ("families", families_out, folds_of(rows.families.tolist()), of_families),
+        ("cards", cards_out, rows.devices.tolist(), of_cards),
+    ):
+        inside, widths = (np.full(len(predicted), np.nan) for _ in range(2))
+        for name in set(groups):
+            own = np.array(groups) == name
+            if (calibrated := made_of(~own)) is not None:
+                low, high = calibrated.bounds(predicted[own], np.ones(own.sum(), dtype=bool))
+                inside[own] = (low <= rows.times_ms[own]) & (rows.times_ms[own] <= high)
+                widths[own] = (high - low) / predicted[own]
+        held, bert = (per_network(judged, inside, judged.is_bert == own).mean() for own in (0, 1))
+        print(f"90% intervals, {words} left out: hold {held:.0%} (BERT {bert:.0%}), "
+              f"median width {np.nanmedian(widths):.2f}")  # fmt: skip
 
 
 def report(judged: Judged, seed: int) -> None:
@@ -264,9 +256,9 @@ def report(judged: Judged, seed: int) -> None:
         "kernel-costs": families_out, **judged.sheet,
         "factor per card": factor_per_card(judged, families),
     })  # fmt: skip
-    sources_out = predicted_without(rows, sources)
     table(judged, "A source left out", {
-        "kernel-costs": sources_out, "factor per card": factor_per_card(judged, sources),
+        "kernel-costs": predicted_without(rows, sources),
+        "factor per card": factor_per_card(judged, sources),
     })  # fmt: skip
     cards = rows.devices.tolist()
     cards_out = predicted_without(rows, cards)
@@ -288,8 +280,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = public_data() / "tensorrt" / "rows.csv.gz"
     words = ("import", rows, "--format", "tensorrt-latencies", "--graphs", given.graphs)
-    latencies = dataset(given.dataset or given.graphs.with_suffix(".h5"), *words)
-    report(read(latencies), given.seed)
+    report(read(dataset(given.dataset or given.graphs.with_suffix(".h5"), *words)), given.seed)
 
 
 if __name__ == "__main__":
