@@ -389,7 +389,8 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
     Also return the names of the original nodes that each of its nodes replaces.
     """
     makers = {node.name: node for node in network.nodes}
-    inner, tensors = _tensors(network, graph)
+    path = Path(network.name)
+    inner, tensors = _tensors(network, graph, path)
     origin: dict[str, str] = {}
     nodes: list[Node] = []
     # Large matrices are inputs of this graph only: where they are weights, they are cast once.
@@ -403,9 +404,8 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
         first = next((index for index, name in enumerate(proto.output) if name), 0)
         own, *rest = proto.output[first:]
         original = tensor_name = _original_tensor(network, makers, proto.name, own)
-        attributes = attributes_of(Path(network.name), proto)
-        given = ((name, tensors.get(origin.get(name, name))) for name in proto.input)
-        inputs = {name: tensor for name, tensor in given if tensor is not None}
+        attributes = attributes_of(path, proto)
+        inputs = {name: t for name in proto.input if (t := tensors.get(origin.get(name, name)))}
         before = tensors.get(original)
         outputs = []
         if own not in inner or any(name and name not in tensors for name in (original, *rest)):
@@ -442,7 +442,7 @@ def _read(network: Network, graph: onnx.GraphProto) -> tuple[Network, dict[str, 
 
 
 def _tensors(
-    network: Network, graph: onnx.GraphProto
+    network: Network, graph: onnx.GraphProto, path: Path
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors inside an optimised graph whose whole shape is known, and all known ones.
 
@@ -455,13 +455,13 @@ def _tensors(
         for name, (dtype, shape) in complete_only(parts).items()
         if all(shape)
     }
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
     precise = {
         name: replace(network.tensors[own], name=name, dtype="float32", value=None)
-        for name in names
+        for node in graph.node
+        for name in (*node.input, *node.output)
         if name.startswith(PRECISE) and (own := name.removeprefix(PRECISE)) in network.tensors
     }
-    weights = {proto.name: weight(Path(network.name), proto) for proto in graph.initializer}
+    weights = {proto.name: weight(path, proto) for proto in graph.initializer}
     # ONNX Runtime also transposes constants without renaming them: its weights come last.
     return inner, {**inner, **precise, **network.tensors, **weights}
 

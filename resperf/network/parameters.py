@@ -38,26 +38,15 @@ class Parameters(NamedTuple):
     most: int
 
 
-def parameters_of(graph: GraphProto) -> Parameters:
-    """Count the parameters of a graph whose nodes are in order."""
-    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer
-             if tensor.data_type in _FLOATS}  # fmt: skip
-    behind = {tensor.name: {tensor.name} & sizes.keys() for tensor in graph.initializer}
-    learnt: set[str] = set()
-    running: set[str] = set()
-    for node in graph.node:
-        if node.op_type == "BatchNormalization":
-            running.update(node.input[_RUNNING])
-        names = [name for name in node.input if name]
-        if all(name in behind for name in names):
-            reached = set().union(*(behind[name] for name in names))
-            behind.update(dict.fromkeys(node.output, reached))
-        elif node.op_type in _LEARNT:
-            learnt.update(*(behind.get(name, ()) for name in names))
-    return Parameters(
-        sum(sizes[name] for name in learnt - running),
-        sum(size for name, size in sizes.items() if name not in running),
-    )
+def sizes_of_parameters(graph: GraphProto) -> dict[str, int]:
+    """Return how many values each float weight has, without running statistics."""
+    norms = (node for node in graph.node if node.op_type == "BatchNormalization")
+    running = {name for node in norms for name in node.input[_RUNNING]}
+    return {
+        tensor.name: math.prod(tensor.dims)
+        for tensor in graph.initializer
+        if tensor.data_type in _FLOATS and tensor.name not in running
+    }
 
 
 def graph_parameters(content: bytes, name: str) -> Parameters:
@@ -68,4 +57,15 @@ def graph_parameters(content: bytes, name: str) -> Parameters:
     NetworkError
         If it is damaged; the message has the network's name.
     """
-    return parameters_of(parse(Path(f"{name}.onnx"), strip(content)).graph)
+    graph = parse(Path(f"{name}.onnx"), strip(content)).graph
+    sizes = sizes_of_parameters(graph)
+    behind = {tensor.name: {tensor.name} & sizes.keys() for tensor in graph.initializer}
+    learnt: set[str] = set()
+    for node in graph.node:
+        names = [name for name in node.input if name]
+        if all(name in behind for name in names):
+            reached = set().union(*(behind[name] for name in names))
+            behind.update(dict.fromkeys(node.output, reached))
+        elif node.op_type in _LEARNT:
+            learnt.update(*(behind.get(name, ()) for name in names))
+    return Parameters(sum(sizes[name] for name in learnt), sum(sizes.values()))

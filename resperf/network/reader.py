@@ -21,7 +21,7 @@ from resperf.network.fit import check_inputs
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs, dims_of, split_shapes
 from resperf.network.model import stripped_model
-from resperf.network.parameters import parameters_of
+from resperf.network.parameters import sizes_of_parameters
 from resperf.network.protos import (
     attributes_of,
     check_size,
@@ -254,7 +254,7 @@ class _Reading:
             dead_nodes=tuple(dead_nodes),
             overridable=self.overridable,
             weight_tensors={x: seen.tensors[x] for x in beside if x in seen.tensors},
-            parameters=parameters_of(self.graph).most,
+            parameters=sum(sizes_of_parameters(self.graph).values()),
             assumed=self.assumptions.statements(),
             undecided=seen.undecided,
         )
