@@ -215,12 +215,13 @@ def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str
         return lines
     coverage = prediction.coverage
     unsized = coverage["unsized"]
-    which = "known " if unsized else ""
+    at_most = "at most " if unsized else ""
     shares = {"multiply-adds": coverage["macs"], "bytes": coverage["moved_bytes"]}
+    # What operators of unknown size do may be any share: all of the rest tells nothing.
     parts = [
-        f"{share_cell(share)} of the network's {which}{what}"
+        f"{at_most}{share_cell(share)} of the network's {what}"
         for what, share in shares.items()
-        if not math.isnan(share)
+        if share < 1 or (share == 1 and not unsized)
     ]
     rest = f"; the size of {counted(unsized, 'operator')} is not known" if unsized else ""
     work = " and ".join(parts) or "an unknown share of the network's work"
