@@ -9,6 +9,9 @@ from operator import le, lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from resperf.errors import NetworkError, ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
@@ -93,9 +96,10 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     """
     shapes = [() if tensor is None else tensor.shape for tensor in inputs]
     shapes += [()] * (_MOST_INPUTS - len(shapes))
-    second = inputs[1] if op in _VALUES and len(inputs) > 1 else None
-    if second is not None and second.value is not None:
-        attributes = {**attributes, _VALUES[op]: tuple(second.value.ravel().tolist())}
+    index, name = _VALUES.get(op, (0, ""))
+    stated = inputs[index] if 0 < index < len(inputs) else None
+    if stated is not None and stated.value is not None:
+        attributes = {**attributes, name: tuple(stated.value.ravel().tolist())}
     if op in _OPERANDS:
         shapes = [shapes[index] for index in _OPERANDS[op]]
     try:
@@ -106,10 +110,10 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
         value = own[0].value if own and own[0] else attributes.get("shape")
         if op in ("Reshape", "Resize"):
             return "" if value is None else _misses(op, value, shapes[0], attributes)
-        if op in ("Gather", "GatherElements") and value is not None and value.size:
-            rows, most = shapes[0][attributes.get("axis", 0)], max(value.max(), -1 - value.min())
-            if most >= rows:
-                return f"reads row {most} of {rows}"
+        if op in _INDEXED and value is not None and value.size:
+            for row, rows in _last_rows(op, value, shapes[0], attributes):
+                if row >= rows:
+                    return f"{_INDEXED[op]} row {row} of {rows}"
         if op in _WINDOWS and (why := _too_wide(shapes, attributes)):
             return why
         if op not in _FITS or _FITS[op](shapes, attributes):
@@ -117,9 +121,20 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
         pass
     sizes = {name: value for name, value in attributes.items() if isinstance(value, int | tuple)}
-    stated = [f"{k} {v if isinstance(v, int) else dims_words(v)}" for k, v in sizes.items()]
+    words = [f"{k} {v if isinstance(v, int) else dims_words(v)}" for k, v in sizes.items()]
     given_shapes = " and ".join(map(dims_words, filter(None, shapes)))
-    return f"cannot take the shapes {given_shapes}" + f" with {', '.join(stated)}" * bool(stated)
+    return f"cannot take the shapes {given_shapes}" + f" with {', '.join(words)}" * bool(words)
+
+
+def _last_rows(
+    op: str, indices: npt.NDArray[Any], shape: Sequence[int], attributes: Mapping[str, Any]
+) -> Iterable[Sizes]:
+    """Return, by axis, the last row that constant indices name, and how many rows there are."""
+    rows = np.maximum(indices, -1 - indices)  # Those below zero count from the end.
+    if not op.endswith("ND"):
+        return [(rows.max(), shape[attributes.get("axis", 0)])]
+    columns = rows.reshape(-1, rows.shape[-1]).max(axis=0)
+    return zip(columns, shape[attributes.get("batch_dims", 0) :], strict=False)
 
 
 def _misses(
@@ -259,8 +274,14 @@ _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
     "Gemm": _gemm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda shapes, _: (shapes[0][2], shapes[1][2])),
 }
-_VALUES = {"AffineGrid": "size", "CumSum": "axis", "Pad": "pads"}
-"""What the second input holds, where its values have to fit."""
+_VALUES = {
+    "AffineGrid": (1, "size"), "CumSum": (1, "axis"), "Pad": (1, "pads"), "Range": (2, "delta"),
+}  # fmt: skip
+"""An input whose values have to fit, and what it holds."""
+_INDEXED = {
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), "reads"),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), "writes"),
+}
 _OPERANDS = {"Conv": (0, 1, 2), "ConvInteger": (0, 1, -1), "QLinearConv": (0, 3, 8)}
 """Image, weights and bias among the inputs."""
 _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
@@ -269,11 +290,19 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm_fits),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channels_fit),
     **dict.fromkeys(
-        ("BiasGelu", "FastGelu", "LayerNormalization", "PRelu", "RMSNormalization",
-         "SimplifiedLayerNormalization", "SkipLayerNormalization",
+        ("BiasGelu", "FastGelu", "PRelu", "SkipLayerNormalization",
          "SkipSimplifiedLayerNormalization"),
         _spreads,
     ),
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+        lambda s, a: -len(s[0]) <= a.get("axis", -1) < len(s[0]) and _spreads(s, a),
+    ),
+    **dict.fromkeys(
+        ("AveragePool", "LpPool", "MaxPool"),
+        lambda _, a: all(map(lt, a.get("pads", ()), a["kernel_shape"] * 2)),
+    ),
+    "Range": lambda _, a: a.get("delta") != (0,),
     **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},
     "Einsum": _einsum_fits,
     "GatherND": _gather_nd_fits,

@@ -160,6 +160,9 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
         ("ScatterElements", rows, [(1, 5, 96), (1, 4, 96)], {"axis": 1}, "1,5,96 and 1,4,96"),
         ("ScatterElements", rows, [tuple(rows)] * 2, {"axis": 3}, "with axis 3"),
         ("LpNormalization", rows, [], {"axis": -4}, "with axis -4"),
+        ("LayerNormalization", rows, [(96,)], {"axis": 3}, "with axis 3"),
+        ("MaxPool", image, [], {"kernel_shape": [2, 2], "pads": [0, 2, 0, 0]}, "pads 0,2,0,0"),
+        ("AveragePool", image, [], {"kernel_shape": [3, 3], "pads": [3] * 4}, "pads 3,3,3,3"),
         ("CumSum", rows, [()], {}, "with axis 3"),
         ("Pad", [1, 3, 8, 8], [(8,)], {"mode": "reflect"}, "with pads 0,0,8,0,0,0,0,0"),
         ("MaxUnpool", image, [(1, 64, 8, 7)], {"kernel_shape": [2, 2]}, "and 1,64,8,7"),
@@ -195,6 +198,22 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
         path = network_file("n.onnx", [node], {"x": given}, {"y": None}, weights)
         with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot take .*{words}"):
             read_network(path)
+
+
+def test_constant_indices_and_steps_are_of_what_there_is(network_file: NetworkFile) -> None:
+    def refused(op: str, names: list[str], **values: Any) -> str:
+        node = make_node(op, names, ["y"], "one")
+        weights = {name: np.asarray(value) for name, value in values.items()}
+        path = network_file("n.onnx", [node], {"x": [8, 9, 16]}, {"y": None}, weights)
+        with pytest.raises(ShapeError) as error:
+            read_network(path)
+        return str(error.value)
+
+    new = filters(2, 16)
+    assert "writes row 9 of 9" in refused("ScatterND", ["x", "i", "u"], i=[[0, 9], [7, 0]], u=new)
+    assert "writes row 8 of 8" in refused("ScatterND", ["x", "i", "u"], i=[[-9, 0], [1, 1]], u=new)
+    assert "reads row 8 of 8" in refused("GatherND", ["x", "i"], i=[[0, 0], [8, 0]])
+    assert "with delta 0" in refused("Range", ["a", "b", "d"], a=0, b=5, d=0)
 
 
 def test_what_onnxruntime_refuses_of_its_own_operators_is_refused() -> None:
