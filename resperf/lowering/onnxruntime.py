@@ -61,6 +61,15 @@ PRECISE = "InsertedPrecisionFreeCast_"
 """Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 _FOLDER = "lowering"
 """Of the disk cache."""
+_CPU = "CPUExecutionProvider"
+_OF_BOOL, _OF_DOUBLE = {"bool": ("max", "min")}, {"float64": ("",)}
+_REFUSED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "GRU": _OF_DOUBLE,
+    "LSTM": _OF_DOUBLE,
+    "ScatterElements": {"float16": ("add", "mul"), **_OF_BOOL},
+    "ScatterND": {"float16": ("add", "mul", "max", "min"), **_OF_BOOL},
+}
+"""Operators, types and reductions that it has no kernel for, which it says when it runs."""
 _pool_threads: int | None = None
 """Threads of the pool that all sessions of this process share; None if each has its own."""
 
@@ -93,8 +102,24 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
     shared = sorted(shared_weights(network).items())
     also = (str(shared),) if shared else ()
     identity = (instruction_set(), setting.provider, str(block), *also)
+    if setting.provider == _CPU:
+        _check_kernels(network)
     nodes = once(network, identity, lambda: ask(network, block))
     return answer(replace(network, inputs=inputs), nodes, installed(), notes)
+
+
+def _check_kernels(network: Network) -> None:
+    """Refuse what ONNX Runtime loads, and refuses when it runs."""
+    for node in network.nodes:
+        if node.op in _REFUSED:
+            dtype = network.tensors[node.inputs[0]].dtype
+            reduction = node.attributes.get("reduction", "")
+            if reduction in _REFUSED[node.op].get(dtype, ()):
+                what = f"{node.op} does not support {dtype}"
+                what += f" with reduction {reduction!r}" * bool(reduction)
+                raise UnsupportedError(
+                    f"ONNX Runtime cannot run this network: {what} ({node.name})"
+                )
 
 
 def installed() -> str:
@@ -287,10 +312,6 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
     custom: list[Node] = []
     unsized: set[str] = set()
     for node in network.nodes:
-        # Refused only when it runs.
-        if node.op in ("GRU", "LSTM") and network.tensors[node.inputs[0]].dtype == "float64":
-            why = f"{node.op} operator does not support double yet ({node.name})"
-            raise UnsupportedError(f"ONNX Runtime cannot run this network: {why}")
         if (node.domain, node.op) not in _operators() or not unsized.isdisjoint(node.inputs):
             custom.append(node)
             unsized |= {name for name in node.outputs if name and name not in network.tensors}

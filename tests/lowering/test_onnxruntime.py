@@ -910,11 +910,33 @@ def test_what_ort_refuses_when_it_runs_is_an_error_too(
     node = helper.make_node(op, ["x", "w", "r"], ["y"], "one", hidden_size=8)
     doubles = onnx.TensorProto.DOUBLE
     path = network_file("n.onnx", [node], {"x": [5, 1, 4]}, {"y": None}, weights, dtype=doubles)
-    with pytest.raises(UnsupportedError, match=rf"{op} operator does not support double .*\(one"):
+    with pytest.raises(UnsupportedError, match=rf"{op} does not support float64 \(one"):
         lower(read_network(path), *target)
     session = onnxruntime.InferenceSession(path)
     with pytest.raises(Exception, match="does not support double yet"):
         session.run(None, {"x": np.ones((5, 1, 4))})
+
+
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_reductions_without_a_kernel_are_refused(
+    network_file: NetworkFile, target: Target, op: str
+) -> None:
+    half, places = onnx.TensorProto.FLOAT16, [2] if op == "ScatterElements" else [2, 1]
+    for reduction, dtype, runs in (("add", half, False), ("none", half, True), ("add", 1, True)):
+        node = helper.make_node(op, ["x", "i", "u"], ["y"], "one", reduction=reduction)
+        inputs = {"x": (dtype, [4]), "u": (dtype, [2]), "i": (onnx.TensorProto.INT64, places)}
+        path = network_file("n.onnx", [node], inputs, {"y": None}, {}, dtype=dtype)
+        session = onnxruntime.InferenceSession(path)
+        kind = np.float16 if dtype == half else np.float32
+        given = {"x": np.ones(4, kind), "u": np.ones(2, kind), "i": np.zeros(places, np.int64)}
+        if runs:
+            session.run(None, given)
+            lower(read_network(path), *target)
+        else:
+            with pytest.raises(Exception, match="not supported with"):
+                session.run(None, given)
+            with pytest.raises(UnsupportedError, match=r"float16 with reduction 'add' \(one\)"):
+                lower(read_network(path), *target)
 
 
 def test_a_filter_that_no_memory_holds_is_named(target: Target) -> None:
