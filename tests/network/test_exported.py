@@ -140,6 +140,11 @@ def test_errors_say_what_pytorch_says_in_one_line():
 
     for module, options, text in (
         (conv_net(), {}, "needs inputs"),
+        (
+            torch.jit.trace(conv_net().eval(), torch.zeros(IMAGE)),
+            {"inputs": IMAGE},
+            "a TorchScript mod",
+        ),
         (conv_net(), {"inputs": (1, 4, 32, 32)}, "expected input.* 3 channels"),
         (Unknown(), {"inputs": (1, 8, 8)}, "linalg_svd"),
     ):
@@ -310,6 +315,9 @@ def test_a_configuration_without_shapes_says_which_inputs_it_takes(tmp_path: Pat
         read(path, None)
     shapes = {"input_features": (1, 80, 3000), "decoder_input_ids": (1, 1)}
     assert ("Conv", (1, 32, 1500)) in operators(path, shapes=shapes)
+    del shapes["decoder_input_ids"]
+    with pytest.raises(NetworkError, match="needs the decoder's input, add --shape decoder_input_"):
+        operators(path, shapes=shapes)
 
 
 def test_keras_models_of_classes_and_with_gelu():
