@@ -15,6 +15,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -79,6 +80,8 @@ def source(network: Any, inputs: Any, shapes: Shapes) -> Source | None:
 
 
 def _of_keras_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
+    if not is_zipfile(path):
+        raise NetworkError(f"{path} is damaged, or not of Keras 3; write it again with model.save")
     with silent_stderr():  # TensorFlow logs while it is imported
         keras = require("keras", "keras")
     with _exporting(path):
@@ -110,8 +113,10 @@ def _of_keras(model: Any, inputs: Any, shapes: Shapes) -> Source:
 def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
     transformers = require("transformers", "transformers")
     with _exporting(path):
-        values = json.loads(path.read_bytes())
-        kind = str(values.get("model_type"))
+        try:
+            kind = str((values := json.loads(path.read_bytes()))["model_type"])
+        except (ValueError, LookupError, TypeError):
+            raise ValueError("it is no config.json of transformers with a model_type") from None
         if kind not in transformers.CONFIG_MAPPING:
             raise ValueError(f"transformers has no model type {kind!r}, and runs no code beside it")
         config = transformers.CONFIG_MAPPING[kind].from_dict(values)
