@@ -108,8 +108,10 @@ def command(
     from then on. Nothing else should run meanwhile. Up to six runs are joined, by medians: on a
     shared host, hours apart, they say more than one. Runs in which the machine changed its speed
     count only as long as there is no steady one.
+
     With --networks whole networks are measured as well: how much longer or shorter layers take
     inside networks. On another machine than the bundle's the new bundle predicts this one.
+
     With --runs nothing is measured: your own times of networks correct BUNDLE for their device.
     """
     if forget and (output is not None or networks or runs is not None):
