@@ -53,9 +53,10 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
                 draft.unlink()
             raise
     except OSError as error:
+        advice = "free some space" if target.parent.is_dir() else "make its folder"
         raise OutputError(
             f"{path} could not be written ({error.strerror or error}); nothing was changed: "
-            "free some space or choose another output"
+            f"{advice} or choose another output"
         ) from error
     sync_folder(target.parent)
 

@@ -83,9 +83,9 @@ REFERENCE = Path("reference")
 @options.output(
     "BUNDLE",
     "Write the bundle with what was learnt. Without networks and runs it is kept for predictions "
-    "on this machine in any case. With --networks, by default BUNDLE itself is written if it is "
-    "given as a folder or is one of your own; else, and with --runs, DEVICE-FRAMEWORK among your "
-    "own bundles, if there is none yet.",
+    "on this machine in any case. With them, BUNDLE itself is written by default if it is given as "
+    "a folder or is one of your own; else DEVICE-FRAMEWORK among your own bundles, if there is "
+    "none yet.",
 )
 @options.JSON
 def command(
@@ -108,8 +108,10 @@ def command(
     from then on. Nothing else should run meanwhile. Up to six runs are joined, by medians: on a
     shared host, hours apart, they say more than one. Runs in which the machine changed its speed
     count only as long as there is no steady one.
+
     With --networks whole networks are measured as well: how much longer or shorter layers take
     inside networks. On another machine than the bundle's the new bundle predicts this one.
+
     With --runs nothing is measured: your own times of networks correct BUNDLE for their device.
     """
     if forget and (output is not None or networks or runs is not None):
@@ -200,7 +202,6 @@ def _by_runs(
     as_json: bool,
 ) -> None:
     """Calibrate a bundle, or what answers for a device, by a user's runs."""
-    from resperf.bundle import default_folder
     from resperf.prediction.choice import Query
     from resperf.prediction.offers import accelerator
     from resperf.workflows.calibrate_runs import calibrate_by_runs
@@ -209,10 +210,7 @@ def _by_runs(
         word, device = None, word
 
     def chosen_output(bundle: Bundle) -> Path:
-        folder = output or default_folder(bundle.setting, bundle.platform)
-        if output is None and folder.exists():
-            raise OutputError(f"{folder} exists; choose a folder with -o")
-        return folder
+        return output or _default_output(word or device, bundle)
 
     calibrated, calibration, notes = calibrate_by_runs(
         Query(device, framework, word), runs, chosen_output

@@ -15,6 +15,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -79,6 +80,8 @@ def source(network: Any, inputs: Any, shapes: Shapes) -> Source | None:
 
 
 def _of_keras_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
+    if not is_zipfile(path):
+        raise NetworkError(f"{path} is damaged, or not of Keras 3; write it again with model.save")
     with silent_stderr():  # TensorFlow logs while it is imported
         keras = require("keras", "keras")
     with _exporting(path):
@@ -110,8 +113,10 @@ def _of_keras(model: Any, inputs: Any, shapes: Shapes) -> Source:
 def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
     transformers = require("transformers", "transformers")
     with _exporting(path):
-        values = json.loads(path.read_bytes())
-        kind = str(values.get("model_type"))
+        try:
+            kind = str((values := json.loads(path.read_bytes()))["model_type"])
+        except (ValueError, LookupError, TypeError):
+            raise ValueError("it is no config.json of transformers with a model_type") from None
         if kind not in transformers.CONFIG_MAPPING:
             raise ValueError(f"transformers has no model type {kind!r}, and runs no code beside it")
         config = transformers.CONFIG_MAPPING[kind].from_dict(values)
@@ -120,6 +125,7 @@ def _of_config_file(path: Path, inputs: Any, shapes: Shapes) -> Source:
 
 _SIZES = {"pixel_values": "1,3,224,224", "input_features": "1,80,3000", "input_values": "1,16000"}
 """Input of a network of transformers that takes no tokens -> its usual shape."""
+_DECODER = "--shape decoder_input_ids=1,1"
 
 
 def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
@@ -133,10 +139,10 @@ def _of_config(config: Any, inputs: Any, shapes: Shapes) -> Source:
         module = model(config)
     if inputs is None and not shapes:
         main = module.main_input_name
-        decoder = " --shape decoder_input_ids=1,1" * config.is_encoder_decoder
+        decoder = f" {_DECODER}" * config.is_encoder_decoder
         raise NetworkError(
             f"{name} has no input shapes; give them: --shape {main}={_SIZES.get(main, '1,128')}"
-            f"{decoder} (shapes= in Python)"
+            f"{decoder}"
         )
     return _of_module(module, inputs, shapes)
 
@@ -168,6 +174,8 @@ def _at_batch(export: Callable[[int | None], ModelProto], batch: int | None) -> 
 
 def _of_module(module: Any, inputs: Any, shapes: Shapes) -> Source:
     torch = require("torch", "torch")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise NetworkError("a TorchScript module cannot be exported; give the one it was made of")
     if inputs is None and not shapes:
         raise NetworkError(
             "a PyTorch module needs inputs, as tensors or shapes: inputs=(1, 3, 224, 224), "
@@ -254,7 +262,10 @@ def _by_torch(torch: Any, whole: Any, tensors: Mapping[str, Any], **how: Any) ->
         torch.onnx.export, whole, (*tensors.values(),), input_names=[*tensors], verbose=False,
         export_params=False, keep_initializers_as_inputs=True, **how,
     )  # fmt: skip
-    model = _written(type(whole.module).__name__, write)
+    decodes = getattr(getattr(whole.module, "config", None), "is_encoder_decoder", False)
+    lacks = decodes and not any("decoder" in name for name in tensors)
+    hint = f"; if it needs the decoder's input, add {_DECODER}" if lacks else ""
+    model = _written(type(whole.module).__name__, write, hint)
     for info in [info for info in model.graph.input if info.name not in tensors]:
         model.graph.input.remove(info)
         kind = info.type.tensor_type
@@ -289,17 +300,17 @@ def _runnable(torch: Any, module: Any) -> tuple[Any, Callable[[Any], Any]]:
     return copied, with_data
 
 
-def _written(what: str, write: Callable[[str], Any]) -> ModelProto:
+def _written(what: str, write: Callable[[str], Any], hint: str = "") -> ModelProto:
     """Return what an exporter writes, without weights."""
-    with _exporting(what), TemporaryDirectory() as folder:
+    with _exporting(what, hint), TemporaryDirectory() as folder:
         path = Path(folder, "network.onnx")
         write(str(path))
         return stripped_model(path)
 
 
 @contextmanager
-def _exporting(what: object) -> Iterator[None]:
-    """Silence a framework; report its error in one line, with the node if it names one."""
+def _exporting(what: object, hint: str = "") -> Iterator[None]:
+    """Silence a framework; report its error and a hint, with the node if it names one."""
     try:
         with silent_stderr(1), silent_stderr(), warnings.catch_warnings(action="ignore"):
             yield
@@ -310,7 +321,7 @@ def _exporting(what: object) -> Iterator[None]:
             if match := re.search(r"node (%\w+)", str(reason)):
                 node = f" (node {match[1]})"
         why = f"{first_line(reason)}{node}"
-        raise NetworkError(f"{what} cannot be exported to ONNX: {why}") from error
+        raise NetworkError(f"{what} cannot be exported to ONNX: {why}{hint}") from error
 
 
 _READERS: Mapping[str, Callable[[Any, Any, Shapes], Source]] = {

@@ -250,8 +250,7 @@ def _resolved(
     dims = wanted[name]
     if dims is None:
         raise ShapeError(
-            f"{path} does not say the shape of input {name!r}; give it: --shape {name}=1,3,224,224 "
-            "(shapes= in Python)"
+            f"{path} does not say the shape of input {name!r}; give it: --shape {name}=1,3,224,224"
         )
     shape = []
     for index, dim in enumerate(dims):
@@ -281,9 +280,7 @@ def _free_dim(path: Path, name: str, wanted: Mapping[str, list[Dim] | None], ind
     start = commonprefix(alike)  # noqa: RUF071  # Letter by letter.
     several = f"{start}*" if len(alike) > 1 else name
     given = f"'{several}={example}'" if several not in (name, "*") else f"{name}={example}"
-    option = f"--shape {given} with numbers (shapes= in Python)"
-    if index == 0 and not rest:
-        option = "--batch 1 (batch=1 in Python)"
+    option = f"--shape {given} with numbers" if index or rest else "--batch 1"
     return (
         f"{path}: dimension {index}{label} of input {name!r} = {dims_words(dims)} is free; "
         f"give it: {option}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -47,6 +49,30 @@ LARGEST_BATCH = 65536
 """`predict_within` tries no larger one."""
 
 
+KEYWORDS = {
+    "--batch": "batch=1", "--shape": "shapes={'NAME': (1, 128)}", "--value": "values={'NAME': 1}",
+    "--assume": "assume={'boxes': 100}", "--custom": "custom_ms={'DOMAIN.OP': 0.5}",
+    "--device": "device='h100'", "--framework": "framework='torch'", "--bundle": "bundle='NAME'",
+    "--precision": "precision='fp16'", "--compiled": "compiled=True", "--train": "training=True",
+    "--method": "method='convmeter'", "--strict-range": "strict='range'",
+}  # fmt: skip
+"""Option that an error may name -> what Python takes for it."""
+
+
+@contextmanager
+def _with_keywords() -> Iterator[None]:
+    """Add a note to errors that name options: what they are in Python."""
+    try:
+        yield
+    except ResperfError as error:
+        # Behind `resperf train` and the like, options are those of that command.
+        options = dict.fromkeys(re.findall(r"--[a-z-]+", str(error).partition("resperf ")[0]))
+        words = [f"{option} is {KEYWORDS[option]}" for option in options if option in KEYWORDS]
+        if words and not hasattr(error, "__notes__"):
+            error.add_note(f"in Python, {', '.join(words)}")
+        raise
+
+
 class Options(Run, total=False):
     """What `predict` takes besides a network and batch sizes."""
 
@@ -76,6 +102,7 @@ def predict(
 ) -> list[Prediction]: ...
 
 
+@_with_keywords()
 def predict(
     network: Given | ModelProto,
     *,
@@ -178,6 +205,7 @@ def predict(
     return predictions if is_several(batch) else predictions[0]
 
 
+@_with_keywords()
 def predict_many(
     networks: Iterable[Given | ModelProto],
     *,
@@ -244,6 +272,7 @@ def predict_many(
     return _in_own_types(candidates, query, run)
 
 
+@_with_keywords()
 def predict_scaling(
     network: Given | ModelProto,
     *,
@@ -318,6 +347,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
     return [next(predictions[dtype]) for dtype in types]
 
 
+@_with_keywords()
 def predict_within(
     network: Given | ModelProto, within_ms: float | str, **options: Unpack[Options]
 ) -> Prediction:

@@ -255,7 +255,7 @@ def _refuse_incomplete(
         raise UnsupportedError(
             f"{name}: {len(outside)} layers and copies are outside the trained range of the bundle "
             f"for {target}: {_first(outside)}; use another bundle, or extrapolate without "
-            "--strict-range (strict='range')"
+            "--strict-range"
         )
 
 

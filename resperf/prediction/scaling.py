@@ -167,8 +167,8 @@ def scaling(
     ]
     if not names:
         raise UnsupportedError(
-            f"{bundle.path} predicts no {' or '.join(_TIMES[bundle.setting.mode])} of whole "
-            "networks; train one on runs of networks: resperf train RUNS.h5 --method convmeter"
+            f"{bundle.path.name} predicts no whole networks, which several devices need; train a "
+            "bundle on runs of networks: resperf train RUNS.h5 --method convmeter"
         )
     name, counts = names[0], sorted(set(devices))
     part = bundle.part_for(NETWORK, name, bundle.setting, bundle.platform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -105,10 +106,13 @@ def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, hom
         cli.document("predict", judged, "--batch", str(BATCH), "--device", "t4")["calibrated_with"]
         == 0
     )
-    # What is there is replaced only if its folder is named.
-    assert "choose a folder with -o" in cli.error("calibrate", "h100", "--runs", file)
-    again = cli.json("calibrate", "h100", "--runs", file, "-o", folder)
-    assert again["factors"] == pytest.approx(document["factors"])
+    # One's own bundle is written again, by its device or its folder; what else is there is not.
+    for word in ("h100", folder):
+        again = cli.json("calibrate", word, "--runs", file)
+        assert again["path"] == document["path"]
+        assert again["factors"] == pytest.approx(document["factors"])
+    elsewhere = Path(shutil.copytree(folder, tmp_path / "elsewhere"))
+    assert cli.json("calibrate", elsewhere, "--runs", file)["path"] == str(elsewhere)
     assert len(Bundle.load(folder).calibrations) == 1
     shown = cli.text("calibrate", folder, "--runs", file, "-o", tmp_path / "copy")
     assert "11 runs of 11 networks (latency_ms): mean error " in shown

@@ -295,7 +295,7 @@ def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, cli):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     free = tmp_path / "free.onnx"
     free.write_bytes(model.SerializeToString())
-    assert "--batch 1 (batch=1 in Python)" in cli.error("predict", free, "--bundle", bundle)
+    assert "is free; give it: --batch 1" in cli.error("predict", free, "--bundle", bundle)
     cli.text("predict", free, "--bundle", bundle, "--batch", "2")
 
 

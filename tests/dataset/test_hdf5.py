@@ -295,6 +295,8 @@ def test_unwritable_places_are_named(tmp_path: Path, info: DatasetInfo) -> None:
         with pytest.raises(OutputError, match=f"{path} could not be written"):
             write_dataset(path, Dataset(info, ()))
     assert (tmp_path / "file").read_text() == "x"
+    with pytest.raises(OutputError, match="nothing was changed: make its folder or choose"):
+        write_dataset(tmp_path / "absent" / "a.h5", Dataset(info, ()))
 
 
 def test_a_link_keeps_pointing_where_it_did(

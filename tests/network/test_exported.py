@@ -140,6 +140,11 @@ def test_errors_say_what_pytorch_says_in_one_line():
 
     for module, options, text in (
         (conv_net(), {}, "needs inputs"),
+        (
+            torch.jit.trace(conv_net().eval(), torch.zeros(IMAGE)),
+            {"inputs": IMAGE},
+            "a TorchScript mod",
+        ),
         (conv_net(), {"inputs": (1, 4, 32, 32)}, "expected input.* 3 channels"),
         (Unknown(), {"inputs": (1, 8, 8)}, "linalg_svd"),
     ):
@@ -242,6 +247,7 @@ def test_a_configuration_of_transformers(tmp_path: Path):
         ({"model_type": "unheard-of", "auto_map": {"AutoModel": "evil.Evil"}}, "'unheard-of'"),
         ({**small, "hidden_size": 33}, "not a multiple"),
         ({"model_type": ["bert"]}, "no model type"),
+        (["bert"], r"it is no config\.json of transformers"),
         ([], "cannot be exported"),
     ):
         path.write_text(json.dumps(values))
@@ -280,7 +286,7 @@ def test_keras_models_and_files(tmp_path: Path):
     with pytest.raises(NetworkError, match=r"(?i)lambda"):
         read(tmp_path / "lambda.keras", 1)
     (tmp_path / "text.keras").write_text("no archive")
-    with pytest.raises(NetworkError, match="cannot be exported"):
+    with pytest.raises(NetworkError, match=r"text\.keras is damaged, or not of Keras 3; write it"):
         read(tmp_path / "text.keras", 1)
     left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
     both = keras.Model({"left": left, "right": right}, layers.Dense(3)(layers.Add()([left, right])))
@@ -310,6 +316,9 @@ def test_a_configuration_without_shapes_says_which_inputs_it_takes(tmp_path: Pat
         read(path, None)
     shapes = {"input_features": (1, 80, 3000), "decoder_input_ids": (1, 1)}
     assert ("Conv", (1, 32, 1500)) in operators(path, shapes=shapes)
+    del shapes["decoder_input_ids"]
+    with pytest.raises(NetworkError, match="needs the decoder's input, add --shape decoder_input_"):
+        operators(path, shapes=shapes)
 
 
 def test_keras_models_of_classes_and_with_gelu():

@@ -136,6 +136,16 @@ def test_integers_of_numpy_are_integers() -> None:
         resperf.predict(model, device="h100", shapes={"x": [1.5, 40, 4, 4]})
 
 
+def test_tracebacks_say_what_options_are_in_python() -> None:
+    with pytest.raises(ShapeError, match="such as --batch 1") as error:
+        resperf.predict_many([LENET], device="h100", batch=0)
+    assert error.value.__notes__ == ["in Python, --batch is batch=1"]
+    with pytest.raises(ResperfError, match=r"resperf train .* --method gianniti") as error:
+        resperf.predict(LENET, device="h100", method="gianniti")
+    # That option is the command's.
+    assert not hasattr(error.value, "__notes__")
+
+
 @pytest.mark.parametrize("device", ["cpu", "h100", "v100", "l40s"])
 def test_many_networks_are_predicted_as_each_alone(device: str, models) -> None:
     given = [*models, LENET]
