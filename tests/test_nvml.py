@@ -215,7 +215,7 @@ def test_a_platform_has_the_name_that_users_know(machine: FakeNvml) -> None:
     assert unknown.device == "nvidia-rtx-6000-ada-generation"
     assert device_class(unknown.device, "torch") == "cuda"
     machine.gpus[0].name = "Tesla V100-SXM2-32GB"  # as older drivers call it
-    assert this_platform("cuda").device == "nvidia-tesla-v100-sxm2-32gb"
+    assert this_platform("cuda").device == "v100-32gb"
     with pytest.raises(ResperfError, match="does not have the X that is measured on"):
         nvml.word_of(Accelerator("X", uuid_hash="0"))
 

@@ -151,17 +151,16 @@ def test_precisions(gpu: Any, precision: str, speed: int, value_bytes: int) -> N
         times(own, own.lower([softmax])[0])
 
 
-def test_the_backend_keeps_the_contract(
-    started: TensorRTBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tensorrt_rtx")
+def test_the_backend_keeps_the_contract(started: TensorRTBackend) -> None:
     conformance: Any = pytest.importorskip("resperf.testing.backends")
-    monkeypatch.setattr(conformance, "SUM_BAND", (1 - 1e-6, 1 + 1e-6))
     kinds = ("conv", "pool", "dense", "softmax", "reorder", "attention")
     result = conformance.check_backend(started, target("tensorrt", "cuda"), kinds=kinds)
     assert result.of(conformance.Verdict.FAILED) == []
     assert {each.subject for each in result.of(conformance.Verdict.REFUSED)} == {"reorder"}
+    # The kernels of TensorRT for RTX hold a copy, which the stand-in of TensorRT cannot build.
     (network,) = (each for each in result.findings if each.rule == "sum")
-    assert network.verdict is conformance.Verdict.PASSED
+    assert "no importer for Slice" in network.detail
 
 
 def test_copies_that_share_a_tensor_are_merged_and_refused(
