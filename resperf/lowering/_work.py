@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -247,7 +248,17 @@ def slow_kernel(network: Network, node: LoweredNode) -> str:
         whole = attributes.get("bits", 4) == 4 or attributes.get("accuracy_level", 0) >= 4
         return "" if whole else "unpacked MatMulNBits"
     shape, *others = (network.tensors[name].shape for name in source.inputs if name)
-    behind = sum(length > 1 for length in shape[int(attributes.get("axis", default)) :][1:])
+    stated = network.tensors[source.inputs[1]].value if op in _BY_AXES and others else None
+    if op in _REDUCING:
+        axes = attributes.get("axes", ()) if stated is None else stated.ravel().tolist()
+        places = {axis % len(shape) for axis in axes}
+        reduced = [index in places for index, length in enumerate(shape) if length > 1]
+        # It has loops for axes that change up to twice between kept and reduced ones.
+        return f"slow {op}" if sum(a != b for a, b in pairwise(reduced)) > 2 else ""
+    axis = default if stated is None else int(stated.item())
+    behind = sum(length > 1 for length in shape[int(attributes.get("axis", axis)) :][1:])
+    if op == "CumSum":
+        return "" if behind else "slow CumSum"
     is_slow = behind >= least
     if op in ("DequantizeLinear", "QuantizeLinear"):
         is_slow = not behind and len(others[0]) == 1 and others[0] > (1,)
@@ -359,7 +370,11 @@ _PRODUCTS: Mapping[str, _Count] = {
     ),
 }  # fmt: skip
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
+_REDUCING = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
+_BY_AXES = _REDUCING | {"CumSum"}
+"""Operators whose second input is the axes."""
 _SLOW: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(_BY_AXES, (0, 0)),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (1, 0)),
     **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)), "LpNormalization": (-1, 1),
     **dict.fromkeys(("Hardmax", "LogSoftmax"), (-1, 2)),

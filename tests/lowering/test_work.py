@@ -218,3 +218,29 @@ def test_kernels_that_run_value_by_value_are_named(op, operands, attributes, ker
     # Fused into another kernel, or another node.
     assert not slow_kernel(network, LoweredNode("l", "QLinearConv", None, "unknown", sources="n"))
     assert not slow_kernel(network, LoweredNode("l", op, None, "unknown", sources=("another",)))
+
+
+@pytest.mark.parametrize(
+    ("op", "axes", "kernel"),
+    [
+        ("ReduceMean", (0, 2), "slow ReduceMean"),
+        ("ReduceMax", (1, -1), "slow ReduceMax"),
+        ("ReduceSum", (0, 2, 3), ""),
+        ("ReduceMean", (1, 2), ""),
+        ("ReduceMin", (), ""),
+        ("CumSum", (3,), "slow CumSum"),
+        ("CumSum", (1,), ""),
+    ],
+)
+@pytest.mark.parametrize("is_input", [True, False])
+def test_axes_decide_about_kernels(op, axes, kernel, is_input):
+    is_input = is_input or op == "CumSum"
+    value = np.array(axes[0] if op == "CumSum" else axes, np.int64)
+    tensors = {
+        "x": Tensor("x", (2, 8, 4, 6), "float32"),
+        "a": Tensor("a", value.shape, "int64", value, is_weight=True),
+    }
+    names = ("x", "a") if is_input else ("x",)
+    node = Node("n", op, "", names, ("y",), {} if is_input else {"axes": axes})
+    network = Network("net", (node,), tensors, ("x",), ("y",), {"": 17}, None)
+    assert slow_kernel(network, LoweredNode("l", op, None, "unknown", sources=("n",))) == kernel
