@@ -230,11 +230,13 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     # A data sheet answers only for a card, where neither a bundle nor a method is named.
     of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
     chosen = first_fitting(query, groups, own_precision=of_bundle)
-    if chosen is None and not of_bundle and query.framework is None:
-        only = _in_other_frameworks(search)
+    if chosen is not None and chosen.part is None and of_bundle:
+        chosen = None
+    if chosen is None and query.framework is None:
+        only = _in_other_frameworks(search, of_bundle=of_bundle)
         if len(only) == 1:
             return choose(only[0], compared=compared)
-    if chosen is None or (chosen.part is None and of_bundle):
+    if chosen is None:
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
         raise _no_times(query, own) if own else _not_there(search)
@@ -297,13 +299,15 @@ def _searched(query: Query) -> _Search:
     return replace(search, parts=[part for part in own if part.path == best])
 
 
-def _in_other_frameworks(search: _Search) -> list[Query]:
+def _in_other_frameworks(search: _Search, *, of_bundle: bool) -> list[Query]:
     """Return the question with the name of each framework that whole networks answer it in."""
     queries = (
         replace(search.query, framework=name)
         for name in dict.fromkeys(part.framework for part in search.parts)
     )
-    return [one for one in queries if first_fitting(one, offers(search.parts, search.device))]
+    groups = list(offers(search.parts, search.device))
+    fitting = ((one, first_fitting(one, groups, own_precision=of_bundle)) for one in queries)
+    return [one for one, offer in fitting if offer and (offer.part or not of_bundle)]
 
 
 def _device_of(search: _Search, path: Path) -> str:

@@ -353,6 +353,10 @@ def test_without_tensorrt_each_way_to_ask_for_it_says_what_to_install(network, c
         ("predict", network, "--device", "t4", "--framework", "tensorrt"),
         ("predict", network, "--device", "h100", "--precision", "int8"),
         ("compare", network, "--device", "t4", "h100", "--precision", "int8"),
+        # A bundle, or a method, of one framework names that.
+        ("predict", network, "--device", "t4", "--precision", "fp16", "--bundle", "gpus-tensorrt"),
+        ("predict", network, "--device", "h100", "--bundle", "gpus-tensorrt"),
+        ("predict", network, "--device", "t4", "--method", "kernel-costs"),
     ):
         assert cli.error(*words).rstrip().endswith(install)
     everywhere = cli.run("predict", network, "--device", "all", "--framework", "tensorrt", code=2)
