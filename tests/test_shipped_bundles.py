@@ -417,6 +417,27 @@ def test_grouped_int8_convolutions_are_out_of_the_range_of_depthwise_ones(groups
     assert times.ms[0] > 2e-6 * groups * 26 * 26 * 9
 
 
+@pytest.mark.parametrize(
+    ("op", "weights", "attributes"),
+    [
+        ("ReduceMax", {}, {"axes": [1]}),
+        ("ReduceL1", {}, {"axes": [1]}),
+        ("CumSum", {"a": np.array(1)}, {}),
+        ("ScatterND", {"i": np.zeros((1, 2), int), "u": np.ones(1, "f")}, {"reduction": "add"}),
+    ],
+)
+def test_kernels_of_values_whose_number_is_not_known_are_left_out(
+    network_file: Callable[..., Path], op: str, weights: dict[str, Any], attributes: dict[str, Any]
+) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node(op, ["f", *weights], ["y"], "one", **attributes),
+    ]
+    path = network_file("n.onnx", nodes, {"x": [4, 4]}, {"y": None}, weights)
+    assert "one" in [operator.name for operator in resperf.predict(path, device="cpu").skipped]
+
+
 def test_slow_kernels_are_estimated_instead_of_what_layers_of_their_kind_take(
     network_file: Callable[..., Path],
 ) -> None:

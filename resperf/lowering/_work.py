@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resperf.errors import LayerError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import OPERATOR_DOMAINS, layer_of_operator
 from resperf.layers._operator import CONTRIB, product_shapes
 from resperf.lowering._base import CONTROL_FLOW, LoweredNode
@@ -247,21 +247,28 @@ def slow_kernel(network: Network, node: LoweredNode) -> str:
     if op == "MatMulNBits":
         whole = attributes.get("bits", 4) == 4 or attributes.get("accuracy_level", 0) >= 4
         return "" if whole else "unpacked MatMulNBits"
-    shape, *others = (network.tensors[name].shape for name in source.inputs if name)
-    stated = network.tensors[source.inputs[1]].value if op in _BY_AXES and others else None
+    try:
+        operator = operator_of(network, source)
+        axes = operator.numbers(*_AXES[op]) if op in _AXES else None
+    except (LayerError, UnsupportedError):  # Shapes or axes are not known before it runs.
+        return ""
+    shape = operator.shape()
     if op in _REDUCING:
-        axes = attributes.get("axes", ()) if stated is None else stated.ravel().tolist()
-        places = {axis % len(shape) for axis in axes}
-        reduced = [index in places for index, length in enumerate(shape) if length > 1]
+        reduced = [
+            index in (axes or ()) or index - len(shape) in (axes or ())
+            for index, length in enumerate(shape)
+            if length > 1
+        ]
         # It has loops for axes that change up to twice between kept and reduced ones.
         return f"slow {op}" if sum(a != b for a, b in pairwise(reduced)) > 2 else ""
-    axis = default if stated is None else int(stated.item())
-    behind = sum(length > 1 for length in shape[int(attributes.get("axis", axis)) :][1:])
-    if op == "CumSum":
-        return "" if behind else "slow CumSum"
+    (axis,) = axes or (int(attributes.get("axis", default)),)
+    behind = sum(length > 1 for length in shape[axis:][1:])
     is_slow = behind >= least
     if op in ("DequantizeLinear", "QuantizeLinear"):
-        is_slow = not behind and len(others[0]) == 1 and others[0] > (1,)
+        scales = operator.operand(1).shape
+        is_slow = not behind and len(scales) == 1 and scales > (1,)
+    elif op == "CumSum":
+        is_slow = not behind
     return f"slow {op}" if is_slow else ""
 
 
@@ -371,10 +378,10 @@ _PRODUCTS: Mapping[str, _Count] = {
 }  # fmt: skip
 """Operators whose multiply-adds follow from shapes, for any type and rank."""
 _REDUCING = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
-_BY_AXES = _REDUCING | {"CumSum"}
-"""Operators whose second input is the axes."""
+_AXES = {**dict.fromkeys(_REDUCING, ("axes", 1)), "CumSum": ("axis", 1)}
+"""Operators whose axes may be an input -> name as an attribute, and position as an input."""
 _SLOW: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(_BY_AXES, (0, 0)),
+    **dict.fromkeys(_AXES, (0, 0)),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (1, 0)),
     **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)), "LpNormalization": (-1, 1),
     **dict.fromkeys(("Hardmax", "LogSoftmax"), (-1, 2)),

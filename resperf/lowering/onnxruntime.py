@@ -111,11 +111,11 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
 def _check_kernels(network: Network) -> None:
     """Refuse what ONNX Runtime loads, and refuses when it runs."""
     for node in network.nodes:
-        if node.op in _REFUSED:
-            dtype = network.tensors[node.inputs[0]].dtype
+        data = network.tensors.get(node.inputs[0]) if node.op in _REFUSED else None
+        if data is not None:  # Its shape may depend on values.
             reduction = node.attributes.get("reduction", "")
-            if reduction in _REFUSED[node.op].get(dtype, ()):
-                what = f"{node.op} does not support {dtype}"
+            if reduction in _REFUSED[node.op].get(data.dtype, ()):
+                what = f"{node.op} does not support {data.dtype}"
                 what += f" with reduction {reduction!r}" * bool(reduction)
                 raise UnsupportedError(
                     f"ONNX Runtime cannot run this network: {what} ({node.name})"

@@ -156,8 +156,7 @@ def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:
     size, ones = shapes[0][2:], (1,) * len(shapes[0])
     window = attributes.get("kernel_shape") or shapes[1][2:]
     pads = attributes.get("pads", (0, 0) * len(size))
-    dilations, strides = (attributes.get(name, ones) for name in ("dilations", "strides"))
-    spans = [1 + (taps - 1) * step for taps, step in zip(window, dilations, strict=False)]
+    strides, spans = attributes.get("strides", ones), _spans(window, attributes)
     # Rounded up, the last window may end outside.
     more = [stride - 1 if attributes.get("ceil_mode") else 0 for stride in strides]
     room = [length + pads[i] + pads[i + len(size)] + more[i] for i, length in enumerate(size)]
@@ -168,6 +167,12 @@ def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:
         f"has a window of {dims_words(spans)}, larger than its input of {dims_words(size)}"
         + f" with pads {dims_words(pads)}" * any(pads)
     )
+
+
+def _spans(window: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
+    """Return the lengths of a window with what lies between its taps."""
+    dilations = attributes.get("dilations", (1,) * len(window))
+    return [1 + (taps - 1) * step for taps, step in zip(window, dilations, strict=False)]
 
 
 def _conv(shapes: Shapes, attributes: Mapping[str, Any]) -> Sizes:
@@ -300,7 +305,7 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
     ),
     **dict.fromkeys(
         ("AveragePool", "LpPool", "MaxPool"),
-        lambda _, a: all(map(lt, a.get("pads", ()), a["kernel_shape"] * 2)),
+        lambda _, a: all(map(lt, a.get("pads", ()), _spans(a["kernel_shape"], a) * 2)),
     ),
     "Range": lambda _, a: a.get("delta") != (0,),
     **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},

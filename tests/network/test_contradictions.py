@@ -200,6 +200,13 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
             read_network(path)
 
 
+def test_pads_may_be_as_long_as_a_window_without_its_gaps(network_file: NetworkFile) -> None:
+    how = {"kernel_shape": [3, 3], "dilations": [3, 3], "pads": [3] * 4}
+    node = make_node("MaxPool", ["x"], ["y"], "one", **how)
+    path = network_file("n.onnx", [node], {"x": [1, 64, 8, 8]}, {"y": None}, {})
+    assert read_network(path).tensors["y"].shape == (1, 64, 8, 8)
+
+
 def test_constant_indices_and_steps_are_of_what_there_is(network_file: NetworkFile) -> None:
     def refused(op: str, names: list[str], **values: Any) -> str:
         node = make_node(op, names, ["y"], "one")
