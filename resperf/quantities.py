@@ -122,7 +122,22 @@ _ROWS = (
         levels=_NETWORK,
     ),
     Quantity("epoch_s", "one pass over a data set", levels=_NETWORK),
+    Quantity(
+        "device_step_ms", "one training step on the device, which never waits for the host",
+        levels=_NETWORK,
+    ),
     Quantity("peak_memory_bytes", "most memory that was allocated at once"),
+    Quantity(
+        "peak_reserved_bytes",
+        "most memory that the framework's allocator held at once, allocated or not",
+        levels=_NETWORK,
+    ),
+    Quantity(
+        "process_memory_bytes",
+        "most memory that the process held at once, its libraries included; on a GPU, by NVML, its "
+        "CUDA context and what the allocator held",
+        levels=_NETWORK,
+    ),
 )  # fmt: skip
 
 QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}

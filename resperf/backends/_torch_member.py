@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from resperf.backends._base import Built, Phase
-from resperf.backends._torch_devices import Device, Run
+from resperf.backends._torch_devices import Device, NetworkMemory, Run
 from resperf.backends._torch_modules import TorchNetwork, size_bytes
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
@@ -66,7 +66,7 @@ class _Together:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._alone, name)
 
-    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+    def run_timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Time work that all processes start at once."""
 
         def ready() -> None:
@@ -74,8 +74,11 @@ class _Together:
                 before()
             distributed.barrier(group=self._hosts)
 
-        # The device's other timer may repeat a sample, and not in every process.
         return self._alone.run_timer(run, ready)
+
+    def device_timer(self, _run: Run, _before: Run | None = None) -> Sampler | None:
+        """Return None: it may repeat a sample, and not in every process."""
+        return None
 
 
 class Member(TorchBackend):
@@ -92,12 +95,18 @@ class Member(TorchBackend):
         distributed.init_process_group(self._device.libraries, timeout=PATIENCE)
         self.hosts = distributed.new_group(backend="gloo", timeout=PATIENCE)
         self._device = cast("Device", _Together(self._device, self.hosts))
-        self._alone: tuple[TorchNetwork, Sequence[Any]] | None = None
+        self._alone: tuple[TorchNetwork, Sequence[Any], NetworkMemory] | None = None
 
     def own_process(self) -> None:
         """Do nothing: each process measures by itself anyway."""
 
-    def _trained_network(self, module: TorchNetwork, whole: Any, inputs: Sequence[Any]) -> Built:  # noqa: ARG002 -- compiled by nobody
+    def _trained_network(
+        self,
+        module: TorchNetwork,
+        whole: Any,  # noqa: ARG002 -- compiled by nobody
+        inputs: Sequence[Any],
+        memory: NetworkMemory,
+    ) -> Built:
         """Build a network in this process alone, as far as that goes."""
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         outputs = [output for output in module(*inputs) if output.requires_grad]
@@ -109,13 +118,13 @@ class Member(TorchBackend):
         for weight, gradient in zip(weights, gradients, strict=True):
             # DistributedDataParallel would wait for it forever.
             weight.requires_grad_(gradient is not None)
-        self._alone = module, inputs
+        self._alone = module, inputs, memory
         return Built({}, lambda: 0.0, module.free)
 
     def together(self) -> Built:
         """Build the training step of all processes of the network that each has built alone."""
         assert self._alone is not None
-        module, inputs = self._alone
+        module, inputs, memory = self._alone
         self._alone = None
         # Constants of the file, such as shapes, are no statistics.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
@@ -124,14 +133,14 @@ class Member(TorchBackend):
              if not (buffer.is_floating_point() and buffer.ndim)],
         )  # fmt: skip
         shared = DistributedDataParallel(module)
-        built = super()._trained_network(module, shared, inputs)
+        built = super()._trained_network(module, shared, inputs, memory)
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
         phases = {
             **built.phases,
             # The buckets are there all the time, and nobody counts them.
             "peak_memory_bytes": replace(peak, sampler=lambda: peak.sampler() + copied_bytes),
-            "allreduce_ms": Phase(self._device.timer(self._exchange_of(weights))),
+            "allreduce_ms": Phase(self._device.run_timer(self._exchange_of(weights))),
         }
         return Built(phases, built.isolated, built.free)
 
