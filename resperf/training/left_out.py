@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array
@@ -19,10 +20,21 @@ from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.predictors.operator_classes import RunNetwork
 from resperf.quantities import Level
 from resperf.records import Record
-from resperf.splits import architecture_of, folds_of
+from resperf.splits import architecture_of, folds_of, split_of_keys
 from resperf.training.rows import network_examples, network_quantities
 
 By = Literal["network", "family"]
+_TENTHS = 10
+_SEEN_SHARES = 0.7, 0.1
+"""Shares of the runs of seen families for training and validation (DNNPerf, section IV)."""
+
+
+class _Part(NamedTuple):
+    """Positions of the rows of one fit."""
+
+    learnt: npt.NDArray[np.intp]
+    validation: npt.NDArray[np.intp]
+    judged: npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class LeftOut(Record):
     device, setting : str
         In words.
     by : str
-        ``"network"`` or ``"family"``.
+        ``"network"`` or ``"family"``; ``"part"`` where families are seen and unseen.
     fits : int
         How many were made: one for each group, or for each fold of them.
     errors : Errors
@@ -103,6 +115,7 @@ def leave_out(
     methods: Sequence[str],
     *,
     by: By = "network",
+    unseen: Sequence[str] = (),
     folds: int | None = None,
     seed: int = 0,
     notes: list[str] | None = None,
@@ -119,6 +132,9 @@ def leave_out(
         What is left out: one network at all its batch and image sizes (those of one name before
         an ``@``, ``resnet18@64`` and ``resnet18@224``, and those whose published list names one
         architecture), or one family.
+    unseen : sequence of str
+        Judge these families instead, and a fifth of the runs of the others, by one fit to 70% of
+        them; a tenth chooses the best epoch (DNNPerf, section IV).
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
     seed : int
@@ -143,18 +159,58 @@ def leave_out(
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
             for setting, platform, rows in _by_way(examples):
-                names = [_architecture(network) for network in rows.networks]
-                groups = rows.groups if by == "family" else names
+                groups = rows.groups
+                if unseen:
+                    parts, groups = _unseen_parts(rows, unseen, seed)
+                else:
+                    if by == "network":
+                        groups = [_architecture(network) for network in rows.networks]
+                    parts = _left_out_parts(groups, folds, cls.uses_validation)
                 if len(set(groups)) < 2:
-                    remarks.append(f"{platform}: a single {by} cannot be left out")
+                    there = ", ".join(sorted(set(rows.groups)))
+                    remarks.append(f"{platform}: nothing can be left out of {there}")
                     continue
-                judged.append(_judged(method, rows, groups, by, folds, seed, platform, setting))
+                what = "part" if unseen else by
+                judged.append(_judged(method, rows, groups, parts, what, seed, platform, setting))
     if not judged:
         raise TrainingError(
-            f"{dataset} has no networks that {', '.join(methods)} can learn from; measure some "
-            "with: resperf bench networks-cpu"
+            f"{dataset} has no networks that {', '.join(methods)} can learn from"
+            f"{'; '.join(['', *remarks[-1:]])}; measure some with: resperf bench networks-cpu"
         )
     return judged
+
+
+def _left_out_parts(groups: Sequence[str], folds: int | None, uses_validation: bool) -> list[_Part]:
+    """Judge each group, or fold of them, by the others, of which a tenth may be for validation."""
+    names = np.array(groups)
+    folded = names if folds is None else np.array(folds_of(list(groups), folds))
+    parts = []
+    for part in np.unique(folded):
+        others = np.flatnonzero(folded != part)
+        tenth = np.array(folds_of(names[others].tolist(), _TENTHS)) == "0"
+        if uses_validation and not tenth.all():
+            parts.append(_Part(others[~tenth], others[tenth], np.flatnonzero(folded == part)))
+        else:
+            parts.append(_Part(others, others, np.flatnonzero(folded == part)))
+    return parts
+
+
+def _unseen_parts(
+    rows: Examples, unseen: Sequence[str], seed: int
+) -> tuple[list[_Part], list[str]]:
+    """Return one part, and for each row whether its family is seen."""
+    is_unseen = np.isin(rows.groups, unseen)
+    keys = [
+        f"{network.name} {setting.batch} {setting.shapes}"
+        for network, (setting, _) in zip(rows.networks, rows.per_row(), strict=True)
+    ]
+    split = split_of_keys(keys, seed, *_SEEN_SHARES)
+    part = _Part(
+        np.flatnonzero(split.train & ~is_unseen),
+        np.flatnonzero(split.validation & ~is_unseen),
+        np.flatnonzero(split.test | is_unseen),
+    )
+    return [part], ["unseen families" if unknown else "seen families" for unknown in is_unseen]
 
 
 def _architecture(network: Network | RunNetwork) -> str:
@@ -176,27 +232,28 @@ def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
 
 
 def _judged(
-    method: str, rows: Examples, groups: Sequence[str], by: str, folds: int | None, seed: int,
+    method: str, rows: Examples, groups: Sequence[str], parts: Sequence[_Part], by: str, seed: int,
     device: str, setting: str,
 ) -> LeftOut:  # fmt: skip
-    parts = np.array(groups if folds is None else folds_of(list(groups), folds))
     networks = predictor_class(method)("network").prepared(rows.networks)
     ready = replace(rows, subjects=networks, groups=rows.groups or tuple(groups))
     values, low, high = (np.zeros(len(rows)) for _ in range(3))
     seconds = []
-    for part in np.unique(parts):
-        own = np.flatnonzero(parts == part)
-        learnt = ready.select(np.flatnonzero(parts != part))
+    for part in parts:
+        learnt, validation = ready.select(part.learnt), ready.select(part.validation)
         started = time.perf_counter()
-        fitted = predictor_class(method)("network").fit(learnt, validation=learnt, seed=seed)
+        fitted = predictor_class(method)("network").fit(learnt, validation=validation, seed=seed)
         seconds.append(time.perf_counter() - started)
-        for row in own.tolist():
+        for row in part.judged.tolist():
             how, where = ready.select(np.array([row])).per_row()[0]
             estimate = fitted.predict([networks[row]], how.without_batch(), where)[rows.quantity]
             values[row], low[row], high[row] = (
                 array[0] for array in (estimate.values, estimate.low, estimate.high)
             )
-    measured = rows.values
+    judged = np.sort(np.concatenate([part.judged for part in parts]))
+    measured, values, low, high = rows.values[judged], values[judged], low[judged], high[judged]
+    own = [groups[row] for row in judged]
+    families = [rows.groups[row] for row in judged] if rows.groups else own
     bounded = np.isfinite(low) & np.isfinite(high)
     inside = ((low <= measured) & (measured <= high))[bounded]
     wide = ((high - low) / np.maximum(values, 1e-12))[bounded]
@@ -206,8 +263,8 @@ def _judged(
         float(inside.mean()) if len(inside) else math.nan,
         float(np.median(wide)) if len(wide) else math.nan,
         float(np.mean(seconds)),
-        _by_group(groups, measured, values),
-        _by_group(rows.groups, measured, values) if list(rows.groups) != list(groups) else (),
+        _by_group(own, measured, values),
+        _by_group(families, measured, values) if families != own else (),
     )  # fmt: skip
 
 
