@@ -258,8 +258,8 @@ def network_examples(
         list.
     """
     stored = read_networks(dataset)
-    listed = _Listed(stored.descriptions if lists else {})
-    if stored.measurements and not (stored.graphs or listed.contents):
+    listed = _Listed(stored.descriptions)
+    if stored.measurements and not (stored.graphs or (lists and listed.contents)):
         raise DatasetError(
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
@@ -277,7 +277,7 @@ def network_examples(
         if math.isnan(row.value(quantity)):
             unusable.setdefault(f"without {quantity}", []).append(row.subject.name)
             continue
-        if row.subject.digest or listed.has_operators(row.subject.description):
+        if row.subject.digest or (lists and listed.has_operators(row.subject.description)):
             # Files of equal graphs are repeats, whatever their names.
             where = row.setting, row.platform
             subject = first.setdefault((row.subject.digest or row.subject, *where), row.subject)
@@ -324,7 +324,7 @@ class _Listed:
     Attributes
     ----------
     contents : mapping of str to bytes
-        Digest of a description -> its content; empty to use none.
+        Digest of a description -> its content.
     """
 
     contents: Mapping[str, bytes]
