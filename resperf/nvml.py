@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -214,14 +215,14 @@ class Gpu:
         memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
         return None if memory is None else int(memory.total)
 
-    def process_bytes(self) -> int | None:
-        """Return the memory that this process holds, its CUDA context included; None if unknown."""
+    def process_bytes(self) -> float:
+        """Return the memory that this process holds, its CUDA context included; NaN if unknown."""
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance) or ()
         # In a container, NVML names processes by the host's numbers: a single one is this one.
         single = len(processes) == 1 and not _is_host()
         own = (process for process in processes if single or process.pid == os.getpid())
-        held: int | None = next((process.usedGpuMemory for process in own), None)
-        return held
+        held = next((process.usedGpuMemory for process in own), None)
+        return math.nan if held is None else float(held)
 
     def check(self) -> None:
         """Raise DeviceLostError if it does not answer any more."""

@@ -122,20 +122,11 @@ _ROWS = (
         levels=_NETWORK,
     ),
     Quantity("epoch_s", "one pass over a data set", levels=_NETWORK),
-    Quantity(
-        "device_step_ms", "one training step on the device, which never waits for the host",
-        levels=_NETWORK,
-    ),
+    Quantity("device_step_ms", "one training step, without waiting for the host", levels=_NETWORK),
     Quantity("peak_memory_bytes", "most memory that was allocated at once"),
+    Quantity("peak_reserved_bytes", "most memory that the allocator held at once", levels=_NETWORK),
     Quantity(
-        "peak_reserved_bytes",
-        "most memory that the framework's allocator held at once, allocated or not",
-        levels=_NETWORK,
-    ),
-    Quantity(
-        "process_memory_bytes",
-        "most memory that the process held at once, its libraries included; on a GPU, by NVML, its "
-        "CUDA context and what the allocator held",
+        "process_memory_bytes", "most memory that the process held at once, libraries included",
         levels=_NETWORK,
     ),
 )  # fmt: skip

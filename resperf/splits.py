@@ -29,10 +29,7 @@ class Split:
 
 
 def split_of_keys(
-    keys: Sequence[str],
-    seed: int = SPLIT_SEED,
-    train: float = 0.8,
-    validation: float = 0.1,
+    keys: Sequence[str], seed: int = SPLIT_SEED, train: float = 0.8, validation: float = 0.1
 ) -> Split:
     """Split by the hash of each key: 80% train, 10% validation, 10% test, or other shares.
 

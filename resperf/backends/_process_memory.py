@@ -59,24 +59,13 @@ def _first_bytes() -> int | None:
     return resident_bytes()
 
 
-def process_peak_on_gpu(run: Run, device: str) -> Sampler | None:
-    """Return what samples what the process holds of a GPU behind a run, by NVML.
-
-    That is its peak as long as the framework's allocator returns nothing. None where NVML does not
-    tell.
-    """
+def process_bytes_on_gpu(device: str) -> Callable[[], float] | None:
+    """Return what asks NVML how much of a GPU this process holds; None where NVML does not tell."""
     try:
         gpu = nvml.Gpu(device)
-        held = gpu.process_bytes()
     except ResperfError:
         return None
-
-    def peak() -> float:
-        run()
-        held_bytes = gpu.process_bytes()
-        return math.nan if held_bytes is None else float(held_bytes)
-
-    return None if held is None else peak
+    return None if math.isnan(gpu.process_bytes()) else gpu.process_bytes
 
 
 def _tidy() -> None:

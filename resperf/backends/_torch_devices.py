@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from resperf.backends._process_memory import process_peak, process_peak_on_gpu
+from resperf.backends._process_memory import process_bytes_on_gpu, process_peak
 from resperf.errors import ResperfError, silent_stderr
 from resperf.targets import device_number
 from resperf.timing import Sampler, WallClock
@@ -55,10 +55,6 @@ class Cpu:
         return WallClock(run, before=before)
 
     run_timer = timer
-
-    def device_timer(self, _run: Run, _before: Run | None = None) -> Sampler | None:
-        """Return None: the host is the device."""
-        return None
 
     def call_timer(self, run: Run) -> Sampler:
         """Time a call on the host until its results are there."""
@@ -254,20 +250,17 @@ class Cuda:
 
     def network_memory(self) -> NetworkMemory:
         """Return what samples the memory of a run of a network."""
+        # Until it is emptied, PyTorch's cache keeps what it held at most.
+        of_process = process_bytes_on_gpu(str(self.torch_device))
 
         def samplers(run: Run, resident: Callable[[], int]) -> Mapping[str, Sampler]:
-            peaks = {
-                "peak_memory_bytes": self.peak_bytes(run, resident),
-                "peak_reserved_bytes": self._peak(run, resident, torch.cuda.max_memory_reserved),
+            counters: dict[str, Callable[[], float]] = {
+                "peak_memory_bytes": torch.cuda.max_memory_allocated,
+                "peak_reserved_bytes": torch.cuda.max_memory_reserved,
             }
-
-            def alone() -> None:
-                torch.cuda.empty_cache()
-                run()
-                torch.cuda.synchronize()
-
-            process = process_peak_on_gpu(alone, str(self.torch_device))
-            return peaks if process is None else {**peaks, "process_memory_bytes": process}
+            if of_process is not None:
+                counters["process_memory_bytes"] = of_process
+            return {name: self._peak(run, resident, most) for name, most in counters.items()}
 
         return samplers
 
@@ -275,7 +268,7 @@ class Cuda:
         """Ask the caching allocator for its peak; other work's tensors do not count."""
         return self._peak(run, resident, torch.cuda.max_memory_allocated)
 
-    def _peak(self, run: Run, resident: Callable[[], int], most: Callable[[], int]) -> Sampler:
+    def _peak(self, run: Run, resident: Callable[[], int], most: Callable[[], float]) -> Sampler:
         def peak() -> float:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

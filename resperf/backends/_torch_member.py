@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from resperf.backends._base import Built, Phase
-from resperf.backends._torch_devices import Device, NetworkMemory, Run
+from resperf.backends._torch_devices import Device, Run
 from resperf.backends._torch_modules import TorchNetwork, size_bytes
 from resperf.backends.torch import TorchBackend
 from resperf.errors import ResperfError, UnsupportedError
@@ -76,10 +76,6 @@ class _Together:
 
         return self._alone.run_timer(run, ready)
 
-    def device_timer(self, _run: Run, _before: Run | None = None) -> Sampler | None:
-        """Return None: it may repeat a sample, and not in every process."""
-        return None
-
 
 class Member(TorchBackend):
     """The backend of one process, which joins the others.
@@ -95,18 +91,12 @@ class Member(TorchBackend):
         distributed.init_process_group(self._device.libraries, timeout=PATIENCE)
         self.hosts = distributed.new_group(backend="gloo", timeout=PATIENCE)
         self._device = cast("Device", _Together(self._device, self.hosts))
-        self._alone: tuple[TorchNetwork, Sequence[Any], NetworkMemory] | None = None
+        self._alone: tuple[TorchNetwork, Sequence[Any]] | None = None
 
     def own_process(self) -> None:
         """Do nothing: each process measures by itself anyway."""
 
-    def _trained_network(
-        self,
-        module: TorchNetwork,
-        whole: Any,  # noqa: ARG002 -- compiled by nobody
-        inputs: Sequence[Any],
-        memory: NetworkMemory,
-    ) -> Built:
+    def _trained_network(self, module: TorchNetwork, whole: Any, inputs: Sequence[Any]) -> Built:  # noqa: ARG002 -- compiled by nobody
         """Build a network in this process alone, as far as that goes."""
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         outputs = [output for output in module(*inputs) if output.requires_grad]
@@ -118,13 +108,13 @@ class Member(TorchBackend):
         for weight, gradient in zip(weights, gradients, strict=True):
             # DistributedDataParallel would wait for it forever.
             weight.requires_grad_(gradient is not None)
-        self._alone = module, inputs, memory
+        self._alone = module, inputs
         return Built({}, lambda: 0.0, module.free)
 
     def together(self) -> Built:
         """Build the training step of all processes of the network that each has built alone."""
         assert self._alone is not None
-        module, inputs, memory = self._alone
+        module, inputs = self._alone
         self._alone = None
         # Constants of the file, such as shapes, are no statistics.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
@@ -133,7 +123,7 @@ class Member(TorchBackend):
              if not (buffer.is_floating_point() and buffer.ndim)],
         )  # fmt: skip
         shared = DistributedDataParallel(module)
-        built = super()._trained_network(module, shared, inputs, memory)
+        built = super()._trained_network(module, shared, inputs)
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
         phases = {

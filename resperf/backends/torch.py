@@ -41,7 +41,7 @@ from resperf.backends._base import (
     usable_threads,
 )
 from resperf.backends._chain import overheads_between_layers, weights_costs
-from resperf.backends._torch_devices import Cpu, Cuda, Device, NetworkMemory
+from resperf.backends._torch_devices import Cpu, Cuda, Device
 from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_modules import (
     TorchLayer,
@@ -474,7 +474,7 @@ class TorchBackend(Backend):
 
     def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
         device, training = self._device.torch_device, bool(self._optimizer)
-        memory = self._device.network_memory()
+        self._memory = self._device.network_memory()
         module = TorchNetwork(
             network, weights, device, channels_last=self._layout == "nhwc", training=training
         )
@@ -482,7 +482,7 @@ class TorchBackend(Backend):
         inputs = [host.to(device, memory_format=module.format_of(host)) for host in hosts]
         whole: Callable[..., Any] = module if self._compiled == "eager" else self._compile(module)
         if training:
-            return self._trained_network(module, whole, inputs, memory)
+            return self._trained_network(module, whole, inputs)
 
         def run() -> Any:
             with torch.inference_mode(), self._autocast():
@@ -502,7 +502,7 @@ class TorchBackend(Backend):
             self._device.downloads(lambda: outputs[0]),
             self._device.call_timer(run),
             free,
-        ).with_memory(memory(run, resident))
+        ).with_memory(self._memory(run, resident))
 
     def _autocast(self) -> Any:
         """Return the context that casts, where the precision is ``amp``."""
@@ -510,11 +510,7 @@ class TorchBackend(Backend):
         return torch.autocast(self._kind, dtype=dtype, enabled=self._precision == "amp")
 
     def _trained_network(
-        self,
-        module: TorchNetwork,
-        whole: Callable[..., Any],
-        inputs: Sequence[Any],
-        memory: NetworkMemory,
+        self, module: TorchNetwork, whole: Callable[..., Any], inputs: Sequence[Any]
     ) -> Built:
         """Build the training step of a network, as the host starts it; inputs have no gradient."""
 
@@ -532,10 +528,11 @@ class TorchBackend(Backend):
             module.free()
 
         phases = step.phases(self._device.run_timer)
-        if on_device := self._device.device_timer(step.step, step.clear):
-            phases["device_step_ms"] = Phase(on_device)
+        if isinstance(self._device, Cuda):  # Processes together repeat no sample.
+            on_device = self._device.device_timer(step.step, step.clear)
+            phases |= {} if on_device is None else {"device_step_ms": Phase(on_device)}
         built = Built(phases, self._device.call_timer(step.step), free)
-        return built.with_memory(memory(step.step, step.resident_bytes))
+        return built.with_memory(self._memory(step.step, step.resident_bytes))
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         """Time copies of a layer in one run."""

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -229,12 +230,8 @@ class NetworkSpec(Limited):
 
     def family_of(self, name: str) -> str:
         """Return the family of a network; empty if it is in none."""
-        fitting = (
-            family
-            for family, patterns in self.families.items()
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
-        )
-        return next(fitting, "")
+        fits = partial(fnmatchcase, name)
+        return next((key for key, words in self.families.items() if any(map(fits, words))), "")
 
     @property
     def combinations(self) -> list[dict[str, Any]]:

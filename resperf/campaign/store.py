@@ -202,13 +202,9 @@ class Store:
         )
         contents = {**there.contents, **self._records.contents}
         networks = [row.subject for row in rows if isinstance(row.subject, NetworkRef)]
-        graphs, descriptions = (
-            {digest: contents[digest] for digest in digests if digest}
-            for digests in (
-                [network.digest for network in networks],
-                [network.description for network in networks],
-            )
-        )
+        graphs = {one.digest: contents[one.digest] for one in networks if one.digest}
+        described = {one.description for one in networks if one.description}
+        descriptions = {digest: contents[digest] for digest in described}
         write_dataset(self.output, Dataset(info, tuple(rows), graphs, descriptions))
 
     def close(self, *, complete: bool) -> None:

@@ -245,12 +245,10 @@ class _Eager:
         self.views[node.outputs[0]] = view
 
     def _dropout(self, node: Node) -> None:
-        if not self.training:
+        if self.training:
+            self._pointwise(replace(node, inputs=node.inputs[:1]), "native_dropout")
+        else:
             self._identity(node)
-            return
-        name = node.inputs[0]
-        self.emit(node, "native_dropout", [self.operand(name)])
-        self.views[node.outputs[0]] = like(self.tensor(name).shape, [self.view(name)])
 
     def _expand(self, node: Node) -> None:
         shape = self.tensor(node.outputs[0]).shape

@@ -44,6 +44,7 @@ from resperf.prediction.offers import (
     offers,
     own_offers,
 )
+from resperf.quantities import STEP
 from resperf.settings import (
     COMPILED_WORDS,
     HALF_TYPES,
@@ -57,6 +58,12 @@ from resperf.settings import (
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 _TABLE = ".toml"
+COMPOSING = "torch"
+"""Framework whose training steps are composed of single operators."""
+_COMPOSED = (
+    "no training steps were measured: forward, backward and update by SGD are added up from "
+    "operators of runs; measure steps: resperf bench --training sgd"
+)
 _USUAL_LAYOUTS = ("", "nchw")
 _ANY_GPU = ("gpu", "cuda", "rocm", "mps")
 _OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
@@ -151,10 +158,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Choice:
-    """The bundle that answers, and notes on why this one."""
+    """The bundle that answers, and notes on why this one.
+
+    With `composes_steps`, training steps are asked for and only runs were measured.
+    """
 
     bundle: Bundle
     notes: tuple[str, ...] = ()
+    composes_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +227,13 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     # A data sheet answers only for a card, where neither a bundle nor a method is named.
     of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
     chosen = first_fitting(query, groups, own_precision=of_bundle)
+    if (
+        facts is not None
+        and query.training
+        and not (chosen and _answers_steps(chosen))
+        and (composed := _composing(query, compared))
+    ):
+        return composed
     if chosen is None or (chosen.part is None and of_bundle):
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
@@ -233,6 +251,28 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None and not compared:
         notes += _measured_alike(search, facts, bundle)
     return Choice(bundle, notes)
+
+
+def _answers_steps(offer: Offer) -> bool:
+    """Whether training steps of several other cards taught it, if none of the card did."""
+    if not offer.unseen or STEP not in offer.bundle.network_quantities:
+        return True
+    try:
+        offer.bundle.checked.predict_networks([], quantity=STEP)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _composing(query: Query, compared: bool) -> Choice | None:
+    """Choose what adds up the operators of a training step from those of runs."""
+    if query.framework not in (None, COMPOSING):
+        return None
+    answer = choose(replace(query, training=False, framework=COMPOSING), compared=compared)
+    notes = (*answer.notes, _COMPOSED)
+    return (
+        Choice(answer.bundle, notes, composes_steps=True) if answer.bundle.adds_up_layers else None
+    )
 
 
 def _searched(query: Query) -> _Search:

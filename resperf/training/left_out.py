@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,9 @@ _SEEN_SHARES = 0.7, 0.1
 """Shares of the runs of seen families for training and validation (DNNPerf, section IV)."""
 
 
-class _Part(NamedTuple):
-    """Positions of the rows of one fit."""
-
-    learnt: npt.NDArray[np.intp]
-    validation: npt.NDArray[np.intp]
-    judged: npt.NDArray[np.intp]
+_Rows = npt.NDArray[np.intp]
+_Part = tuple[_Rows, _Rows, _Rows]
+"""Positions of the rows that one fit learns from, chooses by, and is judged by."""
 
 
 @dataclass(frozen=True)
@@ -186,12 +183,11 @@ def _left_out_parts(groups: Sequence[str], folds: int | None, uses_validation: b
     folded = names if folds is None else np.array(folds_of(list(groups), folds))
     parts = []
     for part in np.unique(folded):
-        others = np.flatnonzero(folded != part)
+        others = learnt = validation = np.flatnonzero(folded != part)
         tenth = np.array(folds_of(names[others].tolist(), _TENTHS)) == "0"
         if uses_validation and not tenth.all():
-            parts.append(_Part(others[~tenth], others[tenth], np.flatnonzero(folded == part)))
-        else:
-            parts.append(_Part(others, others, np.flatnonzero(folded == part)))
+            learnt, validation = others[~tenth], others[tenth]
+        parts.append((learnt, validation, np.flatnonzero(folded == part)))
     return parts
 
 
@@ -205,12 +201,11 @@ def _unseen_parts(
         for network, (setting, _) in zip(rows.networks, rows.per_row(), strict=True)
     ]
     split = split_of_keys(keys, seed, *_SEEN_SHARES)
-    part = _Part(
-        np.flatnonzero(split.train & ~is_unseen),
-        np.flatnonzero(split.validation & ~is_unseen),
-        np.flatnonzero(split.test | is_unseen),
-    )
-    return [part], ["unseen families" if unknown else "seen families" for unknown in is_unseen]
+    masks = split.train & ~is_unseen, split.validation & ~is_unseen, split.test | is_unseen
+    learnt, validation, judged = map(np.flatnonzero, masks)
+    return [(learnt, validation, judged)], [
+        "unseen families" if unknown else "seen families" for unknown in is_unseen
+    ]
 
 
 def _architecture(network: Network | RunNetwork) -> str:
@@ -239,21 +234,20 @@ def _judged(
     ready = replace(rows, subjects=networks, groups=rows.groups or tuple(groups))
     values, low, high = (np.zeros(len(rows)) for _ in range(3))
     seconds = []
-    for part in parts:
-        learnt, validation = ready.select(part.learnt), ready.select(part.validation)
+    for *fitting, own in parts:
+        learnt, validation = map(ready.select, fitting)
         started = time.perf_counter()
         fitted = predictor_class(method)("network").fit(learnt, validation=validation, seed=seed)
         seconds.append(time.perf_counter() - started)
-        for row in part.judged.tolist():
+        for row in own.tolist():
             how, where = ready.select(np.array([row])).per_row()[0]
             estimate = fitted.predict([networks[row]], how.without_batch(), where)[rows.quantity]
             values[row], low[row], high[row] = (
                 array[0] for array in (estimate.values, estimate.low, estimate.high)
             )
-    judged = np.sort(np.concatenate([part.judged for part in parts]))
+    judged = np.sort(np.concatenate([own for *_, own in parts]))
     measured, values, low, high = rows.values[judged], values[judged], low[judged], high[judged]
-    own = [groups[row] for row in judged]
-    families = [rows.groups[row] for row in judged] if rows.groups else own
+    names, families = ([of[row] for row in judged] for of in (groups, ready.groups))
     bounded = np.isfinite(low) & np.isfinite(high)
     inside = ((low <= measured) & (measured <= high))[bounded]
     wide = ((high - low) / np.maximum(values, 1e-12))[bounded]
@@ -263,8 +257,8 @@ def _judged(
         float(inside.mean()) if len(inside) else math.nan,
         float(np.median(wide)) if len(wide) else math.nan,
         float(np.mean(seconds)),
-        _by_group(own, measured, values),
-        _by_group(families, measured, values) if families != own else (),
+        _by_group(names, measured, values),
+        _by_group(families, measured, values) if families != names else (),
     )  # fmt: skip
 
 
