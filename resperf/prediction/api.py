@@ -300,9 +300,8 @@ def predict_scaling(
     choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
     if choice.composes_steps:
         raise UnsupportedError(
-            f"no training steps of {choice.bundle.device} were measured, from which those of "
-            "several devices are predicted; leave out --devices, or measure steps: resperf bench "
-            "--training sgd"
+            f"no training steps of {choice.bundle.device} were measured; leave out --devices, or "
+            "measure steps: resperf bench --training sgd"
         )
     return scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology

@@ -44,7 +44,6 @@ from resperf.prediction.offers import (
     offers,
     own_offers,
 )
-from resperf.quantities import STEP
 from resperf.settings import (
     COMPILED_WORDS,
     HALF_TYPES,
@@ -227,14 +226,9 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     # A data sheet answers only for a card, where neither a bundle nor a method is named.
     of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
     chosen = first_fitting(query, groups, own_precision=of_bundle)
-    if (
-        facts is not None
-        and query.training
-        and not (chosen and _answers_steps(chosen))
-        and (composed := _composing(query, compared))
-    ):
-        return composed
     if chosen is None or (chosen.part is None and of_bundle):
+        if facts is not None and query.training and (steps := _composing(query, compared)):
+            return steps
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
         raise _no_times(query, own) if own else _not_there(search)
@@ -253,26 +247,13 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     return Choice(bundle, notes)
 
 
-def _answers_steps(offer: Offer) -> bool:
-    """Whether training steps of several other cards taught it, if none of the card did."""
-    if not offer.unseen or STEP not in offer.bundle.network_quantities:
-        return True
-    try:
-        offer.bundle.checked.predict_networks([], quantity=STEP)
-    except UnsupportedError:
-        return False
-    return True
-
-
 def _composing(query: Query, compared: bool) -> Choice | None:
     """Choose what adds up the operators of a training step from those of runs."""
     if query.framework not in (None, COMPOSING):
         return None
     answer = choose(replace(query, training=False, framework=COMPOSING), compared=compared)
-    notes = (*answer.notes, _COMPOSED)
-    return (
-        Choice(answer.bundle, notes, composes_steps=True) if answer.bundle.adds_up_layers else None
-    )
+    answer = replace(answer, notes=(*answer.notes, _COMPOSED), composes_steps=True)
+    return answer if answer.bundle.adds_up_layers else None
 
 
 def _searched(query: Query) -> _Search:

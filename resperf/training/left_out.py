@@ -20,11 +20,12 @@ from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.predictors.operator_classes import RunNetwork
 from resperf.quantities import Level
 from resperf.records import Record
-from resperf.splits import architecture_of, folds_of, split_of_keys
+from resperf.splits import Mask, architecture_of, folds_of, split_of_keys
 from resperf.training.rows import network_examples, network_quantities
 
 By = Literal["network", "family"]
 _TENTHS = 10
+_SEEN = "seen families", "unseen families"
 _SEEN_SHARES = 0.7, 0.1
 """Shares of the runs of seen families for training and validation (DNNPerf, section IV)."""
 
@@ -158,15 +159,17 @@ def leave_out(
             for setting, platform, rows in _by_way(examples):
                 groups = rows.groups
                 if unseen:
-                    parts, groups = _unseen_parts(rows, unseen, seed)
-                else:
-                    if by == "network":
-                        groups = [_architecture(network) for network in rows.networks]
-                    parts = _left_out_parts(groups, folds, cls.uses_validation)
+                    groups = [_SEEN[family in unseen] for family in rows.groups]
+                elif by == "network":
+                    groups = [_architecture(network) for network in rows.networks]
                 if len(set(groups)) < 2:
                     there = ", ".join(sorted(set(rows.groups)))
                     remarks.append(f"{platform}: nothing can be left out of {there}")
                     continue
+                parts = (
+                    [_unseen_part(rows, np.array(groups) == _SEEN[True], seed)] if unseen
+                    else _left_out_parts(groups, folds, cls.uses_validation)
+                )  # fmt: skip
                 what = "part" if unseen else by
                 judged.append(_judged(method, rows, groups, parts, what, seed, platform, setting))
     if not judged:
@@ -191,21 +194,17 @@ def _left_out_parts(groups: Sequence[str], folds: int | None, uses_validation: b
     return parts
 
 
-def _unseen_parts(
-    rows: Examples, unseen: Sequence[str], seed: int
-) -> tuple[list[_Part], list[str]]:
-    """Return one part, and for each row whether its family is seen."""
-    is_unseen = np.isin(rows.groups, unseen)
+def _unseen_part(rows: Examples, is_unseen: Mask, seed: int) -> _Part:
+    """Learn from most runs of seen families; judge the rest, and those of unseen ones."""
+    settings = [setting for setting, _ in rows.per_row()]
     keys = [
         f"{network.name} {setting.batch} {setting.shapes}"
-        for network, (setting, _) in zip(rows.networks, rows.per_row(), strict=True)
+        for network, setting in zip(rows.networks, settings, strict=True)
     ]
     split = split_of_keys(keys, seed, *_SEEN_SHARES)
     masks = split.train & ~is_unseen, split.validation & ~is_unseen, split.test | is_unseen
     learnt, validation, judged = map(np.flatnonzero, masks)
-    return [(learnt, validation, judged)], [
-        "unseen families" if unknown else "seen families" for unknown in is_unseen
-    ]
+    return learnt, validation, judged
 
 
 def _architecture(network: Network | RunNetwork) -> str:
