@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -213,6 +214,15 @@ class Gpu:
         """Return its memory; None where it shares the host's."""
         memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
         return None if memory is None else int(memory.total)
+
+    def process_bytes(self) -> float:
+        """Return the memory that this process holds, its CUDA context included; NaN if unknown."""
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance) or ()
+        # In a container, NVML names processes by the host's numbers: a single one is this one.
+        single = len(processes) == 1 and not _is_host()
+        own = (process for process in processes if single or process.pid == os.getpid())
+        held = next((process.usedGpuMemory for process in own), None)
+        return math.nan if held is None else float(held)
 
     def check(self) -> None:
         """Raise DeviceLostError if it does not answer any more."""

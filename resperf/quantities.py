@@ -122,7 +122,13 @@ _ROWS = (
         levels=_NETWORK,
     ),
     Quantity("epoch_s", "one pass over a data set", levels=_NETWORK),
+    Quantity("device_step_ms", "one training step, without waiting for the host", levels=_NETWORK),
     Quantity("peak_memory_bytes", "most memory that was allocated at once"),
+    Quantity("peak_reserved_bytes", "most memory that the allocator held at once", levels=_NETWORK),
+    Quantity(
+        "process_memory_bytes", "most memory that the process held at once, libraries included",
+        levels=_NETWORK,
+    ),
 )  # fmt: skip
 
 QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}

@@ -13,7 +13,6 @@ import numpy.typing as npt
 SPLIT_SEED = 0
 """Fixed, so that predictors of different training seeds are evaluated on the same rows."""
 
-_TRAIN, _VALIDATION = 0.8, 0.9
 FOLDS = 4
 """Parts that groups are divided into unless more are asked for."""
 
@@ -29,17 +28,19 @@ class Split:
     test: Mask
 
 
-def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
-    """Split by the hash of each key: 80% train, 10% validation, 10% test.
+def split_of_keys(
+    keys: Sequence[str], seed: int = SPLIT_SEED, train: float = 0.8, validation: float = 0.1
+) -> Split:
+    """Split by the hash of each key: 80% train, 10% validation, 10% test, or other shares.
 
     A key is in the same part in every file and in any order. Repeats of a layer are therefore never
     in two parts, and the test rows of a growing dataset stay test rows.
     """
     fractions = _fractions(keys, str(seed))
     return Split(
-        train=fractions < _TRAIN,
-        validation=(fractions >= _TRAIN) & (fractions < _VALIDATION),
-        test=fractions >= _VALIDATION,
+        train=fractions < train,
+        validation=(fractions >= train) & (fractions < train + validation),
+        test=fractions >= train + validation,
     )
 
 

@@ -46,6 +46,7 @@ class FakeGpu:
     capability: tuple[int, int] = (8, 9)
     pcie: tuple[int, int] = (4, 16)
     pids: Sequence[int] = ()
+    process_bytes: int = UNKNOWN_COUNT
     is_lost: bool = False
     error: int = pynvml.NVML_ERROR_GPU_IS_LOST
     unsupported: set[str] = field(default_factory=set)
@@ -234,7 +235,7 @@ class FakeNvml:
         assert isinstance(processes[0], pynvml.c_nvmlProcessInfo_v3_t)
         assert len(gpu.pids) <= found
         for process, pid in zip(processes, gpu.pids, strict=False):
-            process.pid, process.usedGpuMemory = pid, UNKNOWN_COUNT
+            process.pid, process.usedGpuMemory = pid, gpu.process_bytes
         return int(pynvml.NVML_SUCCESS)
 
 

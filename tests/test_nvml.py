@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -199,6 +200,13 @@ def test_in_a_container_one_of_the_processes_is_this_one(
     assert gpu.state().other_processes == 2
     monkeypatch.setattr(nvml, "_is_host", lambda: False)
     assert gpu.state().other_processes == 1
+    assert math.isnan(gpu.process_bytes())
+    machine.gpus[0].pids, machine.gpus[0].process_bytes = [101], 2 * GIBIBYTE
+    assert gpu.process_bytes() == 2 * GIBIBYTE
+    monkeypatch.setattr(nvml, "_is_host", lambda: True)
+    assert math.isnan(gpu.process_bytes())
+    machine.gpus[0].pids = [101, os.getpid()]
+    assert gpu.process_bytes() == 2 * GIBIBYTE
     machine.gpus[0].pids = []
     assert gpu.state().other_processes == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -107,6 +107,11 @@ class Built(Closing):
         """Make one that offers the three phases, and others by their names."""
         phases = (Phase(preprocess), execution, Phase(postprocess))
         return cls(dict(zip(PHASES, phases, strict=True)) | others, isolated, free)
+
+    def with_memory(self, samplers: Mapping[str, Sampler]) -> Self:
+        """Offer quantities of memory too, in bytes."""
+        memory = {name: Phase(sampler, unit="bytes") for name, sampler in samplers.items()}
+        return replace(self, phases={**self.phases, **memory})
 
     def close(self) -> None:
         """Free what was built; a later run says that it is gone."""

@@ -8,16 +8,19 @@ the host needs to queue a kernel is a cost of its own (``dispatch_ms``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from resperf.backends._process_memory import process_bytes_on_gpu, process_peak
 from resperf.errors import ResperfError, silent_stderr
 from resperf.targets import device_number
 from resperf.timing import Sampler, WallClock
 
 Run = Callable[[], object]
+NetworkMemory = Callable[[Run, Callable[[], int]], Mapping[str, Sampler]]
+"""Takes a run and what gives its resident bytes; returns samplers by quantity."""
 AHEAD_MS, AHEAD_FACTOR = 0.1, 2.0
 """The filler takes this long, and that many times what the host needs to queue the work."""
 # Each doubles the filler: the last one is sixteen times as long.
@@ -67,6 +70,16 @@ class Cpu:
         return WallClock(
             lambda: [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         )
+
+    def network_memory(self) -> NetworkMemory:
+        """Return what samples the memory of a run of the network that is built next."""
+        process = process_peak()
+
+        def samplers(run: Run, resident: Callable[[], int]) -> Mapping[str, Sampler]:
+            peak = {"peak_memory_bytes": self.peak_bytes(run, resident)}
+            return peak if process is None else {**peak, "process_memory_bytes": process(run)}
+
+        return samplers
 
     def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
         """Return the most memory that is allocated during a run, resident tensors included.
@@ -126,7 +139,14 @@ class EventTimer:
         had queued it all is taken again behind a longer filler.
     before : callable, optional
         Queues what is not timed.
+
+    Attributes
+    ----------
+    was_ahead : bool
+        Whether the host had queued all work of the last sample before the device began it.
     """
+
+    was_ahead = False
 
     def __init__(self, run: Run, filler: Filler | None = None, before: Run | None = None) -> None:
         self._run, self._filler, self._before = run, filler, before or (lambda: None)
@@ -147,10 +167,10 @@ class EventTimer:
                 self._filler(self._ahead_ms)
             self._start.record()
             self._run()
-            ahead = self._filler is None or not self._start.query()
+            self.was_ahead = not self._start.query()
             self._end.record()
             self._end.synchronize()
-            if ahead:
+            if self._filler is None or self.was_ahead:
                 break
             self._ahead_ms *= AHEAD_FACTOR
         return float(self._start.elapsed_time(self._end))
@@ -192,6 +212,12 @@ class Cuda:
         """Time work between events as the host starts it."""
         return EventTimer(run, before=before)
 
+    def device_timer(self, run: Run, before: Run | None = None) -> Sampler | None:
+        """Time work on the device alone; None where its queue is too short for all kernels."""
+        timer = EventTimer(run, self._filler, before)
+        timer()
+        return timer if timer.was_ahead else None
+
     def call_timer(self, run: Run) -> Sampler:
         """Time a call until the device is done, by the wall clock."""
 
@@ -222,16 +248,35 @@ class Cuda:
 
         return EventTimer(copy)
 
+    def network_memory(self) -> NetworkMemory:
+        """Return what samples the memory of a run of a network."""
+        # Until it is emptied, PyTorch's cache keeps what it held at most.
+        of_process = process_bytes_on_gpu(str(self.torch_device))
+
+        def samplers(run: Run, resident: Callable[[], int]) -> Mapping[str, Sampler]:
+            counters: dict[str, Callable[[], float]] = {
+                "peak_memory_bytes": torch.cuda.max_memory_allocated,
+                "peak_reserved_bytes": torch.cuda.max_memory_reserved,
+            }
+            if of_process is not None:
+                counters["process_memory_bytes"] = of_process
+            return {name: self._peak(run, resident, most) for name, most in counters.items()}
+
+        return samplers
+
     def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
         """Ask the caching allocator for its peak; other work's tensors do not count."""
+        return self._peak(run, resident, torch.cuda.max_memory_allocated)
 
+    def _peak(self, run: Run, resident: Callable[[], int], most: Callable[[], float]) -> Sampler:
         def peak() -> float:
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             others_bytes = torch.cuda.memory_allocated() - resident()
             run()
             torch.cuda.synchronize()
-            return float(torch.cuda.max_memory_allocated() - others_bytes)
+            return float(most() - others_bytes)
 
         return peak
 

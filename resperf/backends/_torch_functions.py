@@ -90,7 +90,7 @@ def function_of(operator: Operator, *, training: bool = False) -> Function:
     operator : Operator
         One of ONNX, or of ONNX Runtime where a layer has no other form.
     training : bool
-        Whether normalisations compute the statistics of the batch.
+        Whether normalisations compute the statistics of the batch, and Dropout drops values.
 
     Raises
     ------
@@ -99,6 +99,9 @@ def function_of(operator: Operator, *, training: bool = False) -> Function:
     """
     if operator.op == "BatchNormalization":
         return _batch_norm(operator, training)
+    if operator.op == "Dropout" and training:
+        ratio = float(constant(operator, 1, attribute(operator, "ratio", 0.5)))
+        return lambda x, *_: F.dropout(x, ratio)
     make = _FUNCTIONS.get(operator.op)
     if make is None:
         raise UnsupportedError(f"PyTorch has no {operator.op}: {_why(operator.op)}")

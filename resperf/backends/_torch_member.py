@@ -66,7 +66,7 @@ class _Together:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._alone, name)
 
-    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+    def run_timer(self, run: Run, before: Run | None = None) -> Sampler:
         """Time work that all processes start at once."""
 
         def ready() -> None:
@@ -74,7 +74,6 @@ class _Together:
                 before()
             distributed.barrier(group=self._hosts)
 
-        # The device's other timer may repeat a sample, and not in every process.
         return self._alone.run_timer(run, ready)
 
 
@@ -131,7 +130,7 @@ class Member(TorchBackend):
             **built.phases,
             # The buckets are there all the time, and nobody counts them.
             "peak_memory_bytes": replace(peak, sampler=lambda: peak.sampler() + copied_bytes),
-            "allreduce_ms": Phase(self._device.timer(self._exchange_of(weights))),
+            "allreduce_ms": Phase(self._device.run_timer(self._exchange_of(weights))),
         }
         return Built(phases, built.isolated, built.free)
 

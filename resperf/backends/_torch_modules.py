@@ -264,7 +264,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     channels_last : bool
         Whether images and their filters lie in memory with channels last.
     training : bool
-        Whether normalisations use the batch's statistics.
+        Whether normalisations use the batch's statistics, and Dropout drops values.
 
     Raises
     ------
@@ -365,7 +365,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         try:
             operator = self._operator(node)
             function = function_of(operator, training=training)
-            if node.op in PASSING and is_behind_transposition(node, self._makers):
+            passes = node.op in PASSING and not (training and node.op == "Dropout")
+            if passes and is_behind_transposition(node, self._makers):
                 # An exporter writes contiguous() so.
                 function = torch.Tensor.contiguous
             if node.op in PREPARE and len(node.inputs) > 1:

@@ -346,7 +346,9 @@ class TensorFlowBackend(Backend):
             If it cannot be run.
         """
         device, optimizer = self._device, self._optimizer
-        network = without_removed(_computing_weights(network) if optimizer else network)
+        network = without_removed(
+            _computing_weights(network) if optimizer else network, training=bool(optimizer)
+        )
         for name in network.inputs:
             if network.tensors[name].dtype not in _MADE_UP:
                 raise UnsupportedError(
@@ -417,12 +419,9 @@ class TensorFlowBackend(Backend):
         try:
             network = in_precision(read_network(path, batch=batch, shapes=shapes), self._precision)
             start(self._device, bool(self._optimizer))
-            before_bytes = self._device.held_bytes()
+            memory = self._device.memory()
             whole = self._built(network, weights_of(path, batch=batch, shapes=shapes))
-            if before_bytes is None:
-                return whole
-            memory = Phase(self._device.peak_bytes(whole.isolated, before_bytes), unit="bytes")
-            return replace(whole, phases={**whole.phases, "peak_memory_bytes": memory})
+            return whole.with_memory(memory(whole.isolated))
         except _REFUSALS as error:
             raise refused(error) from error
 

@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from resperf.backends._process_memory import process_peak
 from resperf.errors import ResperfError
 from resperf.targets import device_number
 from resperf.timing import Sampler, WallClock
-
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"
-_KIB = 1024
-
-
-def resident_bytes() -> int | None:
-    """Return what the process holds in memory, once freed memory is returned to the system.
-
-    The peak so far is forgotten. None where Linux does not tell, or does not forget it.
-    """
-    try:
-        _tidy()
-        return _read("VmRSS")
-    except OSError:
-        return None
-
-
-def peak_resident_bytes(run: Callable[[], object], before_bytes: int) -> Sampler:
-    """Return the most memory that the process holds during a run beyond what it held before."""
-
-    def peak() -> float:
-        _tidy()
-        run()
-        return float(_read("VmHWM") - before_bytes)
-
-    return peak
-
-
-def _tidy() -> None:
-    gc.collect()
-    with suppress(AttributeError):  # of the C library of GNU only
-        ctypes.CDLL(None).malloc_trim(0)
-    _RESET.write_text(_RESET_PEAK)
-
-
-def _read(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
-    if match is None:
-        raise OSError(f"{_STATUS} has no {name}")
-    return int(match[1]) * _KIB
-
 
 _T = TypeVar("_T")
 CPU_NAME, GPU_NAME = "/CPU:0", "/GPU:0"
@@ -113,29 +69,31 @@ class Device:
         prepare = None if before is None else self.finished(before)
         return WallClock(self.finished(work), before=prepare)
 
-    def held_bytes(self) -> int | None:
-        """Return the memory that is held now: the process's, or its share of the GPU's.
+    def memory(self) -> Callable[[Callable[[], object]], Mapping[str, Sampler]]:
+        """Return what samples the memory of a run of what is built next, by quantity.
 
-        None where nobody can tell.
+        Of a GPU its allocator's peak beyond what is given out now; of a CPU the process's.
         """
-        if self.is_gpu:
-            gc.collect()
-            return int(tf.config.experimental.get_memory_info(self._allocator)["current"])
-        return resident_bytes()
-
-    def peak_bytes(self, work: Callable[[], object], before_bytes: int) -> Sampler:
-        """Return the most memory that is held during work beyond what was held before."""
         if not self.is_gpu:
-            return peak_resident_bytes(work, before_bytes)
-        run = self.finished(work)
+            process = process_peak()
+            return lambda run: {} if process is None else {"process_memory_bytes": process(run)}
+        gc.collect()
+        before_bytes = self._allocated("current")
 
-        def peak() -> float:
-            tf.config.experimental.reset_memory_stats(self._allocator)
-            run()
-            peak_bytes = tf.config.experimental.get_memory_info(self._allocator)["peak"]
-            return float(peak_bytes - before_bytes)
+        def of_run(run: Callable[[], object]) -> Mapping[str, Sampler]:
+            finished = self.finished(run)
 
-        return peak
+            def peak() -> float:
+                tf.config.experimental.reset_memory_stats(self._allocator)
+                finished()
+                return float(self._allocated("peak") - before_bytes)
+
+            return {"peak_memory_bytes": peak}
+
+        return of_run
+
+    def _allocated(self, which: str) -> int:
+        return int(tf.config.experimental.get_memory_info(self._allocator)[which])
 
     @property
     def _allocator(self) -> str:

@@ -71,6 +71,11 @@ def _numbers(builder: Builder, node: Node, name: str, position: int) -> list[int
     return [int(v) for v in builder.constant(node, position).reshape(-1)]
 
 
+def _dropout(builder: Builder, node: Node) -> Any:
+    given = builder.constant(node, 1).item() if has_input(node, 1) else 0.5
+    return tf.nn.dropout(builder.value(node, 0), float(attribute(node, "ratio", given)))
+
+
 def _matrix_product(builder: Builder, node: Node) -> Any:
     """Build a product with a held matrix and bias, or of computed matrices."""
     if node.name not in builder.products:
@@ -526,6 +531,7 @@ _OPERATORS: Mapping[str, Build] = {
         }.items()
     },
     "Mod": _mod,
+    "Dropout": _dropout,
     "Where": _where,
     "Cast": _cast,
     "Concat": _concat,

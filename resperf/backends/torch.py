@@ -93,8 +93,8 @@ OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
 class TorchStep(TrainingStep):
     """A training step of copies of a layer, or of a network.
 
-    On CUDA its times are the device's, without the host's. Gradients are freed with the update, and
-    made anew by the next backward pass, as with ``zero_grad(set_to_none=True)``.
+    Gradients are freed with the update, and made anew by the next backward pass, as with
+    ``zero_grad(set_to_none=True)``.
 
     Parameters
     ----------
@@ -105,6 +105,8 @@ class TorchStep(TrainingStep):
     weights : sequence of Tensor
         What the optimizer updates.
     optimizer : str
+    fixed : sequence of Tensor
+        What else `forward` reads and has no gradient: statistics, a network's inputs.
 
     Raises
     ------
@@ -118,8 +120,9 @@ class TorchStep(TrainingStep):
         inputs: Sequence[Any],
         weights: Sequence[Any],
         optimizer: str,
+        fixed: Sequence[Any] = (),
     ) -> None:
-        self._forward, self._leaves = forward, [*inputs, *weights]
+        self._forward, self._leaves, self._fixed = forward, [*inputs, *weights], [*fixed]
         self._outputs: list[Any] = []
         self.forward()
         if not self._outputs:
@@ -162,27 +165,12 @@ class TorchStep(TrainingStep):
         kept = [
             value for state in states for value in state.values() if isinstance(value, torch.Tensor)
         ]
-        return size_bytes([*self._leaves, *self._gradients, *kept])
-
-    def built(
-        self, device: Device, parts: Mapping[str, Phase], free: Callable[[], object]
-    ) -> Built:
-        """Offer parts of the step, and the most memory that a whole one needs.
-
-        Parameters
-        ----------
-        device : Device
-        parts : mapping of str to Phase
-        free : callable
-            Frees everything.
-        """
-        peak = Phase(device.peak_bytes(self.step, self.resident_bytes), unit="bytes")
-        return Built({**parts, "peak_memory_bytes": peak}, device.call_timer(self.step), free)
+        return size_bytes([*self._leaves, *self._fixed, *self._gradients, *kept])
 
     def free(self) -> None:
         """Free everything."""
         self.clear()
-        self._leaves, self._gradients, self._optimizer = [], [], None
+        self._leaves, self._fixed, self._gradients, self._optimizer = [], [], [], None
         self._forward = list
 
 
@@ -443,7 +431,10 @@ class TorchBackend(Backend):
             alone.free()
             many.free()
 
-        return alone.built(self._device, many.phases(self._device.timer, copies), free)
+        phases = many.phases(self._device.timer, copies)
+        peak = self._device.peak_bytes(alone.step, alone.resident_bytes)
+        built = Built(phases, self._device.call_timer(alone.step), free)
+        return built.with_memory({"peak_memory_bytes": peak})
 
     def _step_of(
         self, torch_layer: TorchLayer, x: Any, extras: Sequence[Any], copies: int
@@ -459,6 +450,10 @@ class TorchBackend(Backend):
         weights = [weight for others in sets for weight in torch_layer.trained(others)]
         for weight in weights:
             weight.requires_grad_()
+        fixed = [
+            value for others in sets for value in others
+            if isinstance(value, torch.Tensor) and not value.requires_grad
+        ]  # fmt: skip
 
         def forward() -> list[Any]:
             with self._autocast():
@@ -468,7 +463,7 @@ class TorchBackend(Backend):
                 ]
 
         leaves = [leaf for leaf in inputs if leaf.requires_grad]
-        return TorchStep(forward, leaves, weights, self._optimizer)
+        return TorchStep(forward, leaves, weights, self._optimizer, fixed)
 
     def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
         """Build a network with resident inputs."""
@@ -479,6 +474,7 @@ class TorchBackend(Backend):
 
     def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
         device, training = self._device.torch_device, bool(self._optimizer)
+        self._memory = self._device.network_memory()
         module = TorchNetwork(
             network, weights, device, channels_last=self._layout == "nhwc", training=training
         )
@@ -506,8 +502,7 @@ class TorchBackend(Backend):
             self._device.downloads(lambda: outputs[0]),
             self._device.call_timer(run),
             free,
-            peak_memory_bytes=Phase(self._device.peak_bytes(run, resident), unit="bytes"),
-        )
+        ).with_memory(self._memory(run, resident))
 
     def _autocast(self) -> Any:
         """Return the context that casts, where the precision is ``amp``."""
@@ -517,20 +512,27 @@ class TorchBackend(Backend):
     def _trained_network(
         self, module: TorchNetwork, whole: Callable[..., Any], inputs: Sequence[Any]
     ) -> Built:
-        """Build the training step of a network; its inputs have no gradient."""
+        """Build the training step of a network, as the host starts it; inputs have no gradient."""
 
         def forward() -> Any:
             with self._autocast():
                 return whole(*inputs)
 
-        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        step = TorchStep(forward, [], weights, self._optimizer)
+        tensors = [*module.parameters(), *module.buffers()]
+        weights = [tensor for tensor in tensors if tensor.requires_grad]
+        fixed = [*inputs, *(tensor for tensor in tensors if not tensor.requires_grad)]
+        step = TorchStep(forward, [], weights, self._optimizer, fixed)
 
         def free() -> None:
             step.free()
             module.free()
 
-        return step.built(self._device, step.phases(self._device.timer), free)
+        phases = step.phases(self._device.run_timer)
+        if isinstance(self._device, Cuda):  # Processes together repeat no sample.
+            on_device = self._device.device_timer(step.step, step.clear)
+            phases |= {} if on_device is None else {"device_step_ms": Phase(on_device)}
+        built = Built(phases, self._device.call_timer(step.step), free)
+        return built.with_memory(self._memory(step.step, step.resident_bytes))
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         """Time copies of a layer in one run."""

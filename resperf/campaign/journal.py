@@ -69,8 +69,8 @@ class Records:
     readings : ReferenceHistory
     costs : dict of str to list of float
         What was measured of the machine's costs each time, in milliseconds.
-    graphs : dict of str to bytes
-        Digest of a network -> its graph without weights.
+    contents : dict of str to bytes
+        Digest -> a network's graph without weights, or its description.
     where : tuple of Setting and Platform, or None
         How and where the rows that follow were measured; None where as the header says.
     known_wheres : dict
@@ -81,7 +81,7 @@ class Records:
     rows: list[Measurement] = field(default_factory=list)
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
     costs: dict[str, list[float]] = field(default_factory=dict)
-    graphs: dict[str, bytes] = field(default_factory=dict, repr=False)
+    contents: dict[str, bytes] = field(default_factory=dict, repr=False)
     where: tuple[Setting, Platform] | None = None
     known_wheres: dict[tuple[Setting, Platform], tuple[Setting, Platform]] = field(
         default_factory=dict, repr=False
@@ -144,9 +144,9 @@ def _add_line(records: Records, values: Mapping[str, Any]) -> None:
         records.where = records.known_wheres.setdefault(where, where)
     elif "reading" in values:
         records.add_reading(Reading.from_json(values["reading"]))
-    elif "graph" in values:
-        graph = base64.b64decode(values["graph"])
-        records.graphs[hashlib.sha256(graph).hexdigest()] = graph
+    elif "content" in values:
+        content = base64.b64decode(values["content"])
+        records.contents[hashlib.sha256(content).hexdigest()] = content
     else:
         records.add_costs(values["costs"])
 
@@ -207,9 +207,9 @@ class Journal:
         """Append the machine's costs as they were measured this time."""
         self._append({"costs": dict(costs)})
 
-    def add_graph(self, graph: bytes) -> None:
-        """Append a network's graph without weights."""
-        self._append({"graph": base64.b64encode(graph).decode()})
+    def add_content(self, content: bytes) -> None:
+        """Append a network's graph without weights, or its description."""
+        self._append({"content": base64.b64encode(content).decode()})
 
     def close(self) -> None:
         """Close the file, which stays."""

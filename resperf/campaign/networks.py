@@ -14,6 +14,7 @@ from resperf.layers import Layer
 from resperf.measurement import NetworkRef
 from resperf.platform import Platform
 from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.splits import architecture_of
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def plan_networks(
     -------
     runs : list of NetworkRun
         Setting by setting.
-    graphs : dict of str to bytes
-        Digest -> graph without weights.
+    contents : dict of str to bytes
+        Digest -> graph without weights, or description.
     notes : list of str
         Files that were left out, and why.
 
@@ -93,9 +94,10 @@ def plan_networks(
     CampaignError, NetworkError
         As `network_sources`, or if no file can be read.
     """
+    from resperf.dataset import NetworkDescription, description_digest
     from resperf.network import graph_digest, weightless
 
-    graphs: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     described: list[NetworkRun] = []
     notes: list[str] = []
     for path in network_sources(spec):
@@ -105,7 +107,12 @@ def plan_networks(
             notes.append(f"{path} is left out: {error}")
             continue
         network = NetworkRef(path.stem, graph_digest(graph))
-        graphs[network.digest] = graph
+        if family := spec.family_of(path.stem):
+            description = NetworkDescription(path.stem, architecture_of(path.stem), family)
+            content = description.to_bytes()
+            network = replace(network, description=description_digest(content))
+            contents[network.description] = content
+        contents[network.digest] = graph
         described += [_described(network, path, batch, spec) for batch in spec.batches or (None,)]
     if not described:
         raise CampaignError(f"networks: none can be read: {'; '.join(notes)}")
@@ -119,7 +126,7 @@ def plan_networks(
             runs[one.network.key, own] = replace(
                 one, options=options, setting=own, least_bytes=least_bytes
             )
-    return list(runs.values()), graphs, notes
+    return list(runs.values()), contents, notes
 
 
 def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:

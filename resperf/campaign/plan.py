@@ -159,8 +159,8 @@ class Plan:
         What was skipped, and why.
     monitor : Monitor
         Of the device; says which layers are built several times.
-    graphs : mapping of str to bytes
-        Of the networks: digest -> graph without weights.
+    contents : mapping of str to bytes
+        Of the networks: digest -> graph without weights, or description.
     target : Target
         Says how long building takes.
     facts : DeviceFacts or None
@@ -173,19 +173,19 @@ class Plan:
     stream: Stream
     notes: tuple[str, ...] = ()
     monitor: Monitor = field(default_factory=Monitor, compare=False)
-    graphs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     target: Target = DEFAULT
     facts: DeviceFacts | None = None
 
     def with_networks(
-        self, runs: Sequence[NetworkRun], graphs: Mapping[str, bytes], notes: Sequence[str]
+        self, runs: Sequence[NetworkRun], contents: Mapping[str, bytes], notes: Sequence[str]
     ) -> Plan:
         """Return this plan with what `plan_networks` returned behind its layers."""
         times = range(1 + (self.stream.campaign.networks or NetworkSpec()).repeats)
         items = [Planned(run.network, repeat, run) for repeat in times for run in runs]
         # A process measures under one setting: runs of one stand together, repeats after them.
         return replace(
-            self, items=(*self.items, *items), notes=(*self.notes, *notes), graphs=graphs
+            self, items=(*self.items, *items), notes=(*self.notes, *notes), contents=contents
         )
 
     @cached_property

@@ -189,7 +189,7 @@ def run_campaign(
             setting=setting,
             platform=platform,
             monitor=planned.monitor,
-            graphs=planned.graphs,
+            contents=planned.contents,
             usual_ms=usual_ms,
         )
         if anew:

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -197,6 +199,8 @@ class NetworkSpec(Limited):
     ----------
     files : tuple of str
         Patterns of ONNX files, and folders of them, relative to `folder`.
+    families : mapping of str to tuple of str
+        Family -> patterns of its networks' names: ``{"vgg": ("vgg*",)}``.
     batches : tuple of int
         Each network is run at each of them; empty for the batch size of its file.
     shapes : mapping of str to tuple of int
@@ -215,6 +219,7 @@ class NetworkSpec(Limited):
     """
 
     files: tuple[str, ...] = ()
+    families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     batches: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seconds: float = limited(3.0, POSITIVE)
@@ -222,6 +227,11 @@ class NetworkSpec(Limited):
     repeats: int = 0
     settings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     folder: Path = Path()
+
+    def family_of(self, name: str) -> str:
+        """Return the family of a network; empty if it is in none."""
+        fits = partial(fnmatchcase, name)
+        return next((key for key, words in self.families.items() if any(map(fits, words))), "")
 
     @property
     def combinations(self) -> list[dict[str, Any]]:

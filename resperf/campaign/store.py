@@ -51,8 +51,8 @@ class Store:
         How and where is about to be measured.
     monitor : Monitor
         Of its class of devices: names what of the machine's costs is its own, and usual states.
-    graphs : mapping of str to bytes, optional
-        Of the networks that rows are added of: digest -> graph without weights.
+    contents : mapping of str to bytes, optional
+        Of the networks that rows are added of: digest -> graph without weights, or description.
     usual_ms : mapping of str to float, optional
         What is known of `Monitor.usual_times` where neither journal nor dataset says it.
 
@@ -85,11 +85,11 @@ class Store:
         setting: Setting,
         platform: Platform,
         monitor: Monitor,
-        graphs: Mapping[str, bytes] | None = None,
+        contents: Mapping[str, bytes] | None = None,
         usual_ms: Mapping[str, float] | None = None,
     ) -> None:
         self._states = monitor.device_states
-        self._known_graphs = graphs or {}
+        self._known_contents = contents or {}
         self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
@@ -136,10 +136,11 @@ class Store:
 
     def add_row(self, row: Measurement) -> None:
         """Add a row; when this returns, it survives a power cut."""
-        if isinstance(row.subject, NetworkRef) and row.subject.digest not in self._records.graphs:
-            graph = self._known_graphs[row.subject.digest]
-            self._journal.add_graph(graph)
-            self._records.graphs[row.subject.digest] = graph
+        if isinstance(row.subject, NetworkRef):
+            for digest in filter(None, (row.subject.digest, row.subject.description)):
+                if digest not in self._records.contents:
+                    self._records.contents[digest] = self._known_contents[digest]
+                    self._journal.add_content(self._known_contents[digest])
         self._journal.add_row(row)
         self.rows.append(_without_samples(row))
 
@@ -199,9 +200,12 @@ class Store:
             machine_costs=costs,
             quantities=PHASES if has_layers else (),
         )
-        write_dataset(
-            self.output, Dataset(info, tuple(rows), {**there.graphs, **self._records.graphs})
-        )
+        contents = {**there.contents, **self._records.contents}
+        networks = [row.subject for row in rows if isinstance(row.subject, NetworkRef)]
+        graphs = {one.digest: contents[one.digest] for one in networks if one.digest}
+        described = {one.description for one in networks if one.description}
+        descriptions = {digest: contents[digest] for digest in described}
+        write_dataset(self.output, Dataset(info, tuple(rows), graphs, descriptions))
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""
@@ -241,7 +245,7 @@ def _from_dataset(output: Path, read: Callable[[Path], Dataset] = read_dataset) 
         header,
         list(dataset.measurements),
         costs=costs,
-        graphs=dict(dataset.graphs),
+        contents={**dataset.graphs, **dataset.descriptions},
     )
 
 

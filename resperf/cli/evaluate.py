@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ONLY_WITH_BUNDLE = ("split",)
 _ONLY_WITH_METHODS = ("test", "rows", "folds", "seed", "by")
+_GROUPS = ("network", "family")
 _NOT_OF_NETWORKS = ("test", "rows")
 """Options that say nothing about networks that are left out."""
 _EXAMPLES = """\b
@@ -31,6 +32,7 @@ Examples:
   resperf evaluate datasets/demo.h5 --device cpu
   resperf evaluate datasets/demo.h5 --methods baseline,boosted --rows 500 1000
   resperf evaluate runs.h5 --methods convmeter,operator-totals --leave-out network
+  resperf evaluate runs.h5 --methods all --leave-out vgg,alexnet
 """
 
 
@@ -81,9 +83,11 @@ def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> t
     "--leave-out",
     "by",
     section=WHAT,
-    type=click.Choice(["network", "family"]),
+    callback=_names,
+    metavar="network|family|A,B,...",
     help="Judge --methods for whole networks: each network, or family of them, by a fit without "
-    "it. With --folds K, K parts of them are left out.",
+    "it (with --folds K, K parts of them); or families A,B and a fifth of the other runs, by a fit "
+    "to the rest.",
 )
 @options.SEED
 @options.JSON
@@ -99,7 +103,7 @@ def command(
     test: Path | None,
     rows: tuple[int, ...],
     folds: int | None,
-    by: Literal["network", "family"] | None,
+    by: tuple[str, ...],
     seed: int,
     as_json: bool,
 ) -> None:
@@ -127,11 +131,13 @@ def command(
     from resperf.predictors import methods_of
     from resperf.training import ComparisonSettings
 
-    if by is not None:
+    if by:
         _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
+    if by and by[0] not in _GROUPS:
+        _refuse(ctx, ("folds",), "--leave-out network or family")
     if methods == ("all",):
-        methods = methods_of(Level.LAYER if by is None else Level.NETWORK)
-    if by is not None:
+        methods = methods_of(Level.NETWORK if by else Level.LAYER)
+    if by:
         _leave_out(file, methods, by, folds, seed, as_json)
     else:
         _compare(file, ComparisonSettings(methods, rows, folds, seed=seed), test, as_json)
@@ -194,7 +200,7 @@ def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_jso
 def _leave_out(
     file: Path,
     methods: tuple[str, ...],
-    by: Literal["network", "family"],
+    by: tuple[str, ...],
     folds: int | None,
     seed: int,
     as_json: bool,
@@ -202,7 +208,8 @@ def _leave_out(
     from resperf.training import leave_out
 
     notes: list[str] = []
-    results = leave_out(file, methods, by=by, folds=folds, seed=seed, notes=notes)
+    what = {"by": by[0]} if by[0] in _GROUPS else {"unseen": by}
+    results = leave_out(file, methods, **what, folds=folds, seed=seed, notes=notes)
     options.show(as_json, [result.to_json() for result in results], left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))
 

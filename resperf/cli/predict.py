@@ -90,7 +90,7 @@ _APART = (
     "training",
     section=HOW,
     is_flag=True,
-    help="Predict training steps, if the bundle learnt them.",
+    help="Predict training steps; on GPUs without measured ones from PyTorch's operators.",
 )
 @option(
     "--block",

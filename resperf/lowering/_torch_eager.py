@@ -83,7 +83,9 @@ class TorchKernel:
             raise UnsupportedError(f"{self.name!r}: its attributes are malformed") from error
 
 
-def eager_kernels(network: Network, *, channels_last: bool = False) -> list[TorchKernel]:
+def eager_kernels(
+    network: Network, *, channels_last: bool = False, training: bool = False
+) -> list[TorchKernel]:
     """Return the kernels of a network in their order.
 
     Parameters
@@ -92,10 +94,12 @@ def eager_kernels(network: Network, *, channels_last: bool = False) -> list[Torc
         Canonical (`resperf.network.canonical`).
     channels_last : bool
         Whether its images lie in memory with channels last.
+    training : bool
+        Whether Dropout drops values.
     """
     images = [network.tensors[name] for name in network.inputs] if channels_last else []
     views = {image.name: _last(image.shape) for image in images if len(image.shape) == 4}
-    return _Eager(network, views).run()
+    return _Eager(network, views, training).run()
 
 
 def is_behind_transposition(node: Node, maker: Mapping[str, Node]) -> bool:
@@ -115,6 +119,7 @@ def _last(shape: tuple[int, ...]) -> Strided:
 class _Eager:
     network: Network
     views: dict[str, Strided] = field(default_factory=dict)
+    training: bool = False
     kernels: list[TorchKernel] = field(default_factory=list)
     maker: dict[str, Node] = field(default_factory=dict)
     memory: dict[str, str] = field(default_factory=dict)
@@ -238,6 +243,12 @@ class _Eager:
         if is_behind_transposition(node, self.maker) and not view.is_contiguous:
             view = self.copy(node, node.inputs[0], view)
         self.views[node.outputs[0]] = view
+
+    def _dropout(self, node: Node) -> None:
+        if self.training:
+            self._pointwise(replace(node, inputs=node.inputs[:1]), "native_dropout")
+        else:
+            self._identity(node)
 
     def _expand(self, node: Node) -> None:
         shape = self.tensor(node.outputs[0]).shape
@@ -542,6 +553,10 @@ _LAYERS: Mapping[str, Callable[[Operator], Layer]] = {
     "addcmul": _addcmul_layer,
     "clone": _clone_layer,
     "col2im": _col2im_layer,
+    # A product with the mask.
+    "native_dropout": lambda operator: layer_of_operator(
+        replace(operator, op="Mul", inputs=operator.inputs * 2)
+    ),
     "roll": Move.copied,
     "sdpa": _attention_layer,
     "stack": _stack_layer,
@@ -568,6 +583,7 @@ POINTWISE_KERNELS = frozenset(
         "clamp",
         "clamp_min",
         "hardtanh",
+        "native_dropout",
         "reciprocal",
         "rsqrt",
     }
@@ -594,6 +610,7 @@ _RULES: Mapping[str, Callable[[_Eager, Node], None]] = {
     **{op: partial(_Eager._image, op=name) for op, name in _IMAGE.items()},
     **{op: partial(_Eager._plain, op=name) for op, name in _PLAIN.items()},
     **dict.fromkeys(PASSING, _Eager._identity),
+    "Dropout": _Eager._dropout,
     **dict.fromkeys(_SHAPE_OPS, _Eager._reshape),
     "Add": _Eager._add,
     "Cast": _Eager._cast,

@@ -204,13 +204,14 @@ def nhwc(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in STORED_AXES) if len(shape) == 4 else tuple(shape)
 
 
-def without_removed(network: Network) -> Network:
-    """Remove nodes that pass their input through: readers then read that input."""
+def without_removed(network: Network, *, training: bool = False) -> Network:
+    """Remove nodes that pass their input through, as Dropout does but in training."""
+    removed = REMOVED_OPS - {"Dropout"} if training else REMOVED_OPS
     stands_for: dict[str, str] = {}
     nodes = []
     for node in network.nodes:
         inputs = tuple(stands_for.get(name, name) for name in node.inputs)
-        if node.op in REMOVED_OPS:
+        if node.op in removed:
             stands_for[node.outputs[0]] = inputs[0]
         else:
             nodes.append(replace(node, inputs=inputs))

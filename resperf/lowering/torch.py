@@ -32,7 +32,7 @@ from resperf.lowering._torch_eager import TorchKernel, eager_kernels
 from resperf.network import Network, Node, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
-from resperf.settings import HALF_TYPES, Setting
+from resperf.settings import HALF_TYPES, Mode, Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
 _SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {
@@ -157,7 +157,11 @@ def as_run(network: Network, setting: Setting) -> Network:
 
 def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
     joined, whole = _as_run(network, setting)
-    return joined, eager_kernels(whole, channels_last=setting.layout == "nhwc")
+    return joined, eager_kernels(
+        whole,
+        channels_last=setting.layout == "nhwc",
+        training=setting.mode is Mode.TRAINING,
+    )
 
 
 def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:

@@ -327,6 +327,11 @@ def predict_scaling(
     counts = [integer(count, "devices", ResperfError) for count in devices]
     sizes = [integer(size, "batch") for size in batch]
     choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
+    if choice.composes_steps:
+        raise UnsupportedError(
+            f"no training steps of {choice.bundle.device} were measured; leave out --devices, or "
+            "measure steps: resperf bench --training sgd"
+        )
     return scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
     )
@@ -409,7 +414,10 @@ def predict_within(
 
 def _predictions(networks: Sequence[Network], choice: Choice, run: Run) -> list[Prediction]:
     bundle = calibrated_here(choice.bundle)
-    return predict_networks(networks, bundle, notes=choice.notes, advice=advice(bundle), **run)
+    return predict_networks(
+        networks, bundle, notes=choice.notes, advice=advice(bundle), as_step=choice.composes_steps,
+        **run,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

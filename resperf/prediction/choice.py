@@ -58,6 +58,12 @@ from resperf.settings import (
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 _TABLE = ".toml"
+COMPOSING = "torch"
+"""Framework whose training steps are composed of single operators."""
+_COMPOSED = (
+    "no training steps were measured: forward, backward and update by SGD are added up from "
+    "operators of runs; measure steps: resperf bench --training sgd"
+)
 _USUAL_LAYOUTS = ("", "nchw")
 _ANY_GPU = ("gpu", "cuda", "rocm", "mps")
 _OTHER_CARD = "for another GPU write mycard.toml (docs/importing.md)"
@@ -164,10 +170,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Choice:
-    """The bundle that answers, and notes on why this one."""
+    """The bundle that answers, and notes on why this one.
+
+    With `composes_steps`, training steps are asked for and only runs were measured.
+    """
 
     bundle: Bundle
     notes: tuple[str, ...] = ()
+    composes_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,6 +247,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
         if len(only) == 1:
             return choose(only[0], compared=compared)
     if chosen is None:
+        if facts is not None and query.training and (steps := _composing(query, compared)):
+            return steps
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
         raise _no_times(query, own) if own else _not_there(search)
@@ -253,6 +265,15 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     if facts is not None and not compared:
         notes += _measured_alike(search, facts, bundle)
     return Choice(bundle, notes)
+
+
+def _composing(query: Query, compared: bool) -> Choice | None:
+    """Choose what adds up the operators of a training step from those of runs."""
+    if query.framework not in (None, COMPOSING):
+        return None
+    answer = choose(replace(query, training=False, framework=COMPOSING), compared=compared)
+    answer = replace(answer, notes=(*answer.notes, _COMPOSED), composes_steps=True)
+    return answer if answer.bundle.adds_up_layers else None
 
 
 def _searched(query: Query) -> _Search:

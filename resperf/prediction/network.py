@@ -12,13 +12,18 @@ from resperf.devices import device_facts
 from resperf.errors import UnsupportedError, listed
 from resperf.lowering import LoweredNetwork, lower, too_large
 from resperf.network import Network
+from resperf.platform import Platform
 from resperf.prediction.calibrated import calibrated_with, widths
 from resperf.prediction.data_sheet import METHOD, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.overheads import overheads
 from resperf.prediction.result import (
+    COMPOSED,
+    EXECUTING,
+    OUTER_PHASES,
     THREE_PHASE,
     WHOLE_NETWORK,
+    Interval,
     Overheads,
     Parts,
     Prediction,
@@ -29,8 +34,8 @@ from resperf.prediction.result import (
 from resperf.prediction.rules import RULE_OF_METHOD, add_up, bound, composable
 from resperf.prediction.times import CustomTimes, TimesByKey, time, times_by_key
 from resperf.prediction.whole_network import time_as_a_whole, whole_quantities
-from resperf.quantities import EXECUTION
-from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode
+from resperf.quantities import EXECUTION, STEP
+from resperf.settings import PLAIN_PRECISIONS, PRECISION_OF, Mode, Setting
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -99,6 +104,7 @@ def predict_networks(
     custom_ms: Mapping[str, float] | None = None,
     notes: tuple[str, ...] = (),
     advice: str = "",
+    as_step: bool = False,
 ) -> list[Prediction]:
     """Predict many networks as `predict_network` does, but the layers of all of them at once.
 
@@ -112,6 +118,8 @@ def predict_networks(
         measured; otherwise for a user, whose session none is.
     notes, advice
         As in `Remarks`.
+    as_step : bool
+        Add up a training step of the operators of its passes and update.
 
     Returns
     -------
@@ -123,7 +131,9 @@ def predict_networks(
     UnsupportedError
         As `predict_network`.
     """
-    quantities = [whole_quantities(network, bundle) if whole else {} for network in networks]
+    quantities = [
+        whole_quantities(network, bundle) if whole and not as_step else {} for network in networks
+    ]
     # The bundle's own setting may name a session.
     bundle = bundle if in_session else bundle.without_session()
     # Layers are those of a run, not of a training step.
@@ -148,7 +158,7 @@ def predict_networks(
         )
     lowered = [
         None if is_whole and EXECUTION not in own_quantities
-        else lower(network, bundle.setting, bundle.platform)
+        else (_step_of if as_step else lower)(network, bundle.setting, bundle.platform)
         for network, own_quantities, is_whole in zip(networks, quantities, as_a_whole, strict=True)
     ]  # fmt: skip
     layers = [
@@ -158,7 +168,7 @@ def predict_networks(
         if node.layer is not None
     ]
     times = times_by_key(bundle, layers) if layers else {}
-    return [
+    predictions = [
         _prediction(
             network, graph, bundle, own_quantities, times, Remarks(notes=notes, advice=advice),
             CustomTimes(network, custom_ms) if custom_ms else None, strict, threads,
@@ -166,6 +176,26 @@ def predict_networks(
         )
         for network, graph, own_quantities in zip(networks, lowered, quantities, strict=True)
     ]  # fmt: skip
+    return [_as_step(prediction) for prediction in predictions] if as_step else predictions
+
+
+def _step_of(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    from resperf.lowering.torch_training import training_step
+
+    return training_step(network, setting, platform)
+
+
+def _as_step(prediction: Prediction) -> Prediction:
+    """Return what was added up of the layers of a training step as the quantity that it is."""
+    parts, ends_ms = prediction.parts, (prediction.total_ms, prediction.low_ms, prediction.high_ms)
+    step = QuantityPrediction(STEP, *ends_ms, "sum of operators", Mode.TRAINING)
+    parts = Parts(
+        times_ms={EXECUTING: (math.nan,)}, skipped=parts.skipped, quantities=(step,),
+        inferred_from=COMPOSED, warnings=parts.warnings,
+    )  # fmt: skip
+    costs = replace(prediction.overheads, outer_ms=dict.fromkeys(OUTER_PHASES, (math.nan,)))
+    total = add_up(parts, costs, WHOLE_NETWORK)
+    return replace(prediction, parts=parts, overheads=costs, total=total, interval=Interval())
 
 
 def _prediction(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from resperf.bundle import Bundle, platforms_of
 from resperf.devices import DeviceFacts, device_facts, devices
+from resperf.errors import UnsupportedError
 from resperf.platform import Platform
 from resperf.prediction.data_sheet import sheet_bundle
-from resperf.quantities import EXECUTION, LATENCY
+from resperf.quantities import EXECUTION, LATENCY, STEP
 from resperf.settings import PEAK_NEEDED, PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
@@ -73,9 +75,18 @@ class Offer:
 
     @property
     def has_steps(self) -> bool:
-        """Whether training steps of networks, not of layers alone, taught it under its setting."""
+        """Whether training steps of networks, not of layers alone, taught it under its setting.
+
+        If none of the device did, those of several others must have: this loads their predictor.
+        """
         names = self.part.network_quantities if self.part else ()
-        return self.setting.mode is Mode.TRAINING and bool({*names} - {EXECUTION, LATENCY})
+        if self.setting.mode is not Mode.TRAINING or not {*names} - {EXECUTION, LATENCY}:
+            return False
+        if not self.unseen or STEP not in names:
+            return True
+        with suppress(UnsupportedError):
+            return STEP in self.bundle.checked.predict_networks([], quantity=STEP)
+        return False
 
     @property
     def rests_on(self) -> RestsOn:

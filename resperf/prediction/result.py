@@ -141,6 +141,8 @@ class LayerPrediction(Record):
         return values
 
 
+COMPOSED = "operators of runs"
+"""`Parts.inferred_from` of training steps that are added up from these."""
 TRANSFER = "transfer"
 """`Skipped.op` of a copy between host and device."""
 
@@ -684,6 +686,8 @@ class Prediction:
     @property
     def rests_on(self) -> str:
         """What most of the device's time rests on."""
+        if self.parts.inferred_from == COMPOSED:
+            return COMPOSED
         words = {
             "measured": "measured layers", "inferred": "other devices",
             "estimated": "data sheet", "given": "your times",

@@ -281,6 +281,8 @@ class Predictor(ABC):
     """Whether it learns every measured phase; else the layers' own times (`learnt_quantities`)."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
+    uses_validation: ClassVar[bool] = True
+    """Whether `fit` chooses anything by its validation rows."""
     fallbacks: ClassVar[Mapping[str, str]] = {}
     """Precision that it answers without rows -> the precision of the rows that it takes then."""
     notes_: tuple[str, ...] = ()

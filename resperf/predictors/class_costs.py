@@ -226,6 +226,7 @@ class ClassCosts(Predictor):
     level = Level.NETWORK
     quantities = frozenset({"execution_ms", "step_ms", "latency_ms"})
     reads_lists = True
+    uses_validation = False
     unseen_devices = True
     fallbacks: ClassVar[Mapping[str, str]] = {"fp16": "amp", "bf16": "amp"}
 

@@ -46,6 +46,7 @@ class LinearInTotals(Predictor):
     quantities = frozenset({*_FORWARD, *_UPDATING, "backward_ms"})
     fewest = 4
     reads_lists = True
+    uses_validation = False
     relative: ClassVar[bool] = True
     """Whether relative errors are minimised, not those in ms."""
     non_negative: ClassVar[bool] = True

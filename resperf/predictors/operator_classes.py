@@ -464,9 +464,8 @@ def _other(work: _Work) -> tuple[str, dict[str, float]]:
 
 _POINTWISE = (
     "add", "addcmul", "bitwise_not", "clamp", "clamp_min", "copy", "cos", "div", "exp",
-    "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mul", "neg", "rsqrt", "rsub", "sin",
-    "sqrt", "sub",
-    "tanh", "where",
+    "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mul", "native_dropout", "neg", "rsqrt",
+    "rsub", "sin", "sqrt", "sub", "tanh", "where",
 )  # fmt: skip
 _MOVES = (
     "as_strided", "col2im", "constant_pad_nd", "embedding", "flip", "im2col", "index",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array
@@ -19,10 +20,19 @@ from resperf.predictors.metrics import Errors, errors, r_squared
 from resperf.predictors.operator_classes import RunNetwork
 from resperf.quantities import Level
 from resperf.records import Record
-from resperf.splits import architecture_of, folds_of
+from resperf.splits import Mask, architecture_of, folds_of, split_of_keys
 from resperf.training.rows import network_examples, network_quantities
 
 By = Literal["network", "family"]
+_TENTHS = 10
+_SEEN = "seen families", "unseen families"
+_SEEN_SHARES = 0.7, 0.1
+"""Shares of the runs of seen families for training and validation (DNNPerf, section IV)."""
+
+
+_Rows = npt.NDArray[np.intp]
+_Part = tuple[_Rows, _Rows, _Rows]
+"""Positions of the rows that one fit learns from, chooses by, and is judged by."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class LeftOut(Record):
     device, setting : str
         In words.
     by : str
-        ``"network"`` or ``"family"``.
+        ``"network"`` or ``"family"``; ``"part"`` where families are seen and unseen.
     fits : int
         How many were made: one for each group, or for each fold of them.
     errors : Errors
@@ -103,6 +113,7 @@ def leave_out(
     methods: Sequence[str],
     *,
     by: By = "network",
+    unseen: Sequence[str] = (),
     folds: int | None = None,
     seed: int = 0,
     notes: list[str] | None = None,
@@ -119,6 +130,9 @@ def leave_out(
         What is left out: one network at all its batch and image sizes (those of one name before
         an ``@``, ``resnet18@64`` and ``resnet18@224``, and those whose published list names one
         architecture), or one family.
+    unseen : sequence of str
+        Judge these families instead, and a fifth of the runs of the others, by one fit to 70% of
+        them; a tenth chooses the best epoch (DNNPerf, section IV).
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
     seed : int
@@ -143,18 +157,54 @@ def leave_out(
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
             for setting, platform, rows in _by_way(examples):
-                names = [_architecture(network) for network in rows.networks]
-                groups = rows.groups if by == "family" else names
+                groups = rows.groups
+                if unseen:
+                    groups = [_SEEN[family in unseen] for family in rows.groups]
+                elif by == "network":
+                    groups = [_architecture(network) for network in rows.networks]
                 if len(set(groups)) < 2:
-                    remarks.append(f"{platform}: a single {by} cannot be left out")
+                    there = ", ".join(sorted(set(rows.groups)))
+                    remarks.append(f"{platform}: nothing can be left out of {there}")
                     continue
-                judged.append(_judged(method, rows, groups, by, folds, seed, platform, setting))
+                parts = (
+                    [_unseen_part(rows, np.array(groups) == _SEEN[True], seed)] if unseen
+                    else _left_out_parts(groups, folds, cls.uses_validation)
+                )  # fmt: skip
+                what = "part" if unseen else by
+                judged.append(_judged(method, rows, groups, parts, what, seed, platform, setting))
     if not judged:
         raise TrainingError(
-            f"{dataset} has no networks that {', '.join(methods)} can learn from; measure some "
-            "with: resperf bench networks-cpu"
+            f"{dataset} has no networks that {', '.join(methods)} can learn from"
+            f"{'; '.join(['', *remarks[-1:]])}; measure some with: resperf bench networks-cpu"
         )
     return judged
+
+
+def _left_out_parts(groups: Sequence[str], folds: int | None, uses_validation: bool) -> list[_Part]:
+    """Judge each group, or fold of them, by the others, of which a tenth may be for validation."""
+    names = np.array(groups)
+    folded = names if folds is None else np.array(folds_of(list(groups), folds))
+    parts = []
+    for part in np.unique(folded):
+        others = learnt = validation = np.flatnonzero(folded != part)
+        tenth = np.array(folds_of(names[others].tolist(), _TENTHS)) == "0"
+        if uses_validation and not tenth.all():
+            learnt, validation = others[~tenth], others[tenth]
+        parts.append((learnt, validation, np.flatnonzero(folded == part)))
+    return parts
+
+
+def _unseen_part(rows: Examples, is_unseen: Mask, seed: int) -> _Part:
+    """Learn from most runs of seen families; judge the rest, and those of unseen ones."""
+    settings = [setting for setting, _ in rows.per_row()]
+    keys = [
+        f"{network.name} {setting.batch} {setting.shapes}"
+        for network, setting in zip(rows.networks, settings, strict=True)
+    ]
+    split = split_of_keys(keys, seed, *_SEEN_SHARES)
+    masks = split.train & ~is_unseen, split.validation & ~is_unseen, split.test | is_unseen
+    learnt, validation, judged = map(np.flatnonzero, masks)
+    return learnt, validation, judged
 
 
 def _architecture(network: Network | RunNetwork) -> str:
@@ -176,19 +226,17 @@ def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
 
 
 def _judged(
-    method: str, rows: Examples, groups: Sequence[str], by: str, folds: int | None, seed: int,
+    method: str, rows: Examples, groups: Sequence[str], parts: Sequence[_Part], by: str, seed: int,
     device: str, setting: str,
 ) -> LeftOut:  # fmt: skip
-    parts = np.array(groups if folds is None else folds_of(list(groups), folds))
     networks = predictor_class(method)("network").prepared(rows.networks)
     ready = replace(rows, subjects=networks, groups=rows.groups or tuple(groups))
     values, low, high = (np.zeros(len(rows)) for _ in range(3))
     seconds = []
-    for part in np.unique(parts):
-        own = np.flatnonzero(parts == part)
-        learnt = ready.select(np.flatnonzero(parts != part))
+    for *fitting, own in parts:
+        learnt, validation = map(ready.select, fitting)
         started = time.perf_counter()
-        fitted = predictor_class(method)("network").fit(learnt, validation=learnt, seed=seed)
+        fitted = predictor_class(method)("network").fit(learnt, validation=validation, seed=seed)
         seconds.append(time.perf_counter() - started)
         for row in own.tolist():
             how, where = ready.select(np.array([row])).per_row()[0]
@@ -196,7 +244,9 @@ def _judged(
             values[row], low[row], high[row] = (
                 array[0] for array in (estimate.values, estimate.low, estimate.high)
             )
-    measured = rows.values
+    judged = np.sort(np.concatenate([own for *_, own in parts]))
+    measured, values, low, high = rows.values[judged], values[judged], low[judged], high[judged]
+    names, families = ([of[row] for row in judged] for of in (groups, ready.groups))
     bounded = np.isfinite(low) & np.isfinite(high)
     inside = ((low <= measured) & (measured <= high))[bounded]
     wide = ((high - low) / np.maximum(values, 1e-12))[bounded]
@@ -206,8 +256,8 @@ def _judged(
         float(inside.mean()) if len(inside) else math.nan,
         float(np.median(wide)) if len(wide) else math.nan,
         float(np.mean(seconds)),
-        _by_group(groups, measured, values),
-        _by_group(rows.groups, measured, values) if list(rows.groups) != list(groups) else (),
+        _by_group(names, measured, values),
+        _by_group(families, measured, values) if families != names else (),
     )  # fmt: skip
 
 

@@ -236,7 +236,7 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
 def network_examples(
     dataset: Path, quantity: str, *, lists: bool = False, left_out: list[str] | None = None
 ) -> Examples:
-    """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
+    """Return one quantity of a dataset's whole networks, one row per graph, setting and platform.
 
     It is the median over repeats. Rows that are not ok or have a flag of `DEFECTS` are left out,
     noisy ones if there is a repeat that is not, and networks whose graph is not known.
@@ -264,6 +264,7 @@ def network_examples(
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    first: dict[tuple[Any, ...], NetworkRef] = {}
     unusable: dict[str, list[str]] = {}
     for row in stored.measurements:
         if not isinstance(row.subject, NetworkRef):
@@ -277,7 +278,10 @@ def network_examples(
             unusable.setdefault(f"without {quantity}", []).append(row.subject.name)
             continue
         if row.subject.digest or listed.has_operators(row.subject.description):
-            groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
+            # Files of equal graphs are repeats, whatever their names.
+            where = row.setting, row.platform
+            subject = first.setdefault((row.subject.digest or row.subject, *where), row.subject)
+            groups.setdefault((subject, *where), []).append(row)
         else:
             unusable.setdefault("without a graph", []).append(row.subject.name)
     if left_out is not None:

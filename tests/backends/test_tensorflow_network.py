@@ -97,7 +97,7 @@ def test_a_network_computes_what_onnx_runtime_computes(
 
 def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, every_operator: Path) -> None:
     with tensorflow.network(every_operator, batch=2) as built:
-        assert tuple(built.phases) == (*PHASES, "peak_memory_bytes")
+        assert tuple(built.phases) == (*PHASES, "process_memory_bytes")
         (x,) = built.phases["preprocess_ms"].sampler.run()
         assert tuple(x.shape) == (2, 16, 12, 3)
         (y,) = built.isolated.run()

@@ -245,14 +245,15 @@ def test_lack_of_memory_is_a_memory_error() -> None:
 
 # Training steps
 
+STEP_TIMES = ("forward_ms", "backward_ms", "update_ms", "step_ms")
+
 
 def test_a_layer_s_training_step_is_offered_in_its_parts(trained: Backend) -> None:
     assert trained.setting().optimizer == "momentum"
     (layer,) = trained.lower([CONV])
     with trained.layer(layer, budget_ms=0.5) as built:
         values = {name: phase.sampler() for name, phase in built.phases.items()}
-    names = ["forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes"]
-    assert list(values) == names
+    assert list(values) == [*STEP_TIMES, "peak_memory_bytes"]
     assert min(values.values()) > 0
     # Input, output, gradients of both, weights with gradient and momentum; no more than twice that.
     floor = 2 * (layer.input_bytes + layer.output_bytes) + 3 * layer.weight_bytes
@@ -279,6 +280,24 @@ def test_a_network_s_training_step_updates_its_weights(trained: Backend) -> None
     assert min(parts_ms) > 0
     # LeNet-5 has 61,706 weights: values, gradients and momentum.
     assert values["peak_memory_bytes"] > 3 * 4 * 61_706
+
+
+def test_the_peak_of_a_training_step_has_inputs_and_statistics(
+    trained: Backend, network_file
+) -> None:
+    """Four million bytes of input, and a million of each of four vectors of a normalisation."""
+    channels = 250_000
+    names = ["scale", "bias", "mean", "variance"]
+    nodes = [onnx.helper.make_node("BatchNormalization", ["x", *names], ["y"])]
+    weights = {name: np.full(channels, 1 + i, np.float32) for i, name in enumerate(names)}
+    path = network_file("n.onnx", nodes, {"x": [1, channels, 2, 2]}, {"y": None}, weights)
+    with trained.network(path, batch=None) as built:
+        peak = built.phases["peak_memory_bytes"].sampler()
+        process = built.phases["process_memory_bytes"].sampler()
+    # Also the output and its gradient, momentum and gradients of two vectors, the batch's two.
+    least = 4e6 + 4e6 + 2 * 4e6 + 2 * 2e6 + 2e6
+    assert least <= peak <= 1.3 * least
+    assert process > peak
 
 
 def test_a_bias_that_is_also_a_running_mean_is_trained_and_the_mean_is_not(
@@ -312,6 +331,34 @@ def test_constants_that_an_exporter_wrote_once_are_weights_of_their_own(
     network = as_run(read_network(path), trained.setting())
     found = TorchNetwork(network, weights_of(path), torch.device("cpu"), training=True)
     assert sum(each.requires_grad for each in found.parameters()) == 4
+    with trained.network(path, batch=None) as built:
+        assert built.phases["step_ms"].sampler() > 0
+
+
+def dropping(network_file: Any, ratio: float) -> Path:
+    """Write a product of ones with a matrix of ones, of which dropout drops a share."""
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["m"]),
+        onnx.helper.make_node("Dropout", ["m", "ratio", "training"], ["y"]),
+    ]
+    weights = {
+        "w": np.ones((1, 1000), np.float32), "ratio": np.array(ratio, np.float32),
+        "training": np.array(True),
+    }  # fmt: skip
+    path: Path = network_file("dropout.onnx", nodes, {"x": [10, 1]}, {"y": None}, weights)
+    return path
+
+
+def test_dropout_drops_values_in_training_alone(trained, eager, network_file) -> None:
+    path = dropping(network_file, 0.2)
+    for backend_, values in ((trained, {0.0, 1.25}), (eager, {1.0})):
+        network = as_run(read_network(path), backend_.setting())
+        training = backend_ is trained
+        ours = TorchNetwork(network, weights_of(path), torch.device("cpu"), training=training)
+        (y,) = ours(torch.ones(10, 1))
+        assert set(y.unique().tolist()) == values
+        # Of 10,000 values, 40 is a standard deviation of the number that is dropped.
+        assert not training or abs(float((y == 0).sum()) - 2000) < 400
     with trained.network(path, batch=None) as built:
         assert built.phases["step_ms"].sampler() > 0
 
@@ -477,6 +524,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
         "empty_cache": lambda: None,
         "mem_get_info": lambda: (10**9, 2 * 10**9), "memory_allocated": lambda: 300,
         "max_memory_allocated": lambda: 1000, "reset_peak_memory_stats": lambda: None,
+        "max_memory_reserved": lambda: 1500,
     }  # fmt: skip
     for name, fake in fakes.items():
         assert hasattr(torch.cuda, name)
@@ -515,11 +563,34 @@ def test_a_cuda_device_is_timed_by_events_and_its_allocator(stream: Stream) -> N
         # 1000 at the peak, of 300 before the run, which held what the network keeps.
         resident = built.phases["peak_memory_bytes"].sampler() - 700
         assert resident == 4 * (61_706 + 28 * 28)
+        assert built.phases["peak_reserved_bytes"].sampler() == resident + 1200
     assert cuda.costs()["dispatch_ms"] > 0
     assert cuda.overheads_between_layers() == {}
     backend("torch", "cuda", threads=1)
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32
+
+
+def test_a_network_s_step_on_a_card_is_timed_as_the_host_starts_it(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update is six kernels of 0.01 ms that the host queues in 0.5 ms each."""
+
+    def update(self: module.TorchStep) -> None:
+        for _ in range(6):
+            stream.launch(0.01, 0.5)
+        self.clear()
+
+    monkeypatch.setattr(module.TorchStep, "update", update)
+    cuda = backend("torch", "cuda", threads=1, optimizer="sgd")
+    with cuda.network(NETWORKS / "lenet5.onnx", batch=1) as built:
+        values = {name: built.phases[name].sampler() for name in ("step_ms", "device_step_ms")}
+        assert values == pytest.approx({"step_ms": 6 * 0.5 + 0.01, "device_step_ms": 0.06}, rel=0.1)
+        assert "process_memory_bytes" not in built.phases
+    # A queue that is too short for all kernels: the host waits, and the device then waits for it.
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda _: stream.launch(0.0, 0.001))
+    with cuda.network(NETWORKS / "lenet5.onnx", batch=1) as built:
+        assert "device_step_ms" not in built.phases
 
 
 def test_what_is_larger_than_a_card_s_free_memory_is_refused(stream: Stream) -> None:

@@ -106,7 +106,8 @@ def asked(folder: Path) -> Found:
 
 def test_a_shared_step_has_its_parts_and_the_exchange_apart(found: Found) -> None:
     assert found.units == {
-        **dict.fromkeys(STEP, "ms"), "allreduce_ms": "ms", "peak_memory_bytes": "bytes"
+        **dict.fromkeys(STEP, "ms"), "allreduce_ms": "ms", "peak_memory_bytes": "bytes",
+        "process_memory_bytes": "bytes",
     }  # fmt: skip
     assert all(value > 0 for values in found.values.values() for value in values)
     # Weights, gradients and the copies of these that are exchanged: 61,706 of each.

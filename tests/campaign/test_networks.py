@@ -14,7 +14,7 @@ from resperf.campaign import Bench, Campaign, CampaignResult, plan_campaign, run
 from resperf.campaign.journal import read_journal
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.store import journal_path
-from resperf.dataset import check_dataset, read_dataset
+from resperf.dataset import NetworkDescription, check_dataset, read_dataset
 from resperf.errors import CampaignError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Status
@@ -24,6 +24,7 @@ from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.targets import target
 from resperf.testing.synthetic import CALL_MS, SESSION_MS, closed_form_ms
+from resperf.training.rows import network_examples
 
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 LENET = SHIPPED / "lenet5.onnx"
@@ -86,6 +87,33 @@ def test_networks_become_rows_with_their_graphs(folder: Path) -> None:
         crossing_ms = 2 * CALL_MS + 4 * batch * (8 + width) / 5e6
         assert row.value("latency_ms") == pytest.approx(execution_ms + crossing_ms, rel=1e-3)
         assert row.reference_ratio == pytest.approx(1.0)
+
+
+def test_rows_have_the_families_that_the_campaign_says(folder: Path) -> None:
+    output = folder / "a.h5"
+    families = {"narrow": ["net[12]"], "wide": ["net4", "net5"]}
+    batches = list(range(1, 12))
+    with pytest.raises(CampaignError, match="25 subjects in a row"):
+        go(
+            made(folder, families=families, batches=batches),
+            output,
+            settings={"fail": {"crash": "net"}},
+        )
+    # The journal has what its rows refer to.
+    go(made(folder, families=families, batches=batches), output)
+    dataset = read_dataset(output)
+    assert check_dataset(output) == []
+    assert len(dataset.graphs) == 5
+    of = {
+        row.subject.name: NetworkDescription.from_bytes(
+            dataset.descriptions[row.subject.description]
+        ).family
+        for row in dataset.measurements
+        if isinstance(row.subject, NetworkRef) and row.subject.description
+    }
+    assert of == {"net1": "narrow", "net2": "narrow", "net4": "wide", "net5": "wide"}
+    examples = network_examples(output, "execution_ms")
+    assert set(examples.groups) == {"narrow", "net3", "wide"}
 
 
 def test_what_is_measured_is_not_measured_again(folder: Path) -> None:
@@ -211,7 +239,7 @@ def test_the_journal_holds_the_graphs_of_its_rows(folder: Path) -> None:
         )
     records = read_journal(journal_path(output))
     assert {row.status for row in records.rows} == {Status.CRASHED}
-    assert set(records.graphs) == {
+    assert set(records.contents) == {
         row.subject.digest for row in records.rows if isinstance(row.subject, NetworkRef)
     }
 
@@ -246,7 +274,7 @@ def test_files_are_patterns_and_folders(folder: Path) -> None:
         ({"files": ["a"], "threads": []}, "threads=.* is no setting of a framework"),
         (
             {"files": ["a"], "threads": {"a": 1}},
-            "own words are batches, files, repeats, ",
+            "own words are batches, families, files, repeats, ",
         ),
     ],
 )

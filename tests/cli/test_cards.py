@@ -51,6 +51,29 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
     assert "act (relu): the bundle has no predictor for activation" in line
 
 
+def test_training_steps_that_were_not_measured_are_added_up_from_runs(card_bundle, network, cli):
+    card_bundle("mine", "v100")
+    words = ("predict", network, "--device", "v100", "--framework", "torch")
+    layers = by_name(cli.document(*words))
+    [step] = cli.json(*words, "--train")
+    value = step["quantities"]["step_ms"]
+    # The product three times, relu, its gradient (16 x 128 values), and the update of 256 x 128
+    # weights and 128 biases: both read two tensors and write one.
+    moved_ms = sum(0.005 + 1.4 * 3 * 4 * n / 900e6 for n in (16 * 128, 256 * 128 + 128))
+    expected_ms = 3 * layers["fc"]["execution_ms"] + layers["act"]["execution_ms"] + moved_ms
+    assert value["value"] == pytest.approx(expected_ms, rel=1e-3)
+    assert value["low"] < value["value"] < value["high"]
+    assert (value["method"], step["rests_on"]) == ("sum of operators", "operators of runs")
+    assert step["complete"]
+    text = cli.text(*words, "--train")
+    assert "training step" in text
+    assert "no training steps were measured: forward, backward and update" in text
+    assert "leave out --devices" in cli.error(*words, "--train", "--batch", "4", "--devices", "2")
+    assert "no predictions for v100 with tensorflow" in cli.error(
+        "predict", network, "--device", "v100", "--framework", "tensorflow", "--train"
+    )
+
+
 def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cli):
     document = cli.document("predict", network, "--device", "NVIDIA H100 SXM")
     assert (document["device"], document["framework"], document["precision"]) == (

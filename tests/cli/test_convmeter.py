@@ -86,6 +86,11 @@ def test_each_network_is_judged_by_a_fit_without_it(runs, cli):
     text = cli.text(*words)
     assert "NRMSE" in text
     assert "each network" in text
+    unseen = (*words[:-1], "net0,net3")
+    results = cli.json(*unseen)
+    assert [result["fits"] for result in results] == [1, 1]
+    assert "unseen families" in cli.text(*unseen)
+    assert "--folds needs --leave-out network or family" in cli.error(*unseen, "--folds", "3")
 
 
 def test_what_cannot_be_left_out_is_one_line(runs, toy_dataset, cli):

@@ -95,6 +95,7 @@ def test_a_training_step_in_pytorch_is_shown_in_its_parts(perceptron, cli):
     assert document["phases"]["execution_ms"] is None
     assert list(document["quantities"]) == [
         "forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes",
+        "process_memory_bytes",
     ]  # fmt: skip
     assert min(document["quantities"].values()) > 0
     assert {layer["kind"] for layer in document["layers"]} >= {"dense"}

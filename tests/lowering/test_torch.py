@@ -498,3 +498,17 @@ def test_a_layer_without_the_precisions_type_stays_as_it_is() -> None:
     half = replace(EAGER, precision="bf16")
     top_k = TopK(batch=1, outer=4, values=100, kept=5)
     assert lower_layers([top_k], half, PLATFORM) == [top_k]
+
+
+def test_dropout_is_a_kernel_of_training_steps_alone() -> None:
+    nodes = [("Relu", "r", ["x"]), ("Dropout", "d", ["r"]), ("Relu", "y", ["d"])]
+    network = network_of(nodes, dict.fromkeys(("x", "r", "d", "y"), (2, 3, 8, 8)))
+    assert ops(network) == ["relu", "relu"]
+    training = EAGER.with_optimizer("sgd")
+    relu, dropout, _ = lowered(network, training)
+    assert dropout.op == "native_dropout"
+    # Read and written like a product of the tensor with its mask.
+    assert isinstance(dropout.layer, Elementwise)
+    assert dropout.layer.fields()["function"] == "mul"
+    assert dropout.layer.output_bytes == relu.layer.output_bytes
+    assert ops(network, replace(training, compiled="dynamo")) == ["fused"]

@@ -368,14 +368,16 @@ def _stripped(model: Example, folder: Path, write: Callable[..., None]) -> bytes
 
 
 def script(module: Any, inputs: tuple[Any, ...], path: Path, *, folded: bool = True) -> None:
-    """Export by TorchScript; not folded, each batch normalisation stays an operator of its own."""
+    """Export by TorchScript; not folded, batch normalisations stay apart, and Dropout stays."""
     import torch
 
     modes = torch.onnx.TrainingMode
+    for part in module.eval().modules():
+        part.training = isinstance(part, torch.nn.modules.dropout._DropoutNd) and not folded
     names = [f"x{index}" for index, _ in enumerate(inputs)] if len(inputs) > 1 else ["x"]
     with torch.no_grad():
         torch.onnx.export(
-            module.eval(), inputs, str(path), opset_version=SCRIPT_OPSET, dynamo=False,
+            module, inputs, str(path), opset_version=SCRIPT_OPSET, dynamo=False,
             input_names=names, output_names=["y"],
             dynamic_axes={name: {0: "batch"} for name in names},
             training=modes.EVAL if folded else modes.PRESERVE, do_constant_folding=folded,

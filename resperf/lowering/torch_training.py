@@ -1,0 +1,86 @@
+"""A training step of eager PyTorch, as layers of the kinds that its runs have.
+
+Nobody has measured kernels of backward passes by themselves, so that layers of the same work stand
+for them: two products for a product, two convolutions for a convolution, and for all else layers
+that move as many bytes. Gradients that several operators return of one tensor are added up. The
+update reads weights and gradients, and writes weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from resperf.layers import Elementwise, Layer
+from resperf.layers._operator import FLOATS
+from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering.torch import as_run, lower
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.settings import HALF_TYPES, Setting
+
+_PRODUCTS = (
+    "attention", "conv", "conv_nd", "conv_transpose", "conv_transpose_nd", "dense", "einsum",
+    "matmul", "recurrent",
+)  # fmt: skip
+"""Kinds whose backward pass is twice the work of the forward pass."""
+
+
+def training_step(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
+    """Lower a network's forward pass, backward pass and update by SGD, in this order.
+
+    Parameters
+    ----------
+    network : Network
+    setting : Setting
+        Of runs, or of training steps.
+    platform : Platform
+    """
+    setting = setting.with_optimizer("sgd")  # Dropout drops values.
+    forward = lower(network, setting, platform)
+    layers = [
+        layer
+        for node in reversed(forward.nodes)
+        if node.layer is not None
+        for layer in _backward(node.layer)
+    ]
+    layers += _added_up(as_run(network, setting))
+    if parameters := int(network.parameters or 0):
+        dtype = HALF_TYPES.get(setting.precision, "float32")
+        layers.append(Elementwise(batch=1, inner=parameters, dtype=dtype))
+    behind = [
+        LoweredNode(f"backward_{index}", layer.kind, layer, "execution")
+        for index, layer in enumerate(layers)
+    ]
+    # Inputs, and gradients of outputs, lie on the device.
+    return replace(forward, nodes=(*forward.nodes, *behind), inputs=(), outputs=())
+
+
+def _backward(layer: Layer) -> list[Layer]:
+    """Return what stands for the gradients of a layer's inputs and weights."""
+    if layer.kind in _PRODUCTS:
+        return [layer, layer]
+    if isinstance(layer, Elementwise) and layer.function in ("add", "sub"):
+        return []
+    # A value and its gradient are read, and the gradient of the input is written.
+    one = _elementwise(layer.output_shape, "mul", str(layer.fields().get("dtype", "float32")))
+    # A normalisation sums them first, and has read the batch's statistics.
+    return {"norm": [one, one], "activation": [one], "elementwise": [one]}.get(layer.kind, [layer])
+
+
+def _added_up(network: Network) -> Iterator[Layer]:
+    """Yield the sums of gradients of tensors that several operators read."""
+    variables = {name for node in network.nodes for name in node.outputs}
+    readers = Counter(name for node in network.nodes for name in node.inputs if name in variables)
+    for name, count in readers.items():
+        tensor = network.tensors.get(name)
+        if tensor is not None and tensor.dtype in FLOATS and tensor.shape:
+            yield from [_elementwise(tensor.shape, "add", tensor.dtype)] * (count - 1)
+
+
+def _elementwise(shape: tuple[int, ...], function: str, dtype: str) -> Layer:
+    """Return a function of two tensors of a shape."""
+    inner = max(math.prod(shape[1:]), 1)
+    return Elementwise(batch=max(shape[0], 1), inner=inner, function=function, dtype=dtype)
