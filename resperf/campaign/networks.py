@@ -14,7 +14,6 @@ from resperf.layers import Layer
 from resperf.measurement import NetworkRef
 from resperf.platform import Platform
 from resperf.settings import PLAIN_PRECISIONS, Setting
-from resperf.splits import architecture_of
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ def plan_networks(
     """
     from resperf.dataset import NetworkDescription, description_digest
     from resperf.network import graph_digest, weightless
+    from resperf.splits import architecture_of
 
     contents: dict[str, bytes] = {}
     described: list[NetworkRun] = []

@@ -205,7 +205,7 @@ class _Search:
     damaged: dict[Path, BundleError]
 
 
-def choose(query: Query, *, compared: bool = False) -> Choice:
+def choose(query: Query, *, compared: bool = False, adding: bool = False) -> Choice:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
     The first group of `resperf.prediction.offers.offers` that has the framework and the setting
@@ -221,6 +221,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
     query : Query
     compared : bool
         Whether all devices answer, so that no note names others that were measured.
+    adding : bool
+        Whether only what adds up layers may answer.
 
     Raises
     ------
@@ -237,6 +239,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
         _refuse_lacking(query, facts)
     own = list(own_offers(search.parts, search.device))
     groups = [own] if query.method else offers(search.parts, search.device)
+    if adding:
+        groups = ([one for one in group if one.bundle.adds_up_layers] for group in groups)
     # A data sheet answers only for a card, where neither a bundle nor a method is named.
     of_bundle = not facts or bool(query.method) or bool(search.path and is_bundle(search.path))
     chosen = first_fitting(query, groups, own_precision=of_bundle)
@@ -247,7 +251,8 @@ def choose(query: Query, *, compared: bool = False) -> Choice:
         if len(only) == 1:
             return choose(only[0], compared=compared)
     if chosen is None:
-        if facts is not None and query.training and (steps := _composing(query, compared)):
+        composes = query.training and any(part.framework == COMPOSING for part in search.parts)
+        if facts is not None and composes and (steps := _composing(query, compared)):
             return steps
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
@@ -271,9 +276,9 @@ def _composing(query: Query, compared: bool) -> Choice | None:
     """Choose what adds up the operators of a training step from those of runs."""
     if query.framework not in (None, COMPOSING):
         return None
-    answer = choose(replace(query, training=False, framework=COMPOSING), compared=compared)
-    answer = replace(answer, notes=(*answer.notes, _COMPOSED), composes_steps=True)
-    return answer if answer.bundle.adds_up_layers else None
+    run = replace(query, training=False, framework=COMPOSING)
+    answer = choose(run, compared=compared, adding=True)
+    return replace(answer, notes=(*answer.notes, _COMPOSED), composes_steps=True)
 
 
 def _searched(query: Query) -> _Search:

@@ -77,12 +77,12 @@ class Offer:
     def has_steps(self) -> bool:
         """Whether training steps of networks, not of layers alone, taught it under its setting.
 
-        If none of the device did, those of several others must have: this loads their predictor.
+        If none of the device did, those of several others must have: the predictor says so.
         """
         names = self.part.network_quantities if self.part else ()
         if self.setting.mode is not Mode.TRAINING or not {*names} - {EXECUTION, LATENCY}:
             return False
-        if not self.unseen or STEP not in names:
+        if STEP not in names:
             return True
         with suppress(UnsupportedError):
             return STEP in self.bundle.checked.predict_networks([], quantity=STEP)

@@ -47,7 +47,7 @@ from resperf.report.methods import left_out_text
 from resperf.report.tables import UNKNOWN, percent_cell
 from resperf.splits import architecture_of
 from resperf.training import LeftOut
-from resperf.training.left_out import _by_way, _judged
+from resperf.training.left_out import _by_way, _judged, _left_out_parts
 from resperf.training.rows import network_examples, network_quantities
 
 METHODS = ("convmeter", "convmeter-relative", "convmeter-non-negative", "operator-totals")
@@ -130,7 +130,8 @@ def each_left_out(rows: Examples, methods: Sequence[str]) -> list[LeftOut]:
              for network in rows.networks]  # fmt: skip
     groups = [architecture_of(network.name) for network in rows.networks]
     named = replace(rows, groups=names)
-    return [_judged(method, named, groups, "network", None, 0, "", "") for method in methods]
+    parts = _left_out_parts(groups, None, uses_validation=False)
+    return [_judged(method, named, groups, parts, "network", 0, "", "") for method in methods]
 
 
 def names_table(results: Sequence[LeftOut]) -> str:
