@@ -28,7 +28,7 @@ from resperf.lowering._base import (
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
-from resperf.lowering._torch_eager import TorchKernel, eager_kernels
+from resperf.lowering._torch_eager import TorchKernel, eager_kernels, eager_run
 from resperf.network import Network, Node, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
@@ -146,6 +146,14 @@ def _affine_steps(network: Network) -> int:
 def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
     """Return the operators that eager PyTorch runs, with their shapes and types."""
     return _kernels(network, setting)[1]
+
+
+def run_tensors(
+    network: Network, setting: Setting
+) -> tuple[Network, list[TorchKernel], tuple[str, ...]]:
+    """Return the network as it runs, its kernels, and the memory that its outputs lie in."""
+    whole = _as_run(network, setting)[1]
+    return whole, *eager_run(whole, channels_last=setting.layout == "nhwc")
 
 
 def as_run(network: Network, setting: Setting) -> Network:
