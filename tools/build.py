@@ -18,7 +18,8 @@ together, each row on its own card. PyTorch, whole networks: costs of operator c
 on two CPUs, are learnt from timm's times of whole networks.
 
 Methods are published ones that answer where `--method` names them: ConvMeter on timm's
-convolutional networks, Gianniti's lines on justus.
+convolutional networks, Gianniti's lines on justus. What libraries hold in training is learnt from
+gpumemnet, with exports of timm's networks (batch normalisations not folded) in build/timm.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from onnx import ModelProto, TensorProto, helper
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from gpus import import_all
-from pages import ROOT, dataset, parser_of, run
+from pages import ROOT, dataset, parser_of, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
@@ -465,6 +466,14 @@ def build_gianniti(work: Path, output: Path) -> None:
     run("bundle", "merge", *cards, "-o", output)
 
 
+def build_memory(work: Path, output: Path) -> None:
+    """Train what libraries hold beside the tensors of a training step."""
+    tables = sorted((public_data() / "gpumemnet").glob("*.csv"))
+    words = ("import", *tables, "--format", "gpumemnet", "--graphs", ROOT / "build" / "timm")
+    rows = dataset(work / "memory.h5", *words)
+    without_names(train(rows, work / output.name, method="memory-timeline"), output)
+
+
 BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     "networks": dict.fromkeys(NETWORKS, build_network),
     "bundles": {
@@ -473,6 +482,7 @@ BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     },
     "methods": {
         "gpus-torch-convmeter": build_convmeter, "gpus-tensorflow-gianniti": build_gianniti,
+        "gpus-torch-memory": build_memory,
     },
 }  # fmt: skip
 """What is built -> name -> function of a folder for intermediate files and the output."""

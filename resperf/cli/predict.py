@@ -90,7 +90,14 @@ _APART = (
     "training",
     section=HOW,
     is_flag=True,
-    help="Predict training steps, if the bundle learnt them.",
+    help="Predict training steps: time, if the bundle learnt it, and memory.",
+)
+@option(
+    "--optimizer",
+    section=HOW,
+    metavar="O",
+    help="With --train: whose memory a step needs (sgd by default, momentum, adagrad, rmsprop, "
+    "adam, adadelta).",
 )
 @option(
     "--block",
@@ -197,6 +204,9 @@ def command(
         raise click.UsageError("--by node is text; with --json, `sources` of each layer say it")
     show = partial(_show, as_json=as_json, output=output)
     question["device"] = device
+    optimizer = question.pop("optimizer")
+    if optimizer and (not question["training"] or devices or device == EVERY_DEVICE):
+        raise click.UsageError("--optimizer goes with --train on one device")
     if devices:
         shown = {"strong": strong, "images": images, "topology": topology}
         _scaled(network, batches, devices, {**shown, **question}, show)
@@ -207,6 +217,8 @@ def command(
         "batch": batches if len(batches) > 1 else next(iter(batches), None),
         "strict": "range" if strict_range else strict,
     }
+    if optimizer:
+        question["optimizer"] = optimizer
     if against is not None:
         _beside(network, against, question, every, show)
     elif device == EVERY_DEVICE:

@@ -23,6 +23,7 @@ from resperf.prediction.choice import (
     lacked_type,
     place_of,
 )
+from resperf.prediction.memory import FRAMEWORK, has_memory, with_memory, without_time
 from resperf.prediction.network import Run, Strict, predict_networks
 from resperf.prediction.offers import Offer, accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
@@ -61,6 +62,7 @@ class Options(Run, total=False):
     values: Values | None
     method: str | None
     training: bool
+    optimizer: str
     block: str | None
 
 
@@ -95,6 +97,7 @@ def predict(
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
+    optimizer: str = "sgd",
     block: str | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
@@ -144,6 +147,8 @@ def predict(
         Method that the bundle was trained by, such as ``"convmeter"``; any by default.
     training : bool
         Whether to predict training steps, not runs.
+    optimizer : str
+        Whose state and temporaries the memory of a training step contains.
     block : str, optional
         ``"FROM:TO"``, names of operators or tensors between which the network is predicted, as a
         network of its own (`resperf.network.block_of`).
@@ -169,7 +174,9 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    query = Query(
+        device, framework, bundle, precision, compiled, method, training, threads, optimizer
+    )
     networks = read(network, batch, shapes, assume, block, values, inputs)
     run = Run(
         strict=strict, threads=threads, host_dispatch_us=host_dispatch_us, custom_ms=custom_ms
@@ -197,6 +204,7 @@ def predict_many(
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
+    optimizer: str = "sgd",
 ) -> list[Prediction]:
     """Predict many networks on one device, such as the candidates of a search.
 
@@ -210,7 +218,7 @@ def predict_many(
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
     device, framework, shapes, inputs, bundle, threads, strict, precision, compiled, \
-    host_dispatch_us, assume, values, custom_ms, method, training
+    host_dispatch_us, assume, values, custom_ms, method, training, optimizer
         As in `predict`.
 
     Returns
@@ -231,7 +239,9 @@ def predict_many(
     >>> fastest = min(predictions, key=lambda prediction: prediction.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    query = Query(
+        device, framework, bundle, precision, compiled, method, training, threads, optimizer
+    )
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
@@ -308,14 +318,30 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
     if not networks:
         choose(query)
     groups: dict[str, list[Network]] = {}
+    answer = _steps if query.training else _runs
     types = [network.float_type for network in networks]
     for network, dtype in zip(networks, types, strict=True):
         groups.setdefault(dtype, []).append(network)
-    predictions = {
-        dtype: iter(_predictions(alike, choose_for(query, alike[0]), run))
-        for dtype, alike in groups.items()
-    }
+    predictions = {dtype: iter(answer(alike, query, run)) for dtype, alike in groups.items()}
     return [next(predictions[dtype]) for dtype in types]
+
+
+def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    return _predictions(networks, choose_for(query, networks[0]), run)
+
+
+def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    """Predict training steps; their memory alone where no times of steps answer."""
+    try:
+        predictions = _runs(networks, query, run)
+    except UnsupportedError as error:
+        named = query.method or query.bundle or query.compiled or run.get("strict")
+        if named or not has_memory(query.device or "", query.framework):
+            raise
+        of_runs = replace(query, training=False, framework=FRAMEWORK)
+        why = str(error)
+        predictions = [without_time(one, why) for one in _runs(networks, of_runs, run)]
+    return with_memory(networks, predictions, query.optimizer, strict=bool(run.get("strict")))
 
 
 def predict_within(

@@ -83,6 +83,8 @@ class Query:
         Whether training steps are asked for, not runs.
     threads : int or None
         Of several parts that were measured with different numbers of threads, that of the nearest.
+    optimizer : str
+        Whose memory a training step needs; times are of the optimizer that was measured.
     """
 
     device: str | None = None
@@ -93,6 +95,7 @@ class Query:
     method: str | None = None
     training: bool = False
     threads: int | None = None
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         if self.device is not None:  # a TOML file's Path, a torch.device

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from resperf.lowering._torch_training import StepMemory
+from resperf.lowering._torch_memory import StepMemory
 
 _ROUND = 512
 _MIB = 1 << 20

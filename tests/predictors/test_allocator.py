@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resperf.lowering._torch_training import Allocation, StepMemory
+from resperf.lowering._torch_memory import Allocation, StepMemory
 from resperf.predictors._allocator import CachingAllocator, peaks_of
 
 MIB = 1 << 20

@@ -134,7 +134,9 @@ class StepMemory:
         How many of them are there between two steps.
     events : list of int
         Number of an allocation when it is made, and its complement (-1 for 0) when it is freed.
-    weights_bytes : int
+    convolved_bytes : int
+        What convolutions of several places and one group read and write: libraries need memory of
+        their own for these.
     unknown : tuple of str
         Operators whose memory is not known.
     """
@@ -142,7 +144,7 @@ class StepMemory:
     allocations: list[Allocation] = field(default_factory=list)
     resident: int = 0
     events: list[int] = field(default_factory=list)
-    weights_bytes: int = 0
+    convolved_bytes: int = 0
     unknown: tuple[str, ...] = ()
 
 
@@ -173,8 +175,20 @@ def training_memory(
     step.forward(kernels, IN_PLACE if in_place else frozenset())
     step.backward(kernels)
     step.update(OPTIMIZERS[setting.optimizer], together=together)
+    step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
     step.memory.unknown = tuple(dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason))
     return step.memory
+
+
+def _convolved_bytes(kernel: TorchKernel) -> int:
+    operator = kernel.operator
+    if kernel.op != "convolution" or int(operator.attributes.get("group", 1)) > 1:
+        return 0
+    data, weights = (operator.operand(position).shape for position in (0, 1))
+    if max(weights[2:]) == 1:
+        return 0
+    values = math.prod(data) + math.prod(operator.result())
+    return values * DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
 
 
 class _Step:
@@ -245,7 +259,6 @@ class _Step:
             self._of[name] = self._allocate(INPUTS, size_of(self._network.tensors[name]))
         for tensor in self._weights * states:
             self._allocate(STATE, size_of(tensor))
-        self.memory.weights_bytes = sum(map(size_of, self._weights))
         self.memory.resident = len(self.memory.allocations)
 
     # Forward

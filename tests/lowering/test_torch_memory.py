@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.lowering._torch_training import (
+from resperf.lowering._torch_memory import (
     IN_PLACE,
     SAVED_BESIDES,
     SAVED_FACTORS,
