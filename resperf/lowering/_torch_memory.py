@@ -85,6 +85,12 @@ SAVED_BESIDES: Mapping[str, Callable[[TorchKernel], list[int]]] = {
     "sdpa": lambda kernel: [math.prod(kernel.operator.operand(0).shape[:-1]) * _STATISTIC],
 }
 """Operator -> the bytes of what it computes for the backward pass alone."""
+KEEPING_NOTHING = frozenset({
+    "_to_copy", "add", "cat", "clone", "col2im", "constant_pad_nd", "copy", "cumsum", "flip",
+    "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "upsample",
+})  # fmt: skip
+"""Operators of which the backward pass needs shapes or small indices alone."""
+_LISTED = SAVED_FACTORS | SAVED_RESULTS | KEEPING_NOTHING | {*SAVED_INPUTS, *SAVED_BESIDES}
 IN_PLACE = frozenset({"elu", "leaky_relu", "relu", "selu"})
 """Functions that modules overwrite their input by where nothing else reads it (``inplace=True``);
 the backward pass then reads the result instead."""
@@ -138,7 +144,7 @@ class StepMemory:
         What convolutions of several places and one group read and write: libraries need memory of
         their own for these.
     unknown : tuple of str
-        Operators whose memory is not known.
+        Why operators are not counted.
     """
 
     allocations: list[Allocation] = field(default_factory=list)
@@ -176,7 +182,8 @@ def training_memory(
     step.backward(kernels)
     step.update(OPTIMIZERS[setting.optimizer], together=together)
     step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
-    step.memory.unknown = tuple(dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason))
+    reasons = dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason)
+    step.memory.unknown = (*reasons, *step.unlisted)
     return step.memory
 
 
@@ -205,6 +212,8 @@ class _Step:
         self._gradients: dict[str, int] = {}
         """Tensor or copy -> the allocation of its gradient, as far as it was computed."""
         self._saved: list[list[int]] = []
+        self.unlisted: dict[str, None] = {}
+        """Why memory is not counted."""
         computed = {name for kernel in kernels for name in _results(kernel)}
         statistics = {
             name
@@ -283,7 +292,9 @@ class _Step:
     def _overwrite(self, kernel: TorchKernel, resident: Set[str]) -> bool:
         """Let the result take the memory of the input, if nothing else needs that."""
         name = kernel.storages[0]
-        if name in resident or self._unread[name] > 1 or self._holders[self._of[name]] > 1:
+        if name in resident or name not in self._of or self._unread[name] > 1:
+            return False
+        if self._holders[self._of[name]] > 1:
             return False
         self._of[_results(kernel)[0]] = self._hold(self._of[name])
         return True
@@ -305,6 +316,8 @@ class _Step:
         result = _results(kernel)[:1]
         if not any(gradients) or self._differentiable.isdisjoint(result):
             return []
+        if kernel.op not in _LISTED:
+            self.unlisted[f"what {kernel.op} keeps for its backward pass is not counted"] = None
         kept = [
             kernel.storages[at] for at in SAVED_INPUTS.get(kernel.op, ()) if at < len(gradients)
         ]
@@ -343,16 +356,13 @@ class _Step:
             name = _results(kernel)[0] if _results(kernel) else ""
             gradient = self._gradients.get(name)
             computed = []
-            if gradient is not None and not self._adds_in_place(kernel):
+            if gradient is not None:
                 computed = self._gradients_of(kernel, gradient)
                 self._release(self._gradients.pop(name))
             for number in saved:
                 self._release(number)
             for storage, number in computed:
                 self._accumulate(storage, number)
-
-    def _adds_in_place(self, kernel: TorchKernel) -> bool:
-        return not kernel.source and kernel.op == "add"
 
     def _gradients_of(self, kernel: TorchKernel, gradient: int) -> list[tuple[str, int]]:
         """Compute the gradients of a kernel's inputs: each input's memory and its gradient."""
@@ -365,7 +375,8 @@ class _Step:
                 continue
             own_bytes, whole_bytes = self._bytes_of(name, storage)
             what = WEIGHT_GRADIENTS if storage in self._trained else GRADIENTS
-            if kernel.op in _PASSING_ON and (kernel.op != "add" or own_bytes >= result_bytes):
+            is_summed = kernel.op in ("add", "sub") and own_bytes < result_bytes
+            if kernel.op in _PASSING_ON and not is_summed:
                 number = self._hold(gradient)
             elif kernel.op in POINTWISE_KERNELS - _PASSING_ON and own_bytes < result_bytes:
                 # Computed in full, then summed over the axes along which it was repeated.

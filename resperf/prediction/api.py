@@ -338,9 +338,13 @@ def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Predicti
         named = query.method or query.bundle or query.compiled or run.get("strict")
         if named or not has_memory(query.device or "", query.framework):
             raise
-        of_runs = replace(query, training=False, framework=FRAMEWORK)
-        why = str(error)
-        predictions = [without_time(one, why) for one in _runs(networks, of_runs, run)]
+        try:
+            runs = _runs(networks, replace(query, training=False, framework=FRAMEWORK), run)
+        except UnsupportedError:
+            raise error from None
+        predictions = [without_time(one, str(error)) for one in runs]
+    if query.method:
+        return predictions
     return with_memory(networks, predictions, query.optimizer, strict=bool(run.get("strict")))
 
 

@@ -15,6 +15,7 @@ from resperf.prediction.result import (
     OUTER_PHASES,
     WHOLE_NETWORK,
     Interval,
+    Overheads,
     Parts,
     Prediction,
     QuantityPrediction,
@@ -123,7 +124,7 @@ def _process_memory(
 def without_time(prediction: Prediction, why: str) -> Prediction:
     """Return a prediction of a run as one of a training step of which the time is not known."""
     parts = Parts(times_ms={EXECUTING: (math.nan,)})
-    costs = replace(prediction.overheads, outer_ms=dict.fromkeys(OUTER_PHASES, (math.nan,)))
+    costs = Overheads(outer_ms=dict.fromkeys(OUTER_PHASES, (math.nan,)))
     remarks = replace(prediction.remarks, notes=(f"memory alone: {why}",), warnings=(), advice="")
     return replace(
         prediction, parts=parts, overheads=costs, total=add_up(parts, costs, WHOLE_NETWORK),

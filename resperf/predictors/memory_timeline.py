@@ -32,16 +32,7 @@ _USUAL = "sgd"
 
 
 class Simulated(NamedTuple):
-    """Memory of a training step without what libraries hold.
-
-    Attributes
-    ----------
-    peaks : Peaks
-    convolved_bytes : int
-        As in `StepMemory`.
-    unknown : tuple of str
-        Why operators are not counted.
-    """
+    """Memory of a training step without what libraries hold; the last two as in `StepMemory`."""
 
     peaks: Peaks
     convolved_bytes: int

@@ -240,6 +240,39 @@ def test_a_bias_behind_a_transposed_product_is_added_in_place() -> None:
     assert kept_bytes(memory) == 4 * 2 * 6 * (8 + 24)
 
 
+def test_what_is_not_counted_is_named() -> None:
+    shapes = dict.fromkeys(("x", "w", "y", "z", "r"), (2, 8, 16, 16))
+    shapes = {**shapes, "g": (2, 4, 4, 2), "s": (2, 8, 4, 4), "t": (2, 8, 4, 4)}
+    nodes = [
+        ("Add", ["x", "w"], ["y"], {}),
+        ("GridSample", ["y", "g"], ["s"], {}),
+        ("Strange", ["s"], ["q"], {}),
+        ("Relu", ["q"], ["u"], {}),
+        ("Relu", ["s"], ["t"], {}),
+    ]
+    memory = training_memory(network_of(nodes, shapes), setting())
+    unknown = " ".join(memory.unknown)
+    assert "what gridsample keeps for its backward pass is not counted" in unknown
+    assert "the shape of 'q' is not known" in unknown
+
+
+def test_functions_work_in_place_unless_their_input_is_needed() -> None:
+    """As in a block behind a normalisation, which keeps its own input only."""
+    shapes = dict.fromkeys(("x", "w", "y", "n", "z"), (2, 8, 6, 6))
+    shapes = {**shapes, "ws": (8,), "wb": (8,), "wm": (8,), "wv": (8,)}
+    nodes = [
+        ("Add", ["x", "w"], ["y"], {}),
+        ("BatchNormalization", ["y", "ws", "wb", "wm", "wv"], ["n"], {}),
+        ("LeakyRelu", ["n"], ["z"], {}),
+    ]
+    size, statistics = 2 * 8 * 6 * 6 * 4, 2 * 8 * 4
+    network = network_of(nodes, shapes)
+    assert kept_bytes(training_memory(network, setting())) == 2 * size + statistics
+    together = training_memory(network, setting()).allocations
+    apart = training_memory(network, setting(), in_place=False).allocations
+    assert sum(b for _, b in apart) - sum(b for _, b in together) == size
+
+
 def test_a_step_by_hand() -> None:
     """y = relu(x w1), z = y w2, of 64 rows with 32, 16 and 8 values of 4 bytes."""
     network = network_of(
