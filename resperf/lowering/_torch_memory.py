@@ -282,8 +282,8 @@ class _Step:
             self._write(kernel)
             self._saved.append(self._save(kernel, overwrites))
             self._unread.subtract(kernel.storages)
-            for name in {*kernel.storages, *_results(kernel)} - resident:
-                if name in self._of and self._unread[name] <= 0:
+            for name in dict.fromkeys((*kernel.storages, *_results(kernel))):
+                if name in self._of and name not in resident and self._unread[name] <= 0:
                     self._release(self._of.pop(name))
 
     def _has_gradient(self, kernel: TorchKernel) -> list[bool]:

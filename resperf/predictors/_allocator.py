@@ -33,6 +33,7 @@ def rounded(size_bytes: int) -> int:
 class Block:
     """A part of a segment, between its neighbours."""
 
+    address: int
     size: int
     small: bool
     before: Block | None = None
@@ -58,11 +59,11 @@ class CachingAllocator:
         size = rounded(size_bytes)
         small = size <= _SMALL
         free = self._free[small]
-        index = bisect_left(free, (size, 0))
+        index = bisect_left(free, (size, 0))  # of equal blocks, the one at the lowest address
         if index < len(free):
             _, _, block = free.pop(index)
         else:
-            block = Block(_segment_of(size), small)
+            block = Block(self.reserved, _segment_of(size), small)
             self.reserved += block.size
         block.is_free = False
         rest = block.size - size
@@ -71,7 +72,7 @@ class CachingAllocator:
         return block
 
     def _split(self, block: Block, size: int) -> None:
-        rest = Block(block.size - size, block.small, block, block.after)
+        rest = Block(block.address + size, block.size - size, block.small, block, block.after)
         if block.after is not None:
             block.after.before = rest
         block.after, block.size = rest, size
@@ -79,7 +80,7 @@ class CachingAllocator:
 
     def _add(self, block: Block) -> None:
         block.is_free = True
-        insort(self._free[block.small], (block.size, id(block), block))
+        insort(self._free[block.small], (block.size, block.address, block))
 
     def free(self, block: Block) -> None:
         """Return a block."""
@@ -91,7 +92,7 @@ class CachingAllocator:
 
     def _remove(self, block: Block) -> None:
         free = self._free[block.small]
-        free.pop(bisect_left(free, (block.size, id(block))))
+        free.pop(bisect_left(free, (block.size, block.address)))
         block.is_free = False
 
     def _join(self, block: Block, other: Block) -> None:
@@ -101,7 +102,7 @@ class CachingAllocator:
             if block.after is not None:
                 block.after.before = block
         else:
-            block.before = other.before
+            block.address, block.before = other.address, other.before
             if block.before is not None:
                 block.before.after = block
 

@@ -79,3 +79,11 @@ def test_peaks_of_a_step() -> None:
     assert peaks.allocated_bytes == 66 * MIB
     assert peaks.reserved_bytes == 66 * MIB
     assert list(peaks.groups.items()) == [("x", 30 * MIB), ("y", 20 * MIB), ("weights", 16 * MIB)]
+
+
+def test_of_equal_blocks_the_one_at_the_lowest_address_is_taken() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.allocate(12 * MIB) for _ in range(3)]
+    for block in (blocks[1], blocks[2], blocks[0]):
+        allocator.free(block)
+    assert allocator.allocate(12 * MIB) is blocks[0]
