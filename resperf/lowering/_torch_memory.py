@@ -98,8 +98,7 @@ _PASSING_ON = frozenset({"add", "cat", "clone", "stack", "sub", "sum"})
 """Operators that pass the gradient of their result on, or views of it."""
 
 
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """What an optimizer keeps and needs, in multiples of all weights.
 
     Attributes
@@ -222,7 +221,12 @@ class _Step:
             for name in kernel.operands[3:5]
         }
         read = dict.fromkeys(name for kernel in kernels for name in kernel.storages)
-        fixed = [network.tensors[name] for name in read if self._is_constant(name, computed)]
+        computed.update(network.inputs)
+        fixed = [
+            network.tensors[name]
+            for name in read
+            if name in network.tensors and name not in computed
+        ]
         self._trained = {
             tensor.name
             for tensor in fixed
@@ -235,9 +239,6 @@ class _Step:
         self._ends = [*dict.fromkeys(ends)]
         """What the outputs of the network lie in."""
         self._unread.update(self._ends)
-
-    def _is_constant(self, name: str, computed: set[str]) -> bool:
-        return name in self._network.tensors and name not in {*computed, *self._network.inputs}
 
     def _allocate(self, what: str, size_bytes: int) -> int:
         number = len(self.memory.allocations)

@@ -345,7 +345,8 @@ def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Predicti
         predictions = [without_time(one, str(error)) for one in runs]
     if query.method:
         return predictions
-    return with_memory(networks, predictions, query.optimizer, strict=bool(run.get("strict")))
+    pairs = zip(networks, predictions, strict=True)
+    return [with_memory(*pair, query.optimizer, strict=bool(run.get("strict"))) for pair in pairs]
 
 
 def predict_within(

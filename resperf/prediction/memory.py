@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from resperf.bundle import find_bundles, named_bundle
@@ -33,22 +32,6 @@ _SHOWN_GROUPS = 3
 _PLAIN = ("", "fp32", "tf32")
 
 
-def with_memory(
-    networks: Sequence[Network], predictions: Sequence[Prediction], optimizer: str, *, strict: bool
-) -> list[Prediction]:
-    """Add the memory of training steps to predictions for PyTorch on CUDA.
-
-    Raises
-    ------
-    UnsupportedError
-        If `strict` and it is more than the device has, or the optimizer is not known.
-    """
-    return [
-        _with_memory(network, prediction, optimizer, strict=strict)
-        for network, prediction in zip(networks, predictions, strict=True)
-    ]
-
-
 def has_memory(device: str, framework: str | None) -> bool:
     """Say whether the memory of training steps can be simulated."""
     return (
@@ -58,9 +41,16 @@ def has_memory(device: str, framework: str | None) -> bool:
     )
 
 
-def _with_memory(
+def with_memory(
     network: Network, prediction: Prediction, optimizer: str, *, strict: bool
 ) -> Prediction:
+    """Add the memory of a training step to a prediction for PyTorch on CUDA.
+
+    Raises
+    ------
+    UnsupportedError
+        If `strict` and it is more than the device has, or the optimizer is not known.
+    """
     subject = prediction.subject
     is_eager = subject.compiled in ("", "eager")
     if not is_eager or not has_memory(subject.device, subject.framework):
@@ -71,12 +61,10 @@ def _with_memory(
     )  # fmt: skip
     step = simulated(network, setting, subject.device)
     process, notes = _process_memory(step, setting, subject.device)
-    exact = {
-        PEAK_MEMORY: step.peaks.allocated_bytes, RESERVED_MEMORY: step.peaks.reserved_bytes,
-    }  # fmt: skip
+    peaks = {PEAK_MEMORY: step.peaks.allocated_bytes, RESERVED_MEMORY: step.peaks.reserved_bytes}
     quantities = [
         QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, Mode.TRAINING)
-        for name, value in exact.items()
+        for name, value in peaks.items()
     ]
     groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
     alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
