@@ -23,7 +23,6 @@ from resperf.prediction.choice import (
     lacked_type,
     place_of,
 )
-from resperf.prediction.memory import FRAMEWORK, has_memory, with_memory, without_time
 from resperf.prediction.network import Run, Strict, predict_networks
 from resperf.prediction.offers import Offer, accelerator, own_offers, sheet_offers
 from resperf.prediction.reading import (
@@ -332,6 +331,9 @@ def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Predictio
 
 def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
     """Predict training steps; their memory alone where no times of steps answer."""
+    # Runs need no memory timeline: it is not loaded for them.
+    from resperf.prediction.memory import FRAMEWORK, has_memory, with_memory, without_time
+
     try:
         predictions = _runs(networks, query, run)
     except UnsupportedError as error:
