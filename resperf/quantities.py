@@ -137,6 +137,9 @@ QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
 
 EXECUTION, WHOLE_CALL, STEP = "execution_ms", "whole_call_ms", "step_ms"
 LATENCY = "latency_ms"
+PEAK_MEMORY, RESERVED_MEMORY, PROCESS_MEMORY = (
+    "peak_memory_bytes", "peak_reserved_bytes", "process_memory_bytes",
+)  # fmt: skip
 PHASES = QUANTITIES[LATENCY].parts
 """The phases of a layer or a network, in the order in which they run."""
 _PARTS = frozenset(part for row in _ROWS for part in row.parts)

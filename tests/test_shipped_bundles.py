@@ -282,6 +282,33 @@ def test_steps_that_were_not_measured_are_added_up(device: str, options: dict[st
         )
 
 
+@pytest.mark.parametrize("device", ["2080ti", "h100", "a100-40gb", "rtx3090"])
+def test_the_memory_of_a_step_stands_beside_its_time(device: str) -> None:
+    prediction = resperf.predict("resnet18", device=device, batch=32, training=True)
+    sizes = {quantity.name: quantity for quantity in prediction.parts.quantities}
+    process = sizes["process_memory_bytes"]
+    allocated, reserved = (
+        sizes[name].value for name in ("peak_memory_bytes", "peak_reserved_bytes")
+    )
+    assert 4 * 2 * 11_689_512 < allocated <= reserved < process.low < process.value < process.high
+    is_other = any("a100-40gb in fp32" in note for note in prediction.remarks.notes)
+    assert is_other == (device != "a100-40gb")
+    adam = resperf.predict(
+        "resnet18", device=device, batch=32, training=True, optimizer="adam"
+    ).parts.quantity("peak_memory_bytes")
+    assert adam is not None
+    assert adam.value - allocated == pytest.approx(8 * 11_689_512, rel=0.02)
+
+
+def test_a_step_that_does_not_fit_into_memory_says_so() -> None:
+    options = {"device": "a100-40gb", "training": True}
+    assert not resperf.predict("resnet50", batch=64, **options).remarks.too_large
+    large = resperf.predict("resnet50", batch=1024, **options)
+    assert "does not fit into 40.0 GiB of a100-40gb" in large.remarks.too_large
+    with pytest.raises(ResperfError, match="'lion' is not known"):
+        resperf.predict("resnet50", optimizer="lion", **options)
+
+
 def test_of_all_devices_those_with_training_steps_answer_with_a_step() -> None:
     steps, failures = predict_everywhere("lenet5", precision="amp", training=True)
     rests_on = {step.subject.device: step.rests_on for step in steps}

@@ -19,7 +19,8 @@ on two CPUs, are learnt from timm's times of whole networks. TensorRT: costs of 
 are learnt from published latencies of networks, which tools/benchmarks/export.py writes first.
 
 Methods are published ones that answer where `--method` names them: ConvMeter on timm's
-convolutional networks, Gianniti's lines on justus.
+convolutional networks, Gianniti's lines on justus. What libraries hold in training is learnt from
+gpumemnet, with exports of timm's networks (batch normalisations not folded) in build/timm.
 """
 
 from __future__ import annotations
@@ -481,6 +482,14 @@ def build_gianniti(work: Path, output: Path) -> None:
     run("bundle", "merge", *cards, "-o", output)
 
 
+def build_memory(work: Path, output: Path) -> None:
+    """Train what libraries hold beside the tensors of a training step."""
+    tables = sorted((public_data() / "gpumemnet").glob("*.csv"))
+    words = ("import", *tables, "--format", "gpumemnet", "--graphs", ROOT / "build" / "timm")
+    rows = dataset(work / "memory.h5", *words)
+    without_names(train(rows, work / output.name, method="memory-timeline"), output)
+
+
 BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     "networks": dict.fromkeys(NETWORKS, build_network),
     "bundles": {
@@ -489,6 +498,7 @@ BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     },
     "methods": {
         "gpus-torch-convmeter": build_convmeter, "gpus-tensorflow-gianniti": build_gianniti,
+        "gpus-torch-memory": build_memory,
     },
 }  # fmt: skip
 """What is built -> name -> function of a folder for intermediate files and the output."""

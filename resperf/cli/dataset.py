@@ -206,7 +206,7 @@ def export(file: Path, output: Path, force: bool) -> None:
         click.echo(path)
 
 
-_WITH_GRAPHS = ("neusight", "timm", "trtexec", "tensorrt-latencies")
+_WITH_GRAPHS = ("gpumemnet", "neusight", "timm", "trtexec", "tensorrt-latencies")
 """Formats with networks whose graphs are elsewhere."""
 
 

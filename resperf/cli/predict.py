@@ -17,6 +17,7 @@ from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, op
 from resperf.errors import LayerError, UnsupportedError, require
 from resperf.files import write_whole
 from resperf.records import csv_of_rows
+from resperf.settings import OPTIMIZERS
 
 if TYPE_CHECKING:
     from resperf.prediction import Prediction
@@ -90,7 +91,13 @@ _APART = (
     "training",
     section=HOW,
     is_flag=True,
-    help="Predict training steps; on GPUs without measured ones from PyTorch's operators.",
+    help="Predict training steps: time, of PyTorch on GPUs also without measured ones, and memory.",
+)
+@option(
+    "--optimizer",
+    section=HOW,
+    type=click.Choice([*OPTIMIZERS]),
+    help="With --train: the optimizer, sgd by default.",
 )
 @option(
     "--block",
@@ -197,6 +204,9 @@ def command(
         raise click.UsageError("--by node is text; with --json, `sources` of each layer say it")
     show = partial(_show, as_json=as_json, output=output)
     question["device"] = device
+    optimizer = question.pop("optimizer")
+    if optimizer and (not question["training"] or devices or device == EVERY_DEVICE):
+        raise click.UsageError("--optimizer goes with --train on one device")
     if devices:
         shown = {"strong": strong, "images": images, "topology": topology}
         _scaled(network, batches, devices, {**shown, **question}, show)
@@ -207,6 +217,8 @@ def command(
         "batch": batches if len(batches) > 1 else next(iter(batches), None),
         "strict": "range" if strict_range else strict,
     }
+    if optimizer:
+        question["optimizer"] = optimizer
     if against is not None:
         _beside(network, against, question, every, show)
     elif device == EVERY_DEVICE:

@@ -46,6 +46,9 @@ class TorchKernel:
         Name of the node that it runs for; empty for a helper such as a copy.
     reads, writes : tuple of str
         Tensors, not their views. A helper writes none.
+    operands, storages : tuple of str
+        What its node reads, views included, and the tensors or copies (by the name of their
+        kernel) in whose memory that lies.
     reason : str
         Why there is no operator; empty where there is one.
     """
@@ -57,6 +60,8 @@ class TorchKernel:
     source: str = ""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+    storages: tuple[str, ...] = ()
     reason: str = ""
 
     def layer(self) -> Layer:
@@ -97,9 +102,17 @@ def eager_kernels(
     training : bool
         Whether Dropout drops values.
     """
+    return eager_run(network, channels_last=channels_last, training=training)[0]
+
+
+def eager_run(
+    network: Network, *, channels_last: bool = False, training: bool = False
+) -> tuple[list[TorchKernel], tuple[str, ...]]:
+    """Return the same, and the tensors or copies in whose memory the network's outputs lie."""
     images = [network.tensors[name] for name in network.inputs] if channels_last else []
     views = {image.name: _last(image.shape) for image in images if len(image.shape) == 4}
-    return _Eager(network, views, training).run()
+    eager = _Eager(network, views, training)
+    return eager.run(), tuple(eager.storage.get(name, name) for name in network.outputs)
 
 
 def is_behind_transposition(node: Node, maker: Mapping[str, Node]) -> bool:
@@ -124,6 +137,10 @@ class _Eager:
     maker: dict[str, Node] = field(default_factory=dict)
     memory: dict[str, str] = field(default_factory=dict)
     """View -> the tensor that it is a view of."""
+    storage: dict[str, str] = field(default_factory=dict)
+    """View -> the tensor or copy in whose memory it lies."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """Tensor -> its copy that the current node reads."""
     read: Counter[str] = field(default_factory=Counter)
     """Tensor -> how often nodes read it, or the network returns it."""
     copied: int = 0
@@ -134,12 +151,14 @@ class _Eager:
         self.read.update(self.network.outputs)
         for node in self.network.nodes:
             node = qualified_by_domain(node, OWN_DOMAINS)
-            start = len(self.kernels)
+            start, self.copies = len(self.kernels), {}
             try:
                 _RULES.get(node.op, _Eager._plain)(self, node)
                 if not self._is_last(node):  # It runs no kernel: its outputs are views.
                     first = self.memory.get(node.inputs[0], node.inputs[0])
                     self.memory.update(dict.fromkeys(node.outputs, first))
+                if not any(kernel.source == node.name for kernel in self.kernels[start:]):
+                    self.storage.update(dict.fromkeys(node.outputs, self.lies_in(node.inputs[0])))
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
                 self._unknown(node, Message.of(error))
@@ -169,6 +188,10 @@ class _Eager:
     def view(self, name: str) -> Strided:
         """Return how a tensor lies in memory."""
         return self.views.get(name) or contiguous(self.tensor(name).shape)
+
+    def lies_in(self, name: str) -> str:
+        """Return the tensor or copy in whose memory a tensor lies."""
+        return self.copies.get(name) or self.storage.get(name, name)
 
     def operand(self, name: str, shape: tuple[int, ...] | None = None) -> Operand:
         tensor = self.tensor(name)
@@ -202,7 +225,10 @@ class _Eager:
         name = f"{node.name}/{suffix}" if suffix else node.name
         reads = tuple(self.memory.get(name, name) for name in node.inputs)
         writes = () if suffix else node.outputs
-        self.kernels.append(TorchKernel(name, op, operator, dtype, source, reads, writes))
+        storages = tuple(map(self.lies_in, node.inputs))
+        self.kernels.append(
+            TorchKernel(name, op, operator, dtype, source, reads, writes, node.inputs, storages)
+        )
 
     def copy(self, node: Node, name: str, view: Strided) -> Strided:
         """Copy a view of a tensor into memory of its own, in order."""
@@ -213,9 +239,14 @@ class _Eager:
         operand = Operand(base, dtype, is_fixed=self.tensor(name).is_weight)
         self.copied += 1
         operator = Operator("Transpose", {"perm": perm}, (operand,), (view.shape,))
-        reads = (self.memory.get(name, name),)
+        reads, storages = (self.memory.get(name, name),), (self.lies_in(name),)
         helper = f"{node.name}/copy_{self.copied}"
-        self.kernels.append(TorchKernel(helper, "clone", operator, dtype, reads=reads))
+        self.kernels.append(
+            TorchKernel(
+                helper, "clone", operator, dtype, reads=reads, operands=(name,), storages=storages
+            )
+        )
+        self.copies[name] = helper
         return contiguous(view.shape)
 
     def reshaped(self, node: Node, name: str, view: Strided, shape: tuple[int, ...]) -> Strided:
@@ -291,6 +322,11 @@ class _Eager:
         """Whether the last kernel is a node's own, so that it can become part of the next one."""
         return bool(self.kernels) and self.kernels[-1].source == node.name
 
+    def _absorb(self, node: Node, operand: str) -> None:
+        """Drop the kernel of a node, which becomes part of the next one on one of its operands."""
+        self.kernels.pop()
+        self.storage[node.outputs[0]] = self.lies_in(operand)
+
     def _plain(self, node: Node, op: str = "") -> None:
         """Run an operator on its inputs as they are; the result is contiguous."""
         self.emit(node, op or node.op.lower(), self._operands(node))
@@ -337,7 +373,7 @@ class _Eager:
             names = (node.inputs[0], *product.inputs)
             weights = [self.tensor(name) for name in names[:2]]
             if all(weight.is_weight and weight.shape for weight in weights):
-                self.kernels.pop()
+                self._absorb(product, names[2])
                 self.emit(node, "addcmul", [self.operand(name) for name in names])
                 self.views[node.outputs[0]] = self.view(names[2])
                 return
@@ -348,7 +384,7 @@ class _Eager:
         name = node.inputs[0]
         root = self.maker.get(name)
         if root and root.op == "Sqrt" and self.read[name] == 1 and self._is_last(root):
-            self.kernels.pop()
+            self._absorb(root, root.inputs[0])
             self.emit(node, "rsqrt", [self.operand(root.inputs[0])])
             self.views[node.outputs[0]] = self.view(name)
             return
@@ -468,8 +504,8 @@ class _Eager:
         """Roll along one more axis; PyTorch rolls along all of them at once."""
         before = self.maker.get(name)
         if before and self._is_last(before) and self.kernels[-1].op == "roll":
-            self.kernels.pop()
             name = self._rolled(before)
+            self._absorb(before, name)
         self.emit(node, "roll", [self.operand(name)], onnx_op="Identity", attributes={})
 
 

@@ -28,7 +28,7 @@ from resperf.lowering._base import (
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
-from resperf.lowering._torch_eager import TorchKernel, eager_kernels
+from resperf.lowering._torch_eager import TorchKernel, eager_kernels, eager_run
 from resperf.network import Network, Node, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
@@ -148,6 +148,14 @@ def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
     return _kernels(network, setting)[1]
 
 
+def run_tensors(
+    network: Network, setting: Setting
+) -> tuple[Network, list[TorchKernel], tuple[str, ...]]:
+    """Return the network as it runs, its kernels, and the memory that its outputs lie in."""
+    whole = _as_run(network, setting)[1]
+    return whole, *eager_run(whole, **_how(setting))
+
+
 def as_run(network: Network, setting: Setting) -> Network:
     """Return the operators that PyTorch is asked for; with ``amp`` without the casts it adds."""
     return _as_run(
@@ -157,11 +165,13 @@ def as_run(network: Network, setting: Setting) -> Network:
 
 def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
     joined, whole = _as_run(network, setting)
-    return joined, eager_kernels(
-        whole,
-        channels_last=setting.layout == "nhwc",
-        training=setting.mode is Mode.TRAINING,
-    )
+    return joined, eager_kernels(whole, **_how(setting))
+
+
+def _how(setting: Setting) -> dict[str, bool]:
+    return {
+        "channels_last": setting.layout == "nhwc", "training": setting.mode is Mode.TRAINING
+    }  # fmt: skip
 
 
 def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:

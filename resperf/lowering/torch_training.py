@@ -3,7 +3,7 @@
 Nobody has measured kernels of backward passes by themselves, so that layers of the same work stand
 for them: two products for a product, two convolutions for a convolution, and for all else layers
 that move as many bytes. Gradients that several operators return of one tensor are added up. The
-update reads weights and gradients, and writes weights.
+update moves as many bytes as the optimizer's operators do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import replace
 from resperf.layers import Elementwise, Layer
 from resperf.layers._operator import FLOATS
 from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering._torch_memory import optimizer_of
 from resperf.lowering.torch import as_run, lower
 from resperf.network import Network
 from resperf.platform import Platform
@@ -29,16 +30,20 @@ _PRODUCTS = (
 
 
 def training_step(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
-    """Lower a network's forward pass, backward pass and update by SGD, in this order.
+    """Lower a network's forward pass, backward pass and update, in this order.
 
     Parameters
     ----------
     network : Network
     setting : Setting
-        Of runs, or of training steps.
+        With the optimizer.
     platform : Platform
+
+    Raises
+    ------
+    UnsupportedError
+        If the optimizer is not known, or as `lower`.
     """
-    setting = setting.with_optimizer("sgd")  # Dropout drops values.
     forward = lower(network, setting, platform)
     layers = [
         layer
@@ -49,7 +54,8 @@ def training_step(network: Network, setting: Setting, platform: Platform) -> Low
     layers += _added_up(as_run(network, setting))
     if parameters := int(network.parameters or 0):
         dtype = HALF_TYPES.get(setting.precision, "float32")
-        layers.append(Elementwise(batch=1, inner=parameters, dtype=dtype))
+        sums = optimizer_of(setting).moved / 3
+        layers.append(Elementwise(batch=1, inner=round(sums * parameters), dtype=dtype))
     behind = [
         LoweredNode(f"backward_{index}", layer.kind, layer, "execution")
         for index, layer in enumerate(layers)

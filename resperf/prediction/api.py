@@ -87,6 +87,7 @@ class Options(Run, total=False):
     values: Values | None
     method: str | None
     training: bool
+    optimizer: str
     block: str | None
 
 
@@ -122,6 +123,7 @@ def predict(
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
+    optimizer: str = "sgd",
     block: str | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
@@ -171,6 +173,8 @@ def predict(
         Method that the bundle was trained by, such as ``"convmeter"``; any by default.
     training : bool
         Whether to predict training steps, not runs.
+    optimizer : str
+        Whose state and temporaries the memory of a training step contains.
     block : str, optional
         ``"FROM:TO"``, names of operators or tensors between which the network is predicted, as a
         network of its own (`resperf.network.block_of`).
@@ -196,7 +200,9 @@ def predict(
     (412.7, 411.9)
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    query = Query(
+        device, framework, bundle, precision, compiled, method, training, threads, optimizer
+    )
     networks = read(network, batch, shapes, assume, block, values, inputs)
     run = Run(
         strict=strict, threads=threads, host_dispatch_us=host_dispatch_us, custom_ms=custom_ms
@@ -225,6 +231,7 @@ def predict_many(
     custom_ms: Mapping[str, float] | None = None,
     method: str | None = None,
     training: bool = False,
+    optimizer: str = "sgd",
 ) -> list[Prediction]:
     """Predict many networks on one device, such as the candidates of a search.
 
@@ -238,7 +245,7 @@ def predict_many(
     batch : int, optional
         First dimension of the inputs of all networks; their own by default.
     device, framework, shapes, inputs, bundle, threads, strict, precision, compiled, \
-    host_dispatch_us, assume, values, custom_ms, method, training
+    host_dispatch_us, assume, values, custom_ms, method, training, optimizer
         As in `predict`.
 
     Returns
@@ -259,7 +266,9 @@ def predict_many(
     >>> fastest = min(predictions, key=lambda prediction: prediction.total_ms)  # doctest: +SKIP
     """
     threads = None if threads is None else integer(threads, "threads", ResperfError)
-    query = Query(device, framework, bundle, precision, compiled, method, training, threads)
+    query = Query(
+        device, framework, bundle, precision, compiled, method, training, threads, optimizer
+    )
     candidates: list[Network] = []
     for index, network in enumerate(networks):
         try:
@@ -342,14 +351,33 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
     if not networks:
         choose(query)
     groups: dict[str, list[Network]] = {}
+    answer = _steps if query.training else _runs
     types = [network.float_type for network in networks]
     for network, dtype in zip(networks, types, strict=True):
         groups.setdefault(dtype, []).append(network)
-    predictions = {
-        dtype: iter(_predictions(alike, choose_for(query, alike[0]), run))
-        for dtype, alike in groups.items()
-    }
+    predictions = {dtype: iter(answer(alike, query, run)) for dtype, alike in groups.items()}
     return [next(predictions[dtype]) for dtype in types]
+
+
+def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    choice = choose_for(query, networks[0])
+    measured = choice.bundle.setting.optimizer
+    if query.training and measured not in ("", query.optimizer):
+        note = f"the time is that of a step by {measured}, not by {query.optimizer}"
+        choice = replace(choice, notes=(*choice.notes, note))
+    return _predictions(networks, choice, run)
+
+
+def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    """Predict training steps, with the memory that they need."""
+    # Runs need no memory timeline: it is not loaded for them.
+    from resperf.prediction.memory import with_memory
+
+    predictions = _runs(networks, query, run)
+    if query.method:
+        return predictions
+    pairs = zip(networks, predictions, strict=True)
+    return [with_memory(*pair, query.optimizer, strict=bool(run.get("strict"))) for pair in pairs]
 
 
 @_with_keywords()

@@ -61,8 +61,8 @@ _TABLE = ".toml"
 COMPOSING = "torch"
 """Framework whose training steps are composed of single operators."""
 _COMPOSED = (
-    "no training steps were measured: forward, backward and update by SGD are added up from "
-    "operators of runs; measure steps: resperf bench --training sgd"
+    "no training steps were measured: forward, backward and update by {0} are added up from "
+    "operators of runs; measure steps: resperf bench --training {0}"
 )
 _USUAL_LAYOUTS = ("", "nchw")
 _ANY_GPU = ("gpu", "cuda", "rocm", "mps")
@@ -90,6 +90,8 @@ class Query:
         Whether training steps are asked for, not runs.
     threads : int or None
         Of several parts that were measured with different numbers of threads, that of the nearest.
+    optimizer : str
+        Whose memory a training step needs; times are of the optimizer that was measured.
     """
 
     device: str | None = None
@@ -100,6 +102,7 @@ class Query:
     method: str | None = None
     training: bool = False
     threads: int | None = None
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         if self.device is not None:  # a TOML file's Path, a torch.device
@@ -172,12 +175,12 @@ class Query:
 class Choice:
     """The bundle that answers, and notes on why this one.
 
-    With `composes_steps`, training steps are asked for and only runs were measured.
+    With `composes_steps`, an optimizer, its steps are asked for and only runs were measured.
     """
 
     bundle: Bundle
     notes: tuple[str, ...] = ()
-    composes_steps: bool = False
+    composes_steps: str = ""
 
 
 @dataclass(frozen=True)
@@ -278,7 +281,8 @@ def _composing(query: Query, compared: bool) -> Choice | None:
         return None
     run = replace(query, training=False, framework=COMPOSING)
     answer = choose(run, compared=compared, adding=True)
-    return replace(answer, notes=(*answer.notes, _COMPOSED), composes_steps=True)
+    notes = (*answer.notes, _COMPOSED.format(query.optimizer))
+    return replace(answer, notes=notes, composes_steps=query.optimizer)
 
 
 def _searched(query: Query) -> _Search:

@@ -104,7 +104,7 @@ def predict_networks(
     custom_ms: Mapping[str, float] | None = None,
     notes: tuple[str, ...] = (),
     advice: str = "",
-    as_step: bool = False,
+    as_step: str = "",
 ) -> list[Prediction]:
     """Predict many networks as `predict_network` does, but the layers of all of them at once.
 
@@ -118,8 +118,8 @@ def predict_networks(
         measured; otherwise for a user, whose session none is.
     notes, advice
         As in `Remarks`.
-    as_step : bool
-        Add up a training step of the operators of its passes and update.
+    as_step : str
+        Optimizer: add up its training step of the operators of the passes and the update.
 
     Returns
     -------
@@ -158,7 +158,8 @@ def predict_networks(
         )
     lowered = [
         None if is_whole and EXECUTION not in own_quantities
-        else (_step_of if as_step else lower)(network, bundle.setting, bundle.platform)
+        else _step_of(network, bundle.setting.with_optimizer(as_step), bundle.platform) if as_step
+        else lower(network, bundle.setting, bundle.platform)
         for network, own_quantities, is_whole in zip(networks, quantities, as_a_whole, strict=True)
     ]  # fmt: skip
     layers = [

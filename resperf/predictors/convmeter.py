@@ -7,7 +7,6 @@ found by linear regression (section 3.4).
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -19,7 +18,7 @@ from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._base import Account, Predicted, Predictor, Task, stored
-from resperf.predictors.linear import LinearFit
+from resperf.predictors.linear import SQUARES, LinearFit, Robust
 from resperf.predictors.network_totals import SORTS, Counted, counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
 from resperf.settings import Setting, same_settings
@@ -53,17 +52,28 @@ class LinearInTotals(Predictor):
     """Whether no coefficient is below zero."""
     parts: ClassVar[Mapping[str, str]] = {}
     """Column -> the column that it is a part of, to whose cost its own is drawn."""
+    robust: ClassVar[Robust] = SQUARES
+    """Whether absolute errors are minimised, not squared ones."""
 
     @property
     def depends_on_devices(self) -> bool:
         """Whether the quantity has terms for the exchange between devices."""
         return self.quantity_ in _UPDATING
 
-    @abstractmethod
     def columns(self, network: Counted, devices: int) -> dict[str, float]:
         """Return what the quantity is linear in: name -> value."""
+        raise NotImplementedError
 
-    def prepared(self, networks: Sequence[Any]) -> list[Counted]:
+    def rows(
+        self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
+    ) -> list[dict[str, float]]:
+        """Return the same of each network under its setting on its platform."""
+        return [
+            self.columns(network, platform.devices)
+            for network, (_, platform) in zip(networks, how, strict=True)
+        ]
+
+    def prepared(self, networks: Sequence[Any]) -> Sequence[Any]:
         """Count what networks compute, which fits and predictions read instead of their graphs."""
         return [
             network if isinstance(network, Counted) else counted(network) for network in networks
@@ -71,7 +81,7 @@ class LinearInTotals(Predictor):
 
     def at_batches(
         self, read: Callable[[int], Network], batches: Sequence[int]
-    ) -> dict[int, Counted]:
+    ) -> Mapping[int, Any]:
         """Count a network once; its totals are in proportion to the batch size (equation 3)."""
         first = min(batches)
         network = counted(read(first))
@@ -85,10 +95,7 @@ class LinearInTotals(Predictor):
         examples = task.examples
         how = examples.per_row()
         networks = self.prepared(examples.networks)
-        rows = [
-            self.columns(network, platform.devices)
-            for network, (_, platform) in zip(networks, how, strict=True)
-        ]
+        rows = self.rows(networks, how)
         names = np.array(examples.groups or [network.name for network in networks])
         places: dict[tuple[str, Setting], list[int]] = {}
         for row, (setting, platform) in enumerate(how):
@@ -97,7 +104,7 @@ class LinearInTotals(Predictor):
             LinearFit.fit(
                 device, setting, [rows[row] for row in own], examples.values[own],
                 names[own], relative=self.relative, non_negative=self.non_negative,
-                parts=self.parts,
+                parts=self.parts, robust=self.robust,
             )
             for (device, setting), own in places.items()
         ]  # fmt: skip
@@ -138,7 +145,7 @@ class LinearInTotals(Predictor):
     ) -> Predicted:
         """Predict whole networks."""
         networks = self.prepared(cast("Sequence[Network]", subjects))
-        rows = [self.columns(network, platform.devices) for network in networks]
+        rows = self.rows(networks, [(setting, platform)] * len(networks))
         return {self.quantity_: self.fit_for(setting, platform).predict(rows)}
 
     def most_devices(self, setting: Setting, platform: Platform) -> int:

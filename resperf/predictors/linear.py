@@ -54,7 +54,7 @@ class Robust:
         return np.asarray(weights / usual)
 
 
-_SQUARES = Robust(rounds=0, least_error=1.0)
+SQUARES = Robust(rounds=0, least_error=1.0)
 """Rows are weighted once, alike: squares of errors are minimised."""
 
 
@@ -64,7 +64,7 @@ def fit_coefficients(
     *,
     relative: bool = True,
     non_negative: bool = True,
-    robust: Robust = _SQUARES,
+    robust: Robust = SQUARES,
     weights: Array | None = None,
     strengths: Array | None = None,
     centre: Array | None = None,
@@ -213,6 +213,7 @@ class LinearFit(Record):
         relative: bool,
         non_negative: bool,
         parts: Mapping[str, str] | None = None,
+        robust: Robust = SQUARES,
     ) -> Self:
         """Fit by least squares.
 
@@ -233,6 +234,8 @@ class LinearFit(Record):
         non_negative : bool
         parts : mapping of str to str, optional
             Total -> the total that it is a part of, to whose cost its own is drawn.
+        robust : Robust, optional
+            For absolute errors.
 
         Raises
         ------
@@ -272,7 +275,7 @@ class LinearFit(Record):
             strengths[list(inside)] = _OF_PARTS * np.linalg.norm(own, axis=0)[list(inside.values())]
             return fit_coefficients(
                 matrix[chosen], values[chosen], relative=relative, non_negative=non_negative,
-                strengths=strengths,
+                strengths=strengths, robust=robust,
             )  # fmt: skip
 
         def log_ratios(rest: Mask, own: Mask) -> Array:

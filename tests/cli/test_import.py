@@ -115,7 +115,7 @@ def test_flagged_rows_and_networks_are_printed(tmp_path: Path, cli) -> None:
         (["CSV", "--format", "vidur"], "is no file of vidur: names are compute__DEVICE__MODEL"),
         (
             ["CSV", "--format", "vidur", "--graphs", "g"],
-            "--graphs is for --format neusight or timm",
+            "--graphs is for --format gpumemnet or neusight",
         ),
         (["CSV", "--device", "d"], "Missing option '--format'"),
         (["CSV", "--format", "justus"], "--device"),

@@ -20,11 +20,11 @@ EAGER, PLATFORM = Setting("torch", "2.9.1"), this_platform("cpu")
 NetworkFile = Callable[..., Path]
 
 
-def behind(path: Path) -> list[str]:
+def behind(path: Path, optimizer: str = "sgd") -> list[str]:
     """Return what a step runs behind the forward pass, each as its key without its batch."""
     network = read_network(path, batch=4)
     forward = lower(network, EAGER, PLATFORM)
-    step = training_step(network, EAGER, PLATFORM)
+    step = training_step(network, EAGER.with_optimizer(optimizer), PLATFORM)
     assert step.nodes[: len(forward.nodes)] == forward.nodes
     assert step.inputs == step.outputs == ()
     layers = [node.layer for node in step.nodes[len(forward.nodes) :]]
@@ -54,6 +54,8 @@ def test_products_run_twice_more_and_gradients_of_one_tensor_are_added_up(
         values.replace(function="add").key,
         Elementwise(batch=1, inner=8 * 16 + 16 * 16, function="add").key,
     ]  # fmt: skip
+    # Adam reads and writes 19 tensors of weights in place of 3.
+    assert f"inner={19 * 384 // 3}," in behind(path, "adam")[-1]
 
 
 def test_normalisations_move_three_times_their_bytes_more(network_file: NetworkFile) -> None:
@@ -68,7 +70,7 @@ def test_normalisations_move_three_times_their_bytes_more(network_file: NetworkF
     weights["w"] = np.ones((6, 3, 3, 3), np.float32)
     path = network_file("n.onnx", nodes, {"x": ["n", 3, 10, 10]}, {"y": None}, weights)
     network = read_network(path, batch=4)
-    step = training_step(network, EAGER, PLATFORM)
+    step = training_step(network, EAGER.with_optimizer("sgd"), PLATFORM)
     layers = [node.layer for node in step.nodes if node.layer is not None]
     kinds = Counter(layer.kind for layer in layers)
     # Dropout is a product forward and backward, and the update an addition.

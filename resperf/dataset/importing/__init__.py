@@ -1,6 +1,7 @@
 """Published timings, imported as datasets (docs/importing.md)."""
 
 from resperf.dataset.importing.engine_rows import TRTEXEC, import_trtexec
+from resperf.dataset.importing.gpumemnet import GPUMEMNET, import_gpumemnet
 from resperf.dataset.importing.importer import import_dataset
 from resperf.dataset.importing.latencies import TENSORRT, import_latencies
 from resperf.dataset.importing.mapping import FORMATS, read_mapping, shipped_mapping
@@ -12,6 +13,7 @@ from resperf.dataset.importing.trtexec import EngineLayer, EngineTensor, read_ex
 from resperf.dataset.importing.vidur import VIDUR, import_vidur
 
 PUBLISHED = {
+    GPUMEMNET: import_gpumemnet,
     NEUSIGHT: import_neusight,
     TENSORRT: import_latencies,
     TIMM: import_timm,
@@ -20,7 +22,8 @@ PUBLISHED = {
 }
 """Format -> function that imports files which say themselves what they are of."""
 
-__all__ = ["FORMATS", "LIST", "PUBLISHED", "EngineLayer", "EngineTensor", "Imported",
-           "import_dataset", "import_latencies", "import_list", "import_neusight", "import_timm",
+__all__ = ["FORMATS", "GPUMEMNET", "LIST", "PUBLISHED", "EngineLayer", "EngineTensor", "Imported",
+           "import_dataset", "import_gpumemnet", "import_latencies", "import_list",
+           "import_neusight", "import_timm",
            "import_trtexec", "import_vidur", "read_exports", "read_mapping",
            "shipped_mapping"]  # fmt: skip

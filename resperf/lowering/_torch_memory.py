@@ -1,0 +1,463 @@
+"""What a training step of eager PyTorch allocates, in order: from the kernels of its forward pass.
+
+Autograd keeps for the backward pass what an operator's gradient is computed of, by PyTorch's
+``derivatives.yaml``. The backward pass runs in reverse order; a gradient lives until the operator
+that wrote the tensor has run backwards, that of a weight until the update. The gradients of the
+outputs are given, in place of a loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from resperf.errors import UnsupportedError
+from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
+from resperf.lowering.torch import run_tensors
+from resperf.network import Network, Tensor
+from resperf.settings import Setting
+from resperf.units import DTYPE_BYTES
+
+WEIGHTS, STATISTICS, INPUTS = "weights", "statistics and constants", "inputs"
+STATE, WEIGHT_GRADIENTS, UPDATE = "optimizer state", "gradients of weights", "update of weights"
+GRADIENTS, IN_USE = "gradients of tensors", "outputs in use"
+_INDEX, _STATISTIC = DTYPE_BYTES["int64"], DTYPE_BYTES["float32"]
+
+SAVED_INPUTS: Mapping[str, tuple[int, ...]] = {
+    # x -> y, both of one shape
+    **dict.fromkeys((
+        "abs", "clamp", "clamp_min", "cos", "elu", "erf", "gelu", "hardsigmoid", "hardswish",
+        "hardtanh", "leaky_relu", "log", "pow", "prelu", "selu", "silu", "sin", "softplus",
+    ), (0,)),
+    # (batch, channels, rows, columns) -> (batch, channels, rows, columns)
+    "avg_pool2d": (0,), "max_pool2d_with_indices": (0,), "native_batch_norm": (0,),
+    "native_group_norm": (0,),
+    # (..., width) -> (..., width)
+    "native_layer_norm": (0,),
+    # (..., axis) -> (...)
+    "amax": (0,), "amin": (0,), "linalg_vector_norm": (0,), "prod": (0,),
+    # x, y -> the larger or smaller; condition, x, y -> x or y
+    "maximum": (0, 1), "minimum": (0, 1), "where": (0,),
+    # bias, x -> bias + weight * x
+    "addcmul": (1,),
+    # table, indices -> rows
+    "embedding": (1,), "gather": (0, 1), "index": (1,),
+    # query, key, value (batch, heads, tokens, size), mask -> (batch, heads, tokens, size)
+    "sdpa": (0, 1, 2, 3),
+}  # fmt: skip
+"""Operator -> its inputs that the backward pass reads."""
+SAVED_FACTORS = frozenset({"addmm", "bmm", "convolution", "div", "mm", "mul", "mv"})
+"""Operators of which a factor is kept where the other one has a gradient."""
+SAVED_RESULTS = frozenset({
+    "_log_softmax", "_softmax", "amax", "amin", "exp", "linalg_vector_norm", "prod", "reciprocal",
+    "relu", "rsqrt", "sdpa", "sigmoid", "sqrt", "tanh",
+})  # fmt: skip
+"""Operators of which the backward pass reads the result."""
+
+
+def _channel_statistics(kernel: TorchKernel) -> list[int]:
+    channels = kernel.operator.operand(0).shape[1]
+    return [channels * _STATISTIC] * 2
+
+
+def _row_statistics(kernel: TorchKernel) -> list[int]:
+    operator = kernel.operator
+    rows = math.prod(operator.operand(0).shape[: operator.axis(-1)])
+    return [rows * _STATISTIC] * 2
+
+
+def _group_statistics(kernel: TorchKernel) -> list[int]:
+    shape = kernel.operator.operand(0).shape
+    groups = int(kernel.operator.attributes.get("num_groups", shape[1]))
+    return [shape[0] * groups * _STATISTIC] * 2
+
+
+SAVED_BESIDES: Mapping[str, Callable[[TorchKernel], list[int]]] = {
+    # mean and deviation: (channels), (rows), (batch, groups)
+    "native_batch_norm": _channel_statistics,
+    "native_layer_norm": _row_statistics,
+    "native_group_norm": _group_statistics,
+    # position of each maximum
+    "max_pool2d_with_indices": lambda kernel: [math.prod(kernel.operator.result()) * _INDEX],
+    # whether each value was kept
+    "native_dropout": lambda kernel: [math.prod(kernel.operator.result())],
+    # logarithm of the sum of each query's scores: (batch, heads, tokens)
+    "sdpa": lambda kernel: [math.prod(kernel.operator.operand(0).shape[:-1]) * _STATISTIC],
+}
+"""Operator -> the bytes of what it computes for the backward pass alone."""
+KEEPING_NOTHING = frozenset({
+    "_to_copy", "add", "cat", "clone", "col2im", "constant_pad_nd", "copy", "cumsum", "flip",
+    "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "upsample",
+})  # fmt: skip
+"""Operators of which the backward pass needs shapes or small indices alone."""
+_LISTED = SAVED_FACTORS | SAVED_RESULTS | KEEPING_NOTHING | {*SAVED_INPUTS, *SAVED_BESIDES}
+IN_PLACE = frozenset({"elu", "leaky_relu", "relu", "selu"})
+"""Functions that modules overwrite their input by where nothing else reads it (``inplace=True``);
+the backward pass then reads the result instead."""
+_PASSING_ON = frozenset({"add", "cat", "clone", "stack", "sub", "sum"})
+"""Operators that pass the gradient of their result on, or views of it."""
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer keeps and needs, in multiples of all weights.
+
+    Attributes
+    ----------
+    state : int
+        Tensors kept for each weight.
+    together, alone : int
+        Tensors that an update computes besides: of all weights at once, as by default on CUDA, or
+        of one weight after the other.
+    moved : int
+        Tensors that its operators read and write (``torch.optim``, ``foreach``).
+    """
+
+    state: int
+    together: int
+    alone: int
+    moved: int
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": Optimizer(0, 0, 0, 3), "momentum": Optimizer(1, 0, 0, 8),
+    "adagrad": Optimizer(1, 2, 1, 14), "rmsprop": Optimizer(1, 1, 1, 14),
+    "adam": Optimizer(2, 1, 2, 19), "adadelta": Optimizer(2, 2, 2, 29),
+}  # fmt: skip
+
+
+def optimizer_of(setting: Setting) -> Optimizer:
+    """Return what the optimizer of a setting needs; SGD if it names none.
+
+    Raises
+    ------
+    UnsupportedError
+        If that is not known.
+    """
+    try:
+        return OPTIMIZERS[setting.optimizer or "sgd"]
+    except KeyError:
+        known = ", ".join(OPTIMIZERS)
+        raise UnsupportedError(
+            f"optimizer {setting.optimizer!r} is not known; known: {known}"
+        ) from None
+
+
+class Allocation(NamedTuple):
+    """A tensor of a step: what it is, and its bytes."""
+
+    what: str
+    size_bytes: int
+
+
+@dataclass
+class StepMemory:
+    """What a training step allocates and frees.
+
+    Attributes
+    ----------
+    allocations : list of Allocation
+    resident : int
+        How many of them are there between two steps.
+    events : list of int
+        Number of an allocation when it is made, and its complement (-1 for 0) when it is freed.
+    convolved_bytes : int
+        What convolutions of several places and one group read and write: libraries need memory of
+        their own for these.
+    unknown : tuple of str
+        Why operators are not counted.
+    """
+
+    allocations: list[Allocation] = field(default_factory=list)
+    resident: int = 0
+    events: list[int] = field(default_factory=list)
+    convolved_bytes: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+def training_memory(
+    network: Network, setting: Setting, *, together: bool = True, in_place: bool = True
+) -> StepMemory:
+    """Return what a training step of eager PyTorch allocates.
+
+    Parameters
+    ----------
+    network : Network
+        At the batch size of the step.
+    setting : Setting
+        Its precision and optimizer decide.
+    together : bool
+        Whether an update computes all weights at once, as on CUDA; else one after the other.
+    in_place : bool
+        Whether the functions of `IN_PLACE` overwrite their input, as most modules have it.
+
+    Raises
+    ------
+    UnsupportedError
+        If the optimizer is none of `OPTIMIZERS`.
+    """
+    run, kernels, ends = run_tensors(network, setting)
+    step = _Step(run, kernels, ends)
+    optimizer = optimizer_of(setting)
+    step.reside(optimizer.state)
+    step.forward(kernels, IN_PLACE if in_place else frozenset())
+    step.backward(kernels)
+    step.update(optimizer, together=together)
+    step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
+    reasons = dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason)
+    step.memory.unknown = (*reasons, *step.unlisted)
+    return step.memory
+
+
+def _convolved_bytes(kernel: TorchKernel) -> int:
+    operator = kernel.operator
+    if kernel.op != "convolution" or int(operator.attributes.get("group", 1)) > 1:
+        return 0
+    data, weights = (operator.operand(position).shape for position in (0, 1))
+    if max(weights[2:]) == 1:
+        return 0
+    values = math.prod(data) + math.prod(operator.result())
+    return values * DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
+
+
+class _Step:
+    """Writes down what is allocated; tensors are counted by who still needs them."""
+
+    def __init__(
+        self, network: Network, kernels: Sequence[TorchKernel], ends: Sequence[str]
+    ) -> None:
+        self.memory = StepMemory()
+        self._network = network
+        self._holders: list[int] = []
+        self._of: dict[str, int] = {}
+        """Tensor or copy -> its allocation."""
+        self._gradients: dict[str, int] = {}
+        """Tensor or copy -> the allocation of its gradient, as far as it was computed."""
+        self._saved: list[list[int]] = []
+        self.unlisted: dict[str, None] = {}
+        """Why memory is not counted."""
+        computed = {name for kernel in kernels for name in _results(kernel)}
+        statistics = {
+            name
+            for kernel in kernels
+            if kernel.op == "native_batch_norm"
+            for name in kernel.operands[3:5]
+        }
+        read = dict.fromkeys(name for kernel in kernels for name in kernel.storages)
+        computed.update(network.inputs)
+        fixed = [
+            network.tensors[name]
+            for name in read
+            if name in network.tensors and name not in computed
+        ]
+        self._trained = {
+            tensor.name
+            for tensor in fixed
+            if "float" in tensor.dtype and math.prod(tensor.shape) > 1
+        } - statistics
+        self._constants = [tensor for tensor in fixed if tensor.name not in self._trained]
+        self._weights = [tensor for tensor in fixed if tensor.name in self._trained]
+        self._differentiable = set(self._trained)
+        self._unread = Counter(name for kernel in kernels for name in kernel.storages)
+        self._ends = [*dict.fromkeys(ends)]
+        """What the outputs of the network lie in."""
+        self._unread.update(self._ends)
+
+    def _allocate(self, what: str, size_bytes: int) -> int:
+        number = len(self.memory.allocations)
+        self.memory.allocations.append(Allocation(what, size_bytes))
+        self.memory.events.append(number)
+        self._holders.append(1)
+        return number
+
+    def _hold(self, number: int) -> int:
+        self._holders[number] += 1
+        return number
+
+    def _release(self, number: int) -> None:
+        self._holders[number] -= 1
+        if not self._holders[number]:
+            self.memory.events.append(~number)
+
+    def _size(self, number: int) -> int:
+        return self.memory.allocations[number].size_bytes
+
+    def reside(self, states: int) -> None:
+        """Allocate what is there between two steps."""
+        for tensor in self._weights:
+            self._of[tensor.name] = self._allocate(WEIGHTS, size_of(tensor))
+        for tensor in self._constants:
+            self._of[tensor.name] = self._allocate(STATISTICS, size_of(tensor))
+        for name in self._network.inputs:
+            self._of[name] = self._allocate(INPUTS, size_of(self._network.tensors[name]))
+        for tensor in self._weights * states:
+            self._allocate(STATE, size_of(tensor))
+        self.memory.resident = len(self.memory.allocations)
+
+    # Forward
+
+    def forward(self, kernels: Sequence[TorchKernel], in_place: Set[str]) -> None:
+        """Run every kernel; keep what the backward pass reads."""
+        resident = set(self._of)
+        for kernel in kernels:
+            if any(self._has_gradient(kernel)) and "float" in kernel.output_dtype:
+                self._differentiable.update(_results(kernel)[:1])
+            overwrites = kernel.op in in_place and self._overwrite(kernel, resident)
+            self._write(kernel)
+            self._saved.append(self._save(kernel, overwrites))
+            self._unread.subtract(kernel.storages)
+            for name in dict.fromkeys((*kernel.storages, *_results(kernel))):
+                if name in self._of and name not in resident and self._unread[name] <= 0:
+                    self._release(self._of.pop(name))
+
+    def _has_gradient(self, kernel: TorchKernel) -> list[bool]:
+        return [name in self._differentiable for name in kernel.storages]
+
+    def _overwrite(self, kernel: TorchKernel, resident: Set[str]) -> bool:
+        """Let the result take the memory of the input, if nothing else needs that."""
+        name = kernel.storages[0]
+        if name in resident or name not in self._of or self._unread[name] > 1:
+            return False
+        if self._holders[self._of[name]] > 1:
+            return False
+        self._of[_results(kernel)[0]] = self._hold(self._of[name])
+        return True
+
+    def _write(self, kernel: TorchKernel) -> None:
+        shapes = kernel.operator.outputs
+        for index, name in enumerate(_results(kernel)):
+            # A bias is added in place, behind the product.
+            if not name or name in self._of or index >= len(shapes) or shapes[index] is None:
+                continue
+            tensor = self._network.tensors.get(name)
+            dtype = tensor.dtype if tensor and index else kernel.output_dtype
+            values = math.prod(shapes[index] or ())
+            self._of[name] = self._allocate(IN_USE, values * DTYPE_BYTES.get(dtype, _INDEX))
+
+    def _save(self, kernel: TorchKernel, overwrites: bool) -> list[int]:
+        """Hold what the backward pass of a kernel reads; return its allocations."""
+        gradients = self._has_gradient(kernel)
+        result = _results(kernel)[:1]
+        if not any(gradients) or self._differentiable.isdisjoint(result):
+            return []
+        if kernel.op not in _LISTED:
+            self.unlisted[f"what {kernel.op} keeps for its backward pass is not counted"] = None
+        kept = [
+            kernel.storages[at] for at in SAVED_INPUTS.get(kernel.op, ()) if at < len(gradients)
+        ]
+        if kernel.op in SAVED_FACTORS:
+            pairs = zip(kernel.storages[:2], gradients[1::-1], strict=True)
+            kept += [name for name, other_has in pairs if other_has]
+        if overwrites or kernel.op in SAVED_RESULTS:
+            kept = [*(() if overwrites else kept), *result]
+        saved = []
+        for name in dict.fromkeys(kept):
+            if name in self._of and name not in self._trained:
+                saved.append(self._hold(self._of[name]))
+                self._rename(saved[-1], f"kept for {kernel.op}")
+        besides = SAVED_BESIDES.get(kernel.op)
+        sizes = besides(kernel) if besides else []
+        return [*saved, *(self._allocate(f"kept for {kernel.op}", size) for size in sizes)]
+
+    def _rename(self, number: int, what: str) -> None:
+        before = self.memory.allocations[number]
+        if before.what == IN_USE:
+            self.memory.allocations[number] = before._replace(what=what)
+
+    # Backward
+
+    def backward(self, kernels: Sequence[TorchKernel]) -> None:
+        """Run the kernels backwards, from gradients of the outputs that are given."""
+        ends = [
+            name for name in self._ends if name in self._of and name not in self._network.inputs
+        ]
+        for name in ends:
+            if name in self._differentiable:
+                self._gradients[name] = self._allocate(GRADIENTS, self._size(self._of[name]))
+        for name in ends:
+            self._release(self._of.pop(name))
+        for kernel, saved in zip(reversed(kernels), reversed(self._saved), strict=True):
+            name = _results(kernel)[0] if _results(kernel) else ""
+            gradient = self._gradients.get(name)
+            computed = []
+            if gradient is not None:
+                computed = self._gradients_of(kernel, gradient)
+                self._release(self._gradients.pop(name))
+            for number in saved:
+                self._release(number)
+            for storage, number in computed:
+                self._accumulate(storage, number)
+
+    def _gradients_of(self, kernel: TorchKernel, gradient: int) -> list[tuple[str, int]]:
+        """Compute the gradients of a kernel's inputs: each input's memory and its gradient."""
+        computed = []
+        result_bytes = self._size(gradient)
+        for name, storage, has_gradient in zip(
+            kernel.operands, kernel.storages, self._has_gradient(kernel), strict=True
+        ):
+            if not has_gradient:
+                continue
+            own_bytes, whole_bytes = self._bytes_of(name, storage)
+            what = WEIGHT_GRADIENTS if storage in self._trained else GRADIENTS
+            is_summed = kernel.op in ("add", "sub") and own_bytes < result_bytes
+            if kernel.op in _PASSING_ON and not is_summed:
+                number = self._hold(gradient)
+            elif kernel.op in POINTWISE_KERNELS - _PASSING_ON and own_bytes < result_bytes:
+                # Computed in full, then summed over the axes along which it was repeated.
+                full = self._allocate(GRADIENTS, result_bytes)
+                number = self._allocate(what, own_bytes)
+                self._release(full)
+            else:
+                number = self._allocate(what, own_bytes)
+            if own_bytes != whole_bytes:
+                # That of a slice is written into zeros, that of a repeated tensor is summed.
+                whole = self._allocate(what, whole_bytes)
+                self._release(number)
+                number = whole
+            computed.append((storage, number))
+        return computed
+
+    def _bytes_of(self, name: str, storage: str) -> tuple[int, int]:
+        """Return the bytes of an operand, and of what it is a view of."""
+        tensors = self._network.tensors
+        own = size_of(tensors[name]) if name in tensors else 0
+        whole = size_of(tensors[storage]) if storage in tensors else own
+        return own or whole, whole or own
+
+    def _accumulate(self, storage: str, number: int) -> None:
+        """Add a gradient to what there is of it: in place unless others read that memory."""
+        before = self._gradients.get(storage)
+        if before is None:
+            self._gradients[storage] = number
+            return
+        if self._holders[before] > 1:
+            self._gradients[storage] = self._allocate(GRADIENTS, self._size(before))
+            self._release(before)
+        self._release(number)
+
+    # Update
+
+    def update(self, optimizer: Optimizer, *, together: bool) -> None:
+        """Update the weights, and free their gradients."""
+        groups = [self._weights] if together else [[tensor] for tensor in self._weights]
+        temporaries = optimizer.together if together else optimizer.alone
+        for group in groups:
+            numbers = [self._allocate(UPDATE, size_of(tensor)) for tensor in group * temporaries]
+            for number in numbers:
+                self._release(number)
+        for number in self._gradients.values():
+            self._release(number)
+
+
+def _results(kernel: TorchKernel) -> tuple[str, ...]:
+    """Return what a kernel writes; a copy has the kernel's name."""
+    if kernel.source:
+        return kernel.writes
+    return kernel.storages[:0] if kernel.op == "add" else (kernel.name,)
+
+
+def size_of(tensor: Tensor) -> int:
+    """Return the bytes of a tensor."""
+    return math.prod(tensor.shape) * DTYPE_BYTES.get(tensor.dtype, _INDEX)

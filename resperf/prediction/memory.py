@@ -1,0 +1,99 @@
+"""The memory of a training step, beside its time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from resperf.bundle import find_bundles, named_bundle
+from resperf.devices import device_class, device_facts
+from resperf.errors import UnsupportedError
+from resperf.network import Network
+from resperf.prediction.result import Prediction, QuantityPrediction
+from resperf.predictors.memory_timeline import MemoryTimeline, Simulated, simulated
+from resperf.quantities import PEAK_MEMORY, PROCESS_MEMORY, RESERVED_MEMORY
+from resperf.settings import Mode, Setting
+from resperf.units import format_bytes
+
+FRAMEWORK, DEVICE_CLASS = "torch", "cuda"
+"""What has a caching allocator that is simulated."""
+_BUNDLE = "gpus-torch-memory"
+_SHOWN_GROUPS = 3
+_PLAIN = ("", "fp32", "tf32")
+
+
+def has_memory(device: str, framework: str | None) -> bool:
+    """Say whether the memory of training steps can be simulated."""
+    return (
+        framework in (None, FRAMEWORK)
+        and device_facts(device) is not None
+        and device_class(device, FRAMEWORK) == DEVICE_CLASS
+    )
+
+
+def with_memory(
+    network: Network, prediction: Prediction, optimizer: str, *, strict: bool
+) -> Prediction:
+    """Add the memory of a training step to a prediction for PyTorch on CUDA.
+
+    Raises
+    ------
+    UnsupportedError
+        If `strict` and it is more than the device has, or the optimizer is not known.
+    """
+    subject = prediction.subject
+    is_eager = subject.compiled in ("", "eager")
+    if not is_eager or not has_memory(subject.device, subject.framework):
+        return prediction
+    setting = Setting(
+        FRAMEWORK, subject.framework_version, mode=Mode.TRAINING, optimizer=optimizer,
+        precision=subject.precision,
+    )  # fmt: skip
+    step = simulated(network, setting, subject.device)
+    process, notes = _process_memory(step, setting, subject.device)
+    peaks = {PEAK_MEMORY: step.peaks.allocated_bytes, RESERVED_MEMORY: step.peaks.reserved_bytes}
+    quantities = [
+        QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, Mode.TRAINING)
+        for name, value in peaks.items()
+    ]
+    groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
+    alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
+    notes = (f"alive at the peak of memory ({optimizer}): {alive}", *notes, *step.unknown)
+    facts = device_facts(subject.device)
+    assert facts is not None, "has_memory"
+    needed, there = format_bytes(process.value), format_bytes(facts.memory_bytes)
+    share = process.value / facts.memory_bytes
+    too_large = ""
+    if share > 1:
+        too_large = f"a step needs {needed} and does not fit into {there} of {subject.device}"
+    else:
+        notes = (f"process_memory is {share:.0%} of the card's {there}", *notes)
+    if too_large and strict:
+        raise UnsupportedError(f"{network.name}: {too_large}")
+    remarks = prediction.remarks
+    remarks = replace(
+        remarks, notes=(*remarks.notes, *notes), too_large=too_large or remarks.too_large
+    )
+    parts = replace(
+        prediction.parts, quantities=(*prediction.parts.quantities, *quantities, process)
+    )
+    return replace(prediction, parts=parts, remarks=remarks)
+
+
+def _process_memory(
+    step: Simulated, setting: Setting, device: str
+) -> tuple[QuantityPrediction, tuple[str, ...]]:
+    """Add what libraries hold, as fitted on the only card with measurements."""
+    path = named_bundle(_BUNDLE)
+    assert path is not None, f"{_BUNDLE} is shipped"
+    (part,), _ = find_bundles(path, alone=True)
+    predictor = part.network_predictor(PROCESS_MEMORY)
+    assert isinstance(predictor, MemoryTimeline)
+    value, low, high = predictor.of_simulated(
+        step, like_rows=device == part.device and setting.precision in _PLAIN
+    )
+    notes = (
+        f"process_memory: what libraries hold beside tensors is that of {part.device} in fp32",
+    ) * (device != part.device or setting.precision not in _PLAIN)
+    name = predictor.method
+    return QuantityPrediction(PROCESS_MEMORY, value, low, high, name, Mode.TRAINING), notes

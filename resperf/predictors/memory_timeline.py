@@ -1,0 +1,111 @@
+"""Ours: the memory of a training step, simulated from the graph and corrected per device.
+
+What autograd keeps, gradients, optimizer state and the caching allocator follow from the graph
+(`resperf.lowering._torch_memory`, `_allocator`). What libraries hold besides does not: the context
+of the device, and workspaces of convolutions. It is fitted to rows of each device and setting, by
+least absolute relative errors: published rows hold runs that failed half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resperf.devices import device_class
+from resperf.lowering._torch_memory import training_memory
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.predictors._allocator import Peaks, peaks_of
+from resperf.predictors._base import Account, Predictor
+from resperf.predictors.convmeter import LinearInTotals
+from resperf.predictors.intervals import bounds_of
+from resperf.predictors.linear import Robust
+from resperf.quantities import PEAK_MEMORY, PROCESS_MEMORY, RESERVED_MEMORY
+from resperf.settings import Setting
+from resperf.targets import DEFAULT
+
+_USUAL = "sgd"
+"""Optimizer of a setting that names none."""
+
+
+class Simulated(NamedTuple):
+    """Memory of a training step without what libraries hold; the last two as in `StepMemory`."""
+
+    peaks: Peaks
+    convolved_bytes: int
+    unknown: tuple[str, ...]
+
+
+def simulated(network: Network, setting: Setting, device: str) -> Simulated:
+    """Simulate training steps of a network.
+
+    Raises
+    ------
+    UnsupportedError
+        If the memory that the optimizer needs is not known.
+    """
+    where = device_class(device, setting.framework)
+    memory = training_memory(
+        network,
+        setting.with_optimizer(setting.optimizer or _USUAL),
+        together=where != DEFAULT.device_class,
+    )
+    return Simulated(peaks_of(memory), memory.convolved_bytes, memory.unknown)
+
+
+class MemoryTimeline(LinearInTotals):
+    """Simulated bytes, a constant for the context, and bytes of convolutions for workspaces."""
+
+    method = "memory-timeline"
+    quantities = frozenset({PEAK_MEMORY, RESERVED_MEMORY, PROCESS_MEMORY})
+    reads_lists = False
+    robust = Robust(rounds=5, least_error=0.02)
+    prepared = Predictor.prepared
+    at_batches = Predictor.at_batches
+
+    @property
+    def depends_on_devices(self) -> bool:
+        """Whether several devices matter: each holds all weights."""
+        return False
+
+    def rows(
+        self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
+    ) -> list[dict[str, float]]:
+        """Return the simulated memory of each network under its setting, in bytes."""
+        return [
+            self._row(simulated(network, setting, platform.device))
+            for network, (setting, platform) in zip(networks, how, strict=True)
+        ]
+
+    def _row(self, step: Simulated) -> dict[str, float]:
+        peaks = step.peaks
+        allocated = self.quantity_ == PEAK_MEMORY
+        return {
+            "constant": 1.0,
+            "simulated": float(peaks.allocated_bytes if allocated else peaks.reserved_bytes),
+            "convolved": float(step.convolved_bytes),
+        }
+
+    def of_simulated(self, step: Simulated, *, like_rows: bool) -> tuple[float, float, float]:
+        """Return the value of the fitted device, and its interval.
+
+        Parameters
+        ----------
+        step : Simulated
+        like_rows : bool
+            Whether it is of that device and setting; the interval is wider if not.
+        """
+        (fit,) = self.fits_
+        row = self._row(step)
+        values = fit.predict([row]).values
+        inside = np.array([like_rows and not fit.outside(row)])
+        low, high = bounds_of(fit.intervals, values, inside)
+        return float(values[0]), float(low[0]), float(high[0])
+
+    def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
+        """Say whether a network is extrapolated, and which operators are not counted."""
+        step = simulated(network, setting, platform.device)
+        outside = self.fit_for(setting, platform).outside(self._row(step))
+        return Account("whole networks on this device", {}, {}, outside, step.unknown)
