@@ -139,9 +139,8 @@ def optimizer_of(setting: Setting) -> Optimizer:
     try:
         return OPTIMIZERS[setting.optimizer or "sgd"]
     except KeyError:
-        known = ", ".join(OPTIMIZERS)
         raise UnsupportedError(
-            f"optimizer {setting.optimizer!r} is not known; known: {known}"
+            f"optimizer {setting.optimizer!r} is not known; known: {', '.join(OPTIMIZERS)}"
         ) from None
 
 

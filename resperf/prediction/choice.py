@@ -254,8 +254,9 @@ def choose(query: Query, *, compared: bool = False, adding: bool = False) -> Cho
         if len(only) == 1:
             return choose(only[0], compared=compared)
     if chosen is None:
-        composes = query.training and any(part.framework == COMPOSING for part in search.parts)
-        if facts is not None and composes and (steps := _composing(query, compared)):
+        composes = query.training and not query.method and facts is not None
+        composes &= any(part.framework == COMPOSING for part in search.parts)
+        if composes and (steps := _composing(query, compared)):
             return steps
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)

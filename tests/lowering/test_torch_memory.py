@@ -206,7 +206,7 @@ def test_operators_of_several_nodes_keep_what_autograd_keeps(name: str) -> None:
 
 def test_every_operator_of_the_tables_is_compared() -> None:
     tables = {*SAVED_INPUTS, *SAVED_FACTORS, *SAVED_RESULTS, *SAVED_BESIDES, *IN_PLACE}
-    assert tables == tables & {*CASES, *pieces(), "rsqrt"}
+    assert tables == tables & {*CASES, *pieces(), "rsqrt", "native_dropout"}
 
 
 def test_the_reciprocal_of_a_root_keeps_its_result_alone() -> None:
@@ -375,6 +375,14 @@ def attention_block() -> Network:
 
 
 def test_dropout_keeps_a_byte_for_each_value() -> None:
+    """As on GPUs; on CPUs a module keeps what it multiplies by."""
+    torch = pytest.importorskip("torch")
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.nbytes) or t, lambda t: t
+    ):
+        torch.native_dropout(torch.ones(4, 16, requires_grad=True), 0.5, True)
+    assert saved == [4 * 16]
     nodes = [
         ("MatMul", ["x", "w1"], ["h"], {}),
         ("Dropout", ["h"], ["d"], {}),

@@ -37,7 +37,7 @@ def test_convmeter_answers_for_training_steps_where_timm_has_them() -> None:
     step, twice = (one.parts.quantity("step_ms").value for one in (small, large))
     run = resperf.predict("resnet50", batch=64, device="rtx3090", method="convmeter").total_ms
     assert run < step < twice < 2.5 * step
-    with pytest.raises(UnsupportedError, match="rtx3090"):
+    with pytest.raises(UnsupportedError, match="no times of rtx4090 with training steps"):
         resperf.predict("resnet50", batch=64, **{**words, "device": "rtx4090"})
 
 
