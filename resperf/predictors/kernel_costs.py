@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import DeviceFacts, canonical_device, device_facts
+from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, device_facts
 from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns, columns_of, quantities
@@ -47,6 +47,12 @@ _CALL_MS = 0.05
 """Unit of what each run takes besides: the host's call, and waiting for the device."""
 _USUAL_MHZ = 1500.0
 """Clock at which the next kernel starts after `LAUNCH_MS`: starting takes cycles."""
+_SLOW_HOST_STARTS, _FASTER_HOSTS = 3.0, 8.0
+"""Jetsons before this compute capability take so many times as long to start a kernel: their host
+cores are slow. The factors of three such cards are 2.1 to 3.8."""
+_GROUPED_FP32 = "grouped convolution in float32"
+"""All latencies of grouped convolutions are in float32, of one source: other types do not learn
+from them, and cost what other products do."""
 _PRODUCTS = ("conv", "dense", "matmul")
 _CLASSES = {
     **dict.fromkeys(("elementwise", "activation", "select"), "pointwise"),
@@ -99,8 +105,10 @@ def _terms_of_kind(
     # Products in int8 read and write half of what they do in float16.
     moved = card["bytes"] / (2 if is_product and precision == "int8" else 1)
     start_ms = LAUNCH_MS * _USUAL_MHZ / facts.boost_mhz
+    if facts.bus == UNIFIED and float(facts.compute_capability or 99) < _FASTER_HOSTS:
+        start_ms *= _SLOW_HOST_STARTS
     terms = {}
-    for of, own in _classes(kind, columns, q).items():
+    for of, own in _classes(kind, columns, q, precision).items():
         terms[Cost(of, KERNELS)] = start_ms * float(own.sum())
         terms[Cost(of, BYTES)] = float(moved[own].sum())
         if is_product:
@@ -118,14 +126,16 @@ def _card(facts: DeviceFacts, number: str) -> Card:
     return card
 
 
-def _classes(kind: str, columns: Columns, q: Mapping[str, Array]) -> dict[str, Mask]:
+def _classes(
+    kind: str, columns: Columns, q: Mapping[str, Array], precision: str
+) -> dict[str, Mask]:
     """Return the classes of layers of a kind, with a mask of the layers of each."""
     count = len(q["moved_bytes"])
     if kind == "conv":
         groups, channels = q["groups"], q["channels_in"]
         choices = {
             "depthwise": (groups > 1) & (groups >= channels),
-            "grouped convolution": groups > 1,
+            _GROUPED_FP32 if precision == FP32 else "grouped convolution": groups > 1,
             "convolution of images": channels <= 4,
             "convolution 1x1": q["kernel_height"] * q["kernel_width"] == 1,
         }
@@ -143,6 +153,8 @@ def _pool_of(cost: Cost) -> Cost:
         return cost
     if cost.term not in (KERNELS, BYTES):
         return Cost("products", cost.term)
+    if cost.of == _GROUPED_FP32:  # moves bytes four times as slowly as other products
+        return cost
     is_product = cost.of in ("depthwise", "dense") or "convolution" in cost.of
     return Cost("products" if is_product else "others", cost.term)
 

@@ -45,6 +45,13 @@ def test_terms_are_starts_bytes_and_work_by_the_data_sheet() -> None:
     assert terms[Cost(CALL, CALL)] == 0.05
 
 
+def test_kernels_start_slowly_on_jetsons_before_orin() -> None:
+    # 7,500 cycles, three times on slow host cores: AGX Xavier 1377 MHz, AGX Orin 1300 MHz.
+    for device, starts_ms in (("agx-xavier", 3 * 7500 / 1377e3), ("agx-orin", 7500 / 1300e3)):
+        terms = kernel_terms(lowered(ADD), "fp16", device_facts(device))
+        assert terms[Cost("pointwise", KERNELS)] == pytest.approx(starts_ms)
+
+
 def test_products_in_int8_move_half_of_the_bytes() -> None:
     half, whole = (
         kernel_terms(lowered(CONV, ADD), precision, device_facts("t4"))
@@ -78,6 +85,12 @@ def test_float16_sums_of_geforce_cards_run_at_half_of_int8() -> None:
 def test_classes_of_convolutions(changes: dict[str, int], name: str) -> None:
     terms = kernel_terms(lowered(CONV.replace(**changes)), "fp16", device_facts("t4"))
     assert {cost.of for cost in terms} == {name, CALL}
+
+
+def test_grouped_convolutions_in_float32_are_a_class_of_their_own() -> None:
+    grouped = lowered(CONV.replace(groups=4, dtype="float32"))
+    terms = kernel_terms(grouped, "fp32", device_facts("t4"))
+    assert {cost.of for cost in terms} == {"grouped convolution in float32", CALL}
 
 
 def synthetic_rows(noise: float = 0.02) -> Rows:
@@ -126,6 +139,14 @@ def test_left_out_families_and_classes_that_no_network_had() -> None:
     unseen = Cost("grouped convolution", "fp16")
     (pooled,) = costs.parts_ms({unseen: 1.0}, "h100").values()
     assert pooled == costs.coefficients[Cost("products", "fp16")]
+    # Grouped convolutions start as other products do, but in float32: half the data sheet's time.
+    start_ms = {
+        of: sum(costs.parts_ms({Cost(of, KERNELS): 1.0}, "h100").values())
+        for of in ("grouped convolution", "grouped convolution in float32")
+    }
+    pooled_ms = costs.coefficients[Cost("products", KERNELS)]
+    assert start_ms == {"grouped convolution": pooled_ms, "grouped convolution in float32": 0.5}
+    assert pooled_ms != 0.5
 
 
 def test_a_source_that_measures_longer_has_a_factor_and_cards_keep_their_mean() -> None:
