@@ -49,6 +49,10 @@ class LoweredNode:
     sources: tuple[str, ...] = ()
 
 
+_ENGINE_SHARE = 0.4
+"""Host's time for a kernel of a backward pass, of one of a run: at most this on DenseNets."""
+
+
 @dataclass(frozen=True)
 class LoweredNetwork:
     """The kernels of a network in the order they run.
@@ -64,6 +68,8 @@ class LoweredNetwork:
         For the user, such as that another version was asked than the one measured.
     unsized_outputs : tuple of str
         Names of outputs that are copied as well, but whose shape is unknown.
+    by_engine : int
+        How many nodes, the last ones, PyTorch's engine for backward passes starts, without Python.
     """
 
     nodes: tuple[LoweredNode, ...]
@@ -72,6 +78,13 @@ class LoweredNetwork:
     method: str
     notes: tuple[str, ...] = ()
     unsized_outputs: tuple[str, ...] = ()
+    by_engine: int = 0
+
+    @property
+    def starts(self) -> int:
+        """How many kernels the host starts, as many as take it as long as those of a run."""
+        kernels = sum(node.role != "view" for node in self.nodes)
+        return kernels - round(self.by_engine * (1 - _ENGINE_SHARE))
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:

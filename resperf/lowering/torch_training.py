@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from resperf.layers import Elementwise, Layer
+from resperf.layers import Conv, Elementwise, Layer
 from resperf.layers._operator import FLOATS
 from resperf.lowering._base import LoweredNetwork, LoweredNode
 from resperf.lowering._torch_memory import optimizer_of
@@ -61,19 +61,25 @@ def training_step(network: Network, setting: Setting, platform: Platform) -> Low
         for index, layer in enumerate(layers)
     ]
     # Inputs, and gradients of outputs, lie on the device.
-    return replace(forward, nodes=(*forward.nodes, *behind), inputs=(), outputs=())
+    nodes = (*forward.nodes, *behind)
+    return replace(forward, nodes=nodes, inputs=(), outputs=(), by_engine=len(behind))
 
 
 def _backward(layer: Layer) -> list[Layer]:
     """Return what stands for the gradients of a layer's inputs and weights."""
     if layer.kind in _PRODUCTS:
-        return [layer, layer]
+        return [layer] * (3 if _is_pointwise(layer) else 2)
     if isinstance(layer, Elementwise) and layer.function in ("add", "sub"):
         return []
     # A value and its gradient are read, and the gradient of the input is written.
     one = _elementwise(layer.output_shape, "mul", str(layer.fields().get("dtype", "float32")))
     # A normalisation sums them first, and has read the batch's statistics.
     return {"norm": [one, one], "activation": [one], "elementwise": [one]}.get(layer.kind, [layer])
+
+
+def _is_pointwise(layer: Layer) -> bool:
+    """Whether it convolves single places: sums of its weights' gradients are long and slow."""
+    return isinstance(layer, Conv) and layer.kernel_height * layer.kernel_width == 1
 
 
 def _added_up(network: Network) -> Iterator[Layer]:

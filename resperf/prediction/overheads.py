@@ -61,7 +61,7 @@ def overheads(
         source, host_dispatch_us = DISPATCH_OF_LAYERS, bundle.dispatch_ms * US_PER_MS
     host: dict[str, Any] = {}
     if not math.isnan(host_dispatch_us):
-        kernels = sum(node.role != "view" for node in lowered.nodes) if lowered else 0
+        kernels = lowered.starts if lowered else 0
         host = {"host_dispatch_us": host_dispatch_us, "host_dispatch_source": source,
                 "kernels": kernels}  # fmt: skip
     if lowered is None:
