@@ -53,7 +53,9 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
         ("slow ArgMax", "slow ArgMin", "slow DequantizeLinear", "slow GatherElements",
          "slow ReduceL1", "slow ScatterElements"), TimesLonger(6.0, 9.0, 0.2, 4.0)
     ),
+    "Bernoulli": TimesLonger(6.0, 24.0, 0.25, 3.0),
     "slow CumSum": TimesLonger(6.0, 17.0, 0.25, 3.0),
+    "slow Div": TimesLonger(6.0, 4.5, 0.25, 3.0),
     "slow QuantizeLinear": TimesLonger(6.0, 200.0, 0.5, 2.0),
     "NonMaxSuppression": TimesLonger(110.0, 6.0, 0.03, 2.0),
     "Unique": TimesLonger(6.0, 500.0, 0.15, 6.0),

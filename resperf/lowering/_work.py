@@ -236,9 +236,13 @@ def slow_kernel(network: Network, node: LoweredNode) -> str:
     Layers of its kind tell little about its time. Empty if it does not.
     """
     op = node.op.rpartition(".")[2]
-    sources = (n for n in network.nodes if n.op == op and n.name in node.sources)
-    if op not in _SLOW or (source := next(sources, None)) is None:
+    # Bernoulli becomes three kernels, of which the last has its name.
+    sources = (n for n in network.nodes if n.op in (op, "Bernoulli") and n.name in node.sources)
+    source = next(sources, None)
+    if source is None or source.op not in _SLOW:
         return ""
+    if source.op == "Bernoulli":
+        return "Bernoulli"
     attributes, (default, least) = source.attributes, _SLOW[op]
     if op == "Einsum":
         first, second, *later = re.split("->|,", str(attributes["equation"]).replace(" ", ""))
@@ -253,6 +257,10 @@ def slow_kernel(network: Network, node: LoweredNode) -> str:
     except (LayerError, UnsupportedError):  # Shapes or axes are not known before it runs.
         return ""
     shape = operator.shape()
+    if op == "Div":
+        whole = operator.operand(0).dtype in ("int64", "int32")
+        is_slow = whole and math.prod(operator.result()) >= _FEWEST_QUOTIENTS
+        return "slow Div" if is_slow else ""
     if op in _REDUCING:
         reduced = [
             index in (axes or ()) or index - len(shape) in (axes or ())
@@ -386,11 +394,13 @@ _SLOW: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), (0, 1)), "LpNormalization": (-1, 1),
     **dict.fromkeys(("Hardmax", "LogSoftmax"), (-1, 2)),
     **dict.fromkeys(
-        ("Einsum", "GatherElements", "MatMulNBits", "ReduceL1", "ReduceLogSumExp",
-         "ScatterElements"), (0, 0)
+        ("Bernoulli", "Div", "Einsum", "GatherElements", "MatMulNBits", "ReduceL1",
+         "ReduceLogSumExp", "ScatterElements"), (0, 0)
     ),
 }  # fmt: skip
 """Operators with slow kernels -> their usual axis, and the axes behind it that make them slow."""
+_FEWEST_QUOTIENTS = 2048
+"""Of integers; fewer take less time than an estimated kernel takes to begin."""
 _CHOOSING = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
 """Operators that read some rows of a table, and of its scales; the second input says which."""
 _TRANSFORMS = frozenset({"DFT", "STFT"})

@@ -70,7 +70,8 @@ def bound(
     """Return the interval of a total; NaN if a layer that counts has none.
 
     If whole networks were measured, their errors give the width; layers outside the trained
-    range add their own intervals. Otherwise different layers err independently around an error
+    range add their own intervals, and it is at least that of layers that err independently, unless
+    a user's runs correct the total. Otherwise different layers err independently around an error
     that all share (`common_width`), or, where that is not known, all together; other costs are
     taken to be equally uncertain. Times that the user stated are taken as they are, and so is the
     host's dispatch, within `Overheads.host_range_ms`.
@@ -121,16 +122,16 @@ def _of_layers(
     if not layers_ms:
         return math.nan
     bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in layers]
+    if math.isinf(log_width) and math.isinf(common_width):
+        return total_ms * sum(bounds_ms) / layers_ms
+    off_ms: dict[str, float] = {}
+    for layer, bound_ms in zip(layers, bounds_ms, strict=True):
+        # Estimates of one kind rest on one guess, and one trend goes on out of range.
+        key = layer.key if layer.in_range and not layer.estimated else layer.kind
+        off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
+    own = max(1 + sign * math.hypot(*off_ms.values()) / layers_ms, 0.0)
     if math.isinf(log_width):
-        if math.isinf(common_width):
-            return total_ms * sum(bounds_ms) / layers_ms
-        off_ms: dict[str, float] = {}
-        for layer, bound_ms in zip(layers, bounds_ms, strict=True):
-            # Estimates of one kind rest on one guess, and one trend goes on out of range.
-            key = layer.key if layer.in_range and not layer.estimated else layer.kind
-            off_ms[key] = off_ms.get(key, 0.0) + bound_ms - layer.execution_ms
-        own = 1 + sign * math.hypot(*off_ms.values()) / layers_ms
-        if own <= 0:
+        if not own:
             return 0.0
         return total_ms * math.exp(sign * math.hypot(math.log(own), common_width))
     ratio = math.exp(sign * log_width)
@@ -141,7 +142,11 @@ def _of_layers(
         if not layer.in_range and not (calibrated and layer.estimated)
     ]
     # `not extra_ms <= 0` includes NaN.
-    return total_ms * ratio + sign * sum(extra_ms for extra_ms in wider_ms if not extra_ms <= 0)
+    extra_ms = sum(extra_ms for extra_ms in wider_ms if not extra_ms <= 0)
+    end_ms = total_ms * ratio + sign * extra_ms
+    # Errors of networks say less of one whose layers are less certain than theirs.
+    own_ms = end_ms if calibrated else total_ms * own
+    return sign * max(sign * end_ms, sign * own_ms)
 
 
 def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:

@@ -244,3 +244,20 @@ def test_axes_decide_about_kernels(op, axes, kernel, is_input):
     node = Node("n", op, "", names, ("y",), {} if is_input else {"axes": axes})
     network = Network("net", (node,), tensors, ("x",), ("y",), {"": 17}, None)
     assert slow_kernel(network, LoweredNode("l", op, None, "unknown", sources=("n",))) == kernel
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shapes", "kernel"),
+    [
+        ("int64", [(8, 256), (8, 256)], "slow Div"),
+        ("int32", [(8, 1), (256,)], "slow Div"),
+        ("int64", [(8, 255), (8, 255)], ""),
+        ("float32", [(8, 256), (8, 256)], ""),
+    ],
+)
+def test_integers_are_divided_value_by_value(dtype, shapes, kernel):
+    shapes = {"x": shapes[0], "d": shapes[1], "y": np.broadcast_shapes(*shapes)}
+    tensors = {name: Tensor(name, shape, dtype) for name, shape in shapes.items()}
+    node = Node("n", "Div", "", ("x", "d"), ("y",), {})
+    network = Network("net", (node,), tensors, ("x", "d"), ("y",), {"": 17}, None)
+    assert slow_kernel(network, LoweredNode("l", "Div", None, "unknown", sources=("n",))) == kernel
