@@ -8,7 +8,6 @@ normalisations into convolutions saves time that the eager network takes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,8 @@ from resperf.lowering._torch_attention import attention_in_parts, unfused_attent
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels, eager_run
-from resperf.network import Network, Node, Rewritten
+from resperf.lowering._torch_notes import notes_of
+from resperf.network import Network, Rewritten
 from resperf.network.canonical import canonical
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Mode, Setting
@@ -84,7 +84,7 @@ def _dtype_of_layer(layer: Layer, setting: Setting) -> str:
     return ""
 
 
-def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNetwork:
+def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:
     """Lower a network by rules.
 
     Parameters
@@ -92,6 +92,8 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
     network : Network
     setting : Setting
         Its precision, version and whether it is compiled decide what runs.
+    platform : Platform
+        Its data sheet says how much of the time normalisations in pieces are.
     """
     network = _whole(network, setting)
     joined, kernels = _kernels(network, setting)
@@ -106,41 +108,11 @@ def lower(network: Network, setting: Setting, _platform: Platform) -> LoweredNet
             if source in original
         )
         nodes.append(_lowered(group, sources, setting))
-    return answer(network, nodes, "rules", _notes(network, joined.network, setting))
-
-
-def _notes(network: Network, joined: Network, setting: Setting) -> tuple[str, ...]:
-    """Say where the file may differ from the module that it was exported from."""
-    affine = 0 if setting.compiled in COMPILED else _affine_steps(joined)
-    if affine:
-        return (
-            f"{affine} normalisations or affine steps are in pieces: each operator is predicted by "
-            "itself, as in an eager module that is written so; fused (addcmul) they take less time",
-        )
-    ops = {node.op for node in network.nodes}
-    if "Conv" not in ops or any("Norm" in op for op in ops):
-        return ()
-    return (
-        "the file has no normalisations: if its exporter folded them into the convolutions, the "
-        "module takes longer than this",
-    )
-
-
-def _affine_steps(network: Network) -> int:
-    """Count products with a weight of several values to which another one is added."""
-
-    def has_weight(node: Node) -> bool:
-        tensors = (network.tensors.get(name) for name in node.inputs)
-        return any(t is not None and t.is_weight and math.prod(t.shape) > 1 for t in tensors)
-
-    scaled: set[str] = set()
-    count = 0
-    for node in network.nodes:
-        is_behind = not scaled.isdisjoint(node.inputs)
-        if (node.op == "Mul" and has_weight(node)) or (node.op == "Identity" and is_behind):
-            scaled.add(node.outputs[0])
-        count += node.op == "Add" and is_behind and has_weight(node)
-    return count
+    # Compiled, a chain is one kernel.
+    run = [] if setting.compiled in COMPILED else [
+        (kernel.source, node.layer) for kernel, node in zip(kernels, nodes, strict=True)
+    ]  # fmt: skip
+    return answer(network, nodes, "rules", notes_of(network, joined, run, platform))
 
 
 def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:

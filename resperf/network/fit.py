@@ -97,7 +97,7 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
     shapes = [() if tensor is None else tensor.shape for tensor in inputs]
     shapes += [()] * (_MOST_INPUTS - len(shapes))
     index, name = _VALUES.get(op, (0, ""))
-    stated = inputs[index] if 0 < index < len(inputs) else None
+    stated = inputs[index] if name and index < len(inputs) else None
     if stated is not None and stated.value is not None:
         attributes = {**attributes, name: tuple(stated.value.ravel().tolist())}
     if op in _OPERANDS:
@@ -108,8 +108,8 @@ def _misfit(op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
             return f"is given {given} features, but its weights take {wanted}"
         own = inputs[SHAPE_INPUT.get(op, 1) :]
         value = own[0].value if own and own[0] else attributes.get("shape")
-        if op in ("Reshape", "Resize"):
-            return "" if value is None else _misses(op, value, shapes[0], attributes)
+        if op in ("Reshape", "Resize") and value is not None:
+            return _misses(op, value, shapes[0], attributes)
         if op in _INDEXED and value is not None and value.size:
             for row, rows in _last_rows(op, value, shapes[0], attributes):
                 if row >= rows:
@@ -141,11 +141,12 @@ def _misses(
     op: str, target: Iterable[int], shape: Sequence[int], attributes: Mapping[str, Any]
 ) -> str:
     """Say that a target has another number of values, or of images to resize; else empty."""
-    copies = not attributes.get("allowzero")
+    copies = op == "Reshape" and not attributes.get("allowzero")
     dims = [shape[i] if dim == 0 and copies else int(dim) for i, dim in enumerate(target)]
     fits = -1 in dims or math.prod(dims) == math.prod(shape)
     if op == "Resize":
         fits = len(dims) < 3 or bool(attributes.get("axes")) or dims[0] == shape[0]
+        fits = fits and 0 not in dims
     if fits:
         return ""
     return f"cannot make {dims_words(dims)} of its input {dims_words(shape)}"
@@ -281,6 +282,7 @@ _RULES: Mapping[str, Callable[[Shapes, Mapping[str, Any]], Sizes]] = {
 }
 _VALUES = {
     "AffineGrid": (1, "size"), "CumSum": (1, "axis"), "Pad": (1, "pads"), "Range": (2, "delta"),
+    "Resize": (-1, "scales"), "TopK": (1, "k"), "Upsample": (1, "scales"),
 }  # fmt: skip
 """An input whose values have to fit, and what it holds."""
 _INDEXED = {
@@ -307,6 +309,10 @@ _FITS: Mapping[str, Callable[[Shapes, Mapping[str, Any]], bool]] = {
         ("AveragePool", "LpPool", "MaxPool"),
         lambda _, a: all(map(lt, a.get("pads", ()), _spans(a["kernel_shape"], a) * 2)),
     ),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), lambda s, _: len(s[0]) > 2),
+    **dict.fromkeys(("Resize", "Upsample"), lambda _, a: all(n > 0 for n in a.get("scales", ()))),
+    "TopK": lambda s, a: np.max(a.get("k", 0)) <= s[0][a.get("axis", -1)],
     "Range": lambda _, a: a.get("delta") != (0,),
     **{op: partial(_recurrent_fits, n) for op, n in (("GRU", 3), ("LSTM", 4), ("RNN", 1))},
     "Einsum": _einsum_fits,

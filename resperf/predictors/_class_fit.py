@@ -425,7 +425,9 @@ class ClassFit:
         return replace(
             self,
             nearness=Nearness.fit(class_ms, errors),
-            near=Intervals.fit(np.tile(times_ms, 2), np.concatenate(corrected)),
+            near=Intervals.fit(
+                np.tile(times_ms, 2), np.concatenate(corrected), [*families, *families]
+            ),
             far=Intervals.fit(times_ms, family_out, families),
         )
 

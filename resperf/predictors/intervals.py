@@ -103,12 +103,9 @@ class Intervals(Record):
         index = np.searchsorted(edges, predicted_ms, side="right")
         bounds = np.array([_bounds(ratios[index == number]) for number in range(len(edges) + 1)])
         if len(groups):
-            _, of_row, sizes = np.unique(
-                np.asarray(groups)[usable], return_inverse=True, return_counts=True
-            )
             reach = np.where(ratios > 0, bounds[index, 1], -bounds[index, 0])
             scores = np.abs(ratios) / np.maximum(reach, _LEAST_USUAL)
-            bounds *= max(1.0, conformal_bound(scores, 1 / sizes[of_row]))
+            bounds *= max(1.0, conformal_bound(scores, _shares(np.asarray(groups)[usable])))
         return cls(tuple(edges), *(tuple(bounds[:, side].tolist()) for side in (0, 1)))
 
     @classmethod
@@ -171,7 +168,9 @@ class Intervals(Record):
         return super().from_json(values)
 
 
-def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kind, Intervals]:
+def intervals_of_kinds(
+    judged: Mapping[_Kind, tuple[Array, Array]], layers: Mapping[_Kind, Sequence[int]] = {}
+) -> dict[_Kind, Intervals]:
     """Calibrate the intervals of several kinds; kinds of few rows are calibrated together.
 
     A kind of few rows has no reliable 90% quantile. Its interval is a multiple of its mean error to
@@ -187,6 +186,9 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
     judged : mapping of kind to (array (rows,), array (rows,))
         Kind, or session, to measured and predicted times in ms, of rows that no predictor was
         fitted to.
+    layers : mapping of kind to sequence of int, optional
+        A number of the layer of each row: rows of one layer in several kinds of few rows, such as
+        sessions of several cards, err together and count as one row.
 
     Returns
     -------
@@ -196,6 +198,7 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
     """
     intervals: dict[_Kind, Intervals] = {}
     few: dict[_Kind, Array] = {}
+    names: list[Array] = []
     for kind, (measured_ms, predicted_ms) in judged.items():
         own = Intervals.fit(measured_ms, predicted_ms)
         times = _usable(measured_ms, predicted_ms) & (predicted_ms > _SHORTEST_MS)
@@ -203,6 +206,7 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
             intervals[kind] = own
         elif times.sum() >= MIN_ROWS_OF_KIND:
             few[kind] = np.abs(np.log(measured_ms[times] / predicted_ms[times]))
+            names += [np.asarray(layers[kind])[times]] if layers else []
     if sum(map(len, few.values())) < FEWEST_ROWS:
         return intervals
     usual = max(_LEAST_USUAL, float(np.median([sizes.mean() for sizes in few.values()])))
@@ -216,7 +220,8 @@ def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kin
         return (PRIOR_ROWS * usual + total) / weight * (1 + 1 / weight)
 
     scores = [sizes / unit(sizes.sum() - sizes, len(sizes) - 1) for sizes in few.values()]
-    reach = conformal_bound(np.concatenate(scores))
+    weights = _shares(np.concatenate(names)) if names else ()
+    reach = conformal_bound(np.concatenate(scores), weights)
     for kind, sizes in few.items():
         width = float(reach * unit(sizes.sum(), len(sizes)))
         intervals[kind] = Intervals((), (-width,), (width,))
@@ -283,6 +288,12 @@ def conformal_bound(
     # Sums of fractions are a little off.
     index = int(np.searchsorted(up_to, (up_to[-1] + 1) * share - 1e-9))
     return float(np.asarray(sizes)[order[min(index, len(order) - 1)]])
+
+
+def _shares(groups: Array) -> Array:
+    """Return the weight of each row if each group weighs as one, (rows,)."""
+    _, of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    return np.asarray(1 / sizes[of_row])
 
 
 def _usable(measured_ms: Array, predicted_ms: Array) -> npt.NDArray[np.bool_]:

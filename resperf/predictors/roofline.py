@@ -161,12 +161,14 @@ class Roofline(Boosted):
     ) -> tuple[dict[Session, Intervals], dict[tuple[str, str], Intervals]]:
         """Return intervals of each session, and of those that others replace."""
         judged: dict[Session, tuple[Array, Array]] = {}
+        names: dict[Session, list[int]] = {}
         ratios: dict[tuple[str, str], dict[str, list[Array]]] = {}
         for session, places in sessions.items():
             layers = Described.of(self.kind, take(validation.columns, places))
             measured_ms = validation.values[places]
             if session in self.sessions_:
                 judged[session] = measured_ms, self._values_of(session, layers)
+                names[session] = [hash(row.tobytes()) for row in layers.features]
             alike = self._alike(session)
             largest = max(alike, key=lambda other: alike[other].rows, default=session)
             if largest != session:
@@ -178,7 +180,7 @@ class Roofline(Boosted):
                 [np.concatenate(arrays) for arrays in devices.values()]
             ))
         }  # fmt: skip
-        return intervals_of_kinds(judged), between
+        return intervals_of_kinds(judged, names), between
 
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> Part:
         """Compute the terms of a session's rows."""

@@ -109,7 +109,7 @@ def test_devices_lists_every_card_with_what_its_times_rest_on(card_bundle, cli, 
     assert l4["rests_on"] == "estimated from the data sheet"
     assert {"fp32", "fp16"} <= set(l4["precisions"])
     # Its units have no float16.
-    assert listed["p4"]["precisions"] == ["fp32"]
+    assert listed["k80"]["precisions"] == ["fp32"]
     other = card_bundle("any", "v100", "t4", method="toy-of-any-card")
     listed = {each["device"]: each for each in cli.json("devices")}
     assert listed["l4"]["bundle"] == {"name": "any", "path": str(other)}
@@ -181,12 +181,12 @@ def test_measured_cards_of_the_same_series_are_named_and_do_not_answer(card_bund
 
 
 def test_all_devices_are_asked_as_each_alone(card_bundle, network, cli):
-    card_bundle("mine", "p4", "h100", precision="fp16")
+    card_bundle("mine", "k80", "h100", precision="fp16")
     documents = cli.json("predict", network, "--device", "all", "--precision", "fp16")
     found = {each["device"]: each for each in documents}
     assert found["h100"]["origins"]["measured"] > 0
     # Its units have no float16, whatever rows say.
-    assert found["p4"]["error"] == "no fp16, which precision fp16 needs"
+    assert found["k80"]["error"] == "no fp16, which precision fp16 needs"
 
 
 def test_a_bundle_of_several_cards_is_found_by_each(card_bundle, network, cli):
@@ -346,8 +346,8 @@ def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cl
         assert "Invalid value for '--host-dispatch-us'" in line
     line = cli.error("predict", network, "--device", home / "none.toml")
     assert "none.toml cannot be read" in line
-    line = cli.error("predict", network, "--device", "1080ti", "--precision", "amp")
-    assert "1080ti (GeForce GTX 1080 Ti) has no fp16, which precision amp needs" in line
+    line = cli.error("predict", network, "--device", "k80", "--precision", "amp")
+    assert "k80 (Tesla K80) has no fp16, which precision amp needs" in line
     line = cli.error("predict", network, "--device", "t4", "--precision", "bf16")
     assert "t4 (Tesla T4) has no bf16" in line
     line = cli.error("predict", network, "--device", "h100", "--framework", "synthetic")

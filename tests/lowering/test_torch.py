@@ -494,6 +494,68 @@ def test_normalisations_in_pieces_are_named(between: list[tuple[str, str, list[s
     assert not lower(network_of([*nodes, ("Relu", "y", ["s"])], shapes), EAGER, PLATFORM).notes
 
 
+def evonorm(image: tuple[int, ...]) -> tuple[list[tuple[str, str, list[str]]], dict[str, Any]]:
+    """A convolution, and x sigmoid(v x) / sqrt(variance of groups + epsilon) w + b in pieces."""
+    batch, channels, *_ = image
+    grouped, one = (batch, 2, channels // 2, *image[2:]), (batch, 2, 1, 1, 1)
+    shapes = dict.fromkeys(("x", "c", "vx", "g", "n", "e", "d", "m", "s", "y"), image)
+    shapes |= dict.fromkeys(("r", "o", "q", "p"), grouped)
+    shapes |= dict.fromkeys(("mu", "a", "t", "u"), one)
+    shapes |= dict.fromkeys(("wv", "wg", "wb"), (1, channels, 1, 1))
+    shapes["w"] = (channels, channels, 3, 3)
+    nodes = [
+        ("Conv", "c", ["x", "w"]), ("Mul", "vx", ["c", "wv"]), ("Sigmoid", "g", ["vx"]),
+        ("Mul", "n", ["c", "g"]), ("Reshape", "r", ["c", "w0"]), ("ReduceMean", "mu", ["r"]),
+        ("Sub", "o", ["r", "mu"]), ("Mul", "q", ["o", "o"]), ("ReduceMean", "a", ["q"]),
+        ("Add", "t", ["a", "w1"]), ("Sqrt", "u", ["t"]), ("Expand", "p", ["u", "w2"]),
+        ("Reshape", "e", ["p", "w3"]), ("Div", "d", ["n", "e"]), ("Mul", "m", ["d", "wg"]),
+        ("Add", "s", ["m", "wb"]), ("Relu", "y", ["s"]),
+    ]  # fmt: skip
+    values = {"w0": list(grouped), "w1": [1e-5], "w2": list(grouped), "w3": list(image)}
+    return nodes, {"shapes": shapes, "values": values}
+
+
+def test_a_normalisation_without_an_operator_is_named_with_its_share() -> None:
+    nodes, given = evonorm((8, 32, 16, 16))
+    network = network_of(nodes, **given)
+    (note,) = lower(network, EAGER, Platform("v100")).notes
+    # Without a data sheet 9 of 15 kernels: not the convolution, what gates, and a copy of a view.
+    (unknown,) = lower(network, EAGER, PLATFORM).notes
+    assert unknown.startswith("1 normalisations or affine steps are in pieces, about 60% of the")
+    assert note.startswith("1 normalisations or affine steps are in pieces, about ")
+    assert not lower(network, COMPILED, PLATFORM).notes
+    # The gate alone has no root, and no weight is added.
+    assert "in pieces" not in "".join(lower(network_of(nodes[:4], **given), EAGER, PLATFORM).notes)
+
+
+def test_a_small_share_of_normalisations_in_pieces_is_not_named() -> None:
+    nodes, given = evonorm((8, 32, 16, 16))
+    given["shapes"] |= {f"c{n}": (8, 32, 16, 16) for n in range(200)} | {"c200": (8, 32, 16, 16)}
+    more = [("Conv", f"c{n + 1}", [f"c{n}", "w"]) for n in range(200)]
+    network = network_of([*nodes, ("Relu", "c0", ["y"]), *more], **given)
+    assert not lower(network, EAGER, Platform("v100")).notes
+
+
+def test_normalisations_that_are_joined_are_named_with_their_share() -> None:
+    rows, one = (64, 256), (64, 1)
+    shapes = dict.fromkeys(("x", "o", "q", "n", "m", "y"), rows)
+    shapes |= dict.fromkeys(("mu", "a", "t", "u"), one) | {"wg": (256,), "wb": (256,)}
+    nodes = [
+        ("ReduceMean", "mu", ["x"]), ("Sub", "o", ["x", "mu"]), ("Mul", "q", ["o", "o"]),
+        ("ReduceMean", "a", ["q"]), ("Add", "t", ["a", "w1"]), ("Sqrt", "u", ["t"]),
+        ("Div", "n", ["o", "u"]), ("Mul", "m", ["n", "wg"]), ("Add", "y", ["m", "wb"]),
+    ]  # fmt: skip
+    attributes = {name: {"axes": (-1,)} for name in ("mu", "a")}
+    for opset, words in (
+        (16, "1 normalisations that the file has in pieces"),
+        (17, "1 normalisations or"),
+    ):
+        network = network_of(nodes, shapes, attributes, {"w1": [1e-5]}, opset)
+        (note,) = lower(network, EAGER, PLATFORM).notes
+        assert note.startswith(words)
+        assert "about 100% of the time" in note
+
+
 def test_a_layer_without_the_precisions_type_stays_as_it_is() -> None:
     half = replace(EAGER, precision="bf16")
     top_k = TopK(batch=1, outer=4, values=100, kept=5)

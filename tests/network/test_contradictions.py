@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
-from onnx.helper import make_node
+from onnx.helper import (
+    make_graph,
+    make_model,
+    make_node,
+    make_opsetid,
+    make_tensor,
+    make_tensor_value_info,
+)
 
 from resperf.errors import ShapeError
 from resperf.network import Tensor, read_network
@@ -198,6 +206,49 @@ def test_sizes_that_contradict_each_other_are_refused(network_file: NetworkFile)
         path = network_file("n.onnx", [node], {"x": given}, {"y": None}, weights)
         with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot take .*{words}"):
             read_network(path)
+
+
+@pytest.mark.parametrize(
+    ("op", "image", "names", "values", "words"),
+    [
+        ("Resize", [1, 3, 8, 8], ["x", "", "v"], [1.0, 1.0, 0.0, 2.0], "scales 1.0,1.0,0.0,2.0"),
+        ("Resize", [1, 3, 8, 8], ["x", "", "", "v"], [1, 3, 0, 16], "1,3,0,16 .* 1,3,8,8"),
+        ("TopK", [1, 3, 8], ["x", "v"], [9], "1,3,8 and 1 with k 9"),
+        ("GlobalAveragePool", [8], ["x"], [], "the shapes 8;"),
+        ("GlobalMaxPool", [4, 8], ["x"], [], "the shapes 4,8;"),
+    ],
+)
+def test_resizes_selections_and_pools_of_what_is_not_there_are_refused(
+    network_file: NetworkFile,
+    op: str,
+    image: list[int],
+    names: list[str],
+    values: list[float],
+    words: str,
+) -> None:
+    outputs = ["y", "places"] if op == "TopK" else ["y"]
+    node = make_node(op, names, outputs, "one")
+    dtype = np.float32 if isinstance(values[0] if values else 0, float) else np.int64
+    path = network_file("n.onnx", [node], {"x": image}, {"y": None}, {"v": np.array(values, dtype)})
+    with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot .*{words}"):
+        read_network(path)
+
+
+@pytest.mark.parametrize(("op", "opset"), [("Resize", 10), ("Upsample", 9), ("TopK", 9)])
+def test_older_files_are_checked_as_well(op: str, opset: int, tmp_path: Path) -> None:
+    floats = TensorProto.FLOAT
+    scales = make_tensor("v", floats, [4], [1.0, 1.0, 2.0, 0.0])
+    selects = op == "TopK"  # of which k was an attribute
+    node = make_node(op, ["x"] if selects else ["x", "v"], ["y", "i"] if selects else ["y"], "one",
+                     **({"k": 9} if selects else {}))  # fmt: skip
+    graph = make_graph(
+        [node], "old", [make_tensor_value_info("x", floats, [1, 3, 8, 8])],
+        [make_tensor_value_info("y", floats, None)], [scales],
+    )  # fmt: skip
+    path = tmp_path / "old.onnx"
+    onnx.save(make_model(graph, opset_imports=[make_opsetid("", opset)], ir_version=8), path)
+    with pytest.raises(ShapeError, match=rf"node 'one' \({op}\) cannot take the shapes 1,3,8,8"):
+        read_network(path)
 
 
 def test_pads_may_be_as_long_as_a_window_without_its_gaps(network_file: NetworkFile) -> None:

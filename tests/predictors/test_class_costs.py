@@ -309,6 +309,18 @@ def test_a_network_is_lowered_to_the_same_classes() -> None:
     assert not any(of.startswith("cast") for of in single)
 
 
+def test_intervals_near_known_networks_hold_whole_families() -> None:
+    """Of nine families a small one is slower: a tenth family may be as far off."""
+    some = networks(324)
+    families = [f"family{min(number // 40, 8)}" for number in range(324)]
+    terms = [class_terms(each, FACTS) for each in some]  # type: ignore[arg-type]
+    times = np.array([measured_ms(each) for each in some])
+    times[320:] *= 1.3
+    fit = ClassFit.fit(terms, times, families, training=False)
+    assert fit.near is not None
+    assert max(fit.near.high) > 0.2
+
+
 def test_training_steps_expect_three_passes() -> None:
     some = networks(60)
     terms = [class_terms(each, FACTS) for each in some]  # type: ignore[arg-type]

@@ -123,6 +123,17 @@ def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error()
         assert 0.85 < np.average(shares[part], weights=weights[part]) < 0.97
 
 
+def test_rows_of_one_layer_in_several_sessions_count_once() -> None:
+    # Ten cards were measured on the same eleven layers, of which one is far off on all cards.
+    errors = np.array([*[0.01] * 10, 0.2])
+    times = np.ones(11)
+    judged = {f"card {n}": (times * np.exp(errors), times) for n in range(10)}
+    numbers = dict.fromkeys(judged, range(11))
+    apart, together = (intervals_of_kinds(judged, names)["card 0"] for names in ({}, numbers))
+    # One in eleven rows may be outside; of eleven layers that is not shown.
+    assert apart.high[0] < 0.1 < 0.2 < together.high[0]
+
+
 def test_a_kind_of_many_rows_is_calibrated_by_itself() -> None:
     random = np.random.default_rng(6)
     layer_ci = {f"kind {n}": 0.5 for n in range(9)}

@@ -89,12 +89,12 @@ def import_layers(name: str, work: Path) -> Path:
     return pages.dataset(work / f"{name}.h5", *words)
 
 
-def import_networks(part: str, work: Path, layout: str = "") -> Path:
+def import_networks(part: str, work: Path, layout: str = "n*") -> Path:
     """Import and merge timm's files of a class of devices, or those of one data layout, once."""
     data = pages.public_data() / "timm"
     datasets = []
     for device in TIMM_DEVICES[part]:
-        files = sorted(data.glob(f"benchmark-*{layout}*{device}*.csv.gz"))
+        files = sorted(data.glob(f"benchmark-*-{layout}-*{device}*.csv.gz"))
         words = ("import", *files, data / "operators.jsonl.gz", "--format", "timm")
         datasets.append(pages.dataset(work / f"timm-{device}.h5", *words))
     return pages.dataset(work / f"{part}.h5", "merge", *datasets)
