@@ -508,3 +508,27 @@ def test_random_values_and_quotients_of_integers_are_drawn_and_divided_one_by_on
     # 20 and 11 times as long in ONNX Runtime on an EPYC.
     assert 10 < total_ms("Bernoulli", "x") / total_ms("Div", "xd") < 40
     assert 5 < total_ms("Div", "xd", TensorProto.INT64) / total_ms("Div", "xd") < 22
+
+
+def test_the_largest_batch_that_fits_into_memory(cli) -> None:
+    words = ["predict", "resnet18", "--device", "t4", "--train"]
+    largest = cli.document(*words, "--batch", "max")
+    size = largest["batch"]
+    assert largest["quantities"]["process_memory_bytes"]["value"] <= 16 * 2**30
+    assert cli.document(*words, "--batch", str(size))["too_large"] == ""
+    assert (
+        "does not fit into 16.0 GiB" in cli.document(*words, "--batch", str(size + 1))["too_large"]
+    )
+    text = cli.text(*words, "--batch", "max")
+    assert text.startswith(f"within the device's memory: batch {size} at most, ")
+    # More state of the optimizer leaves less room.
+    of_vgg = ["predict", "vgg16", "--device", "t4", "--train", "--batch", "max"]
+    sgd, adam = (cli.document(*of_vgg, "--optimizer", name)["batch"] for name in ("sgd", "adam"))
+    assert adam < sgd
+    for device, reason in (("cpu", "memory of cpu is not known"),
+                           ("mi210", "only of PyTorch's on NVIDIA's cards")):  # fmt: skip
+        words[3] = device
+        assert reason in cli.error(*words[: 4 if device == "cpu" else 5], "--batch", "max")
+    many = ("--device", "all"), ("--device", "t4", "--devices", "2")
+    for more in (*many, ("--device", "t4", "--within", "9ms"), ("--device", "t4", "--batch", "8")):
+        cli.error("predict", "resnet18", *more, "--batch", "max")

@@ -114,12 +114,8 @@ def words(*names: str, **settings: Any) -> Decorator:
 
 NETWORK: Decorator = click.argument("network", metavar="NETWORK", type=PATH)
 DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
-BATCH: Decorator = numbers(
-    "--batch",
-    "batches",
-    section=COMMON,
-    help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
-)
+BATCH_HELP = "Batch size, one or several: --batch 1 8 32. The file's own by default."
+BATCH: Decorator = numbers("--batch", "batches", section=COMMON, help=BATCH_HELP)
 SHAPE: Decorator = option(
     "--shape",
     "shapes",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
+from resperf.cli._sections import COMMON, HOW, OUTPUT, SEVERAL, WHAT, WHERE, Command, option
 from resperf.errors import LayerError, UnsupportedError, require
 from resperf.files import write_whole
 from resperf.records import csv_of_rows
@@ -32,6 +32,16 @@ _APART = (
     ("--within", "--batch"),
 )
 """Options that are about different things."""
+_LARGEST = (0,)
+"""Stands for ``--batch max``."""
+
+
+def _batches(
+    context: click.Context, parameter: click.Parameter, words: tuple[str, ...]
+) -> tuple[int, ...]:
+    """Parse batch sizes, or ``max``."""
+    largest = words == ("max",)
+    return _LARGEST if largest else options.positive_integers(context, parameter, words)
 
 
 @click.command(
@@ -53,7 +63,13 @@ _APART = (
 @options.DEVICE
 @options.FRAMEWORK
 @options.BUNDLE
-@options.BATCH
+@options.numbers(
+    "--batch",
+    "batches",
+    section=COMMON,
+    callback=_batches,
+    help=f"{options.BATCH_HELP} `max`: the largest that fits into memory.",
+)
 @options.SHAPE
 @options.VALUE
 @options.ASSUME
@@ -202,6 +218,10 @@ def command(
             raise click.UsageError(f"{other} does not go with {first}; leave one out")
     if by == NODE and as_json:
         raise click.UsageError("--by node is text; with --json, `sources` of each layer say it")
+    if batches == _LARGEST:
+        if devices or against or device == EVERY_DEVICE:
+            raise click.UsageError("--batch max is about one network on one device")
+        batches, within_ms = (), math.inf
     show = partial(_show, as_json=as_json, output=output)
     question["device"] = device
     optimizer = question.pop("optimizer")

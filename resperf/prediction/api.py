@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from resperf.bundle import find_bundles, platforms_of
+from resperf.devices import device_facts
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError, UnsupportedError
 from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
@@ -39,6 +40,8 @@ from resperf.prediction.reading import (
 )
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
+from resperf.quantities import PEAK_MEMORY
+from resperf.settings import Mode
 from resperf.units import TIME_WORDS, parse_ms
 
 if TYPE_CHECKING:
@@ -384,7 +387,7 @@ def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Predicti
 def predict_within(
     network: Given | ModelProto, within_ms: float | str, **options: Unpack[Options]
 ) -> Prediction:
-    """Predict the largest batch that takes at most a given time and is not too large for memory.
+    """Predict the largest batch that takes at most a given time and fits into memory.
 
     Larger batches are taken to last longer.
 
@@ -393,7 +396,7 @@ def predict_within(
     network, options
         As in `predict`.
     within_ms : float or str
-        In milliseconds, or a text such as ``"10ms"``.
+        In milliseconds, or a text such as ``"10ms"``; `math.inf` if memory alone decides.
 
     Returns
     -------
@@ -404,7 +407,8 @@ def predict_within(
     Raises
     ------
     ResperfError
-        As `predict`, if `within_ms` is no time, and if the time of batch 1 is not known.
+        As `predict`, if `within_ms` is no time, if the time of batch 1 is not known, and if memory
+        alone decides but the device's is not known.
 
     Examples
     --------
@@ -413,12 +417,16 @@ def predict_within(
     (3, 68.3)
     """
     try:
-        limit_ms = parse_ms(within_ms if isinstance(within_ms, str) else f"{within_ms}ms")
+        limit_ms = float(within_ms) if within_ms == math.inf else parse_ms(
+            within_ms if isinstance(within_ms, str) else f"{within_ms}ms"
+        )  # fmt: skip
     except ValueError as error:
         raise ResperfError(f"within_ms={within_ms!r} must be {TIME_WORDS}: 10 or '10ms'") from error
     best = predict(network, batch=1, **options)
     if math.isnan(best.time_ms):
         raise UnsupportedError(f"{best.subject.title}: the time of batch 1 is not known")
+    if limit_ms == math.inf:
+        _require_memory(best)
     low, high = 1, LARGEST_BATCH + 1 if best.time_ms <= limit_ms else 2
     limit: tuple[str, ...] = ()
     while high - low > 1:
@@ -438,6 +446,19 @@ def predict_within(
             too_large = tried.remarks.too_large if tried.time_ms <= limit_ms else ""
             limit = (f"batch {size} is too large: {too_large}",) if too_large else ()
     return replace(best, remarks=replace(best.remarks, notes=(*best.remarks.notes, *limit)))
+
+
+def _require_memory(prediction: Prediction) -> None:
+    """Refuse to find the largest batch where not all of its memory is known."""
+    device = prediction.subject.device
+    is_step = prediction.asked.mode is Mode.TRAINING
+    if device_facts(device) is None:
+        raise UnsupportedError(f"the memory of {device} is not known; give --batch N")
+    if is_step and prediction.parts.quantity(PEAK_MEMORY) is None:
+        raise UnsupportedError(
+            f"the memory of training steps on {device} is not known, only of PyTorch's on NVIDIA's "
+            "cards, not compiled; give --batch N"
+        )
 
 
 def _predictions(networks: Sequence[Network], choice: Choice, run: Run) -> list[Prediction]:

@@ -315,6 +315,8 @@ def _kinds(prediction: Prediction) -> str:
 def within_text(prediction: Prediction, within_ms: float) -> str:
     """Say which batch fits into a time, and how fast it is; `prediction` is of that batch."""
     time, batch = f"within {ms_cell(within_ms)} ms", prediction.subject.batch
+    if math.isinf(within_ms):
+        time = "within the device's memory"
     if prediction.time_ms > within_ms:
         return f"{time}: not even batch 1, which takes {ms_cell(prediction.time_ms)} ms"
     if prediction.remarks.too_large:
