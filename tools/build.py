@@ -29,9 +29,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from onnx import ModelProto, TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -41,141 +38,13 @@ from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.bundle._provenance import changed
+from resperf.campaign.builder import Builder
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
 from resperf.predictors.network_totals import CONVOLUTIONS, counted
 from resperf.training import train
 from resperf.training.rows import network_examples, network_quantities
-
-OPSET = 17
-IR_VERSION = 8
-ABSENT_FILE = "absent.weights"
-Shape = tuple[int, ...]
-
-
-class Builder:
-    """Adds one operator at a time to the tensor that is current.
-
-    `shape` is that of the current tensor without the batch.
-    """
-
-    def __init__(self, *shape: int) -> None:
-        self.input = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, *shape])
-        self.name, self.shape = "input", shape
-        self.nodes: list = []
-        self.weights: list[TensorProto] = []
-
-    def model(self, name: str) -> ModelProto:
-        """Finish: the current tensor is the output."""
-        self.nodes[-1].output[0] = "output"
-        output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, *self.shape])
-        graph = helper.make_graph(self.nodes, name, [self.input], [output], self.weights)
-        opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(
-            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="resperf"
-        )
-
-    @property
-    def at(self) -> tuple[str, Shape]:
-        """The current tensor, to come back to."""
-        return self.name, self.shape
-
-    def go(self, at: tuple[str, Shape]) -> Builder:
-        """Make another tensor the current one."""
-        self.name, self.shape = at
-        return self
-
-    def op(
-        self, word: str, op: str, shape: Shape, weights: Mapping[str, Any] = {}, *,
-        reads: Sequence[str] = (), **attributes: object,
-    ) -> Builder:  # fmt: skip
-        """Add a node that reads the current tensor, or those in `reads`, and weights."""
-        name = f"{word}{len(self.nodes) + 1}"
-        self.weights += [weight(f"{name}.{suffix}", given) for suffix, given in weights.items()]
-        inputs = [*(reads or [self.name]), *(f"{name}.{suffix}" for suffix in weights)]
-        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
-        return self.go((name, shape))
-
-    def conv(
-        self, channels: int, kernel: int, stride: int = 1, pad: int = 0, *, groups: int = 1,
-        bias: bool = True,
-    ) -> Builder:  # fmt: skip
-        c, h, w = self.shape
-        weights: dict[str, Shape] = {"weight": (channels, c // groups, kernel, kernel)}
-        if bias:
-            weights["bias"] = (channels,)
-        shape = (channels, *((n + 2 * pad - kernel) // stride + 1 for n in (h, w)))
-        return self.op(
-            "conv", "Conv", shape, weights, kernel_shape=[kernel] * 2, strides=[stride] * 2,
-            pads=[pad] * 4, dilations=[1, 1], group=groups,
-        )  # fmt: skip
-
-    def up(self, channels: int) -> Builder:
-        """Transposed convolution that doubles height and width."""
-        c, h, w = self.shape
-        weights = {"weight": (c, channels, 2, 2), "bias": (channels,)}
-        return self.op(
-            "up", "ConvTranspose", (channels, 2 * h, 2 * w), weights, kernel_shape=[2, 2],
-            strides=[2, 2],
-        )  # fmt: skip
-
-    def norm(self) -> Builder:
-        weights = dict.fromkeys(("scale", "bias", "mean", "variance"), self.shape[:1])
-        return self.op("norm", "BatchNormalization", self.shape, weights, epsilon=1e-5)
-
-    def relu(self) -> Builder:
-        return self.op("relu", "Relu", self.shape)
-
-    def relu6(self) -> Builder:
-        return self.op("relu6_", "Clip", self.shape, {"min": 0.0, "max": 6.0})
-
-    def leaky(self) -> Builder:
-        return self.op("leaky", "LeakyRelu", self.shape, alpha=0.1)
-
-    def pool(
-        self, kernel: int, stride: int, pad: int = 0, *, op: str = "MaxPool", ceil: bool = False
-    ) -> Builder:
-        c, h, w = self.shape
-        extra = stride - 1 if ceil else 0
-        shape = (c, *((n + 2 * pad - kernel + extra) // stride + 1 for n in (h, w)))
-        return self.op(
-            "pool", op, shape, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4,
-            ceil_mode=int(ceil),
-        )  # fmt: skip
-
-    def average(self) -> Builder:
-        return self.op("average", "GlobalAveragePool", (self.shape[0], 1, 1))
-
-    def flatten(self) -> Builder:
-        c, h, w = self.shape
-        return self.op("flatten", "Flatten", (c * h * w,), axis=1)
-
-    def dense(self, units: int) -> Builder:
-        weights = {"weight": (units, *self.shape), "bias": (units,)}
-        return self.op("dense", "Gemm", (units,), weights, transB=1)
-
-    def add(self, other: tuple[str, Shape]) -> Builder:
-        return self.op("add", "Add", self.shape, reads=[self.name, other[0]])
-
-    def concat(self, branches: Sequence[tuple[str, Shape]]) -> Builder:
-        names, shapes = zip(*branches, strict=True)
-        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return self.op("concat", "Concat", shape, reads=names, axis=1)
-
-    def conv_norm(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> Builder:
-        """Convolution with SAME padding and without bias, then normalisation."""
-        return self.conv(channels, kernel, stride, kernel // 2, groups=groups, bias=False).norm()
-
-
-def weight(name: str, given: Shape | float) -> TensorProto:
-    """Declare a weight whose bytes are nowhere, or a number that is part of the structure."""
-    if isinstance(given, float):
-        return helper.make_tensor(name, TensorProto.FLOAT, [], [given])
-    tensor = TensorProto(dims=given, data_type=TensorProto.FLOAT, name=name)
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=ABSENT_FILE)
-    return tensor
 
 
 def lenet5() -> Builder:
@@ -316,7 +185,8 @@ def darknet19() -> Builder:
             net.pool(2, 2)
         for index in range(depth):
             wide = index % 2 == 0
-            net.conv_norm(channels if wide else channels // 2, 3 if wide else 1).leaky()
+            net.conv_norm(channels if wide else channels // 2, 3 if wide else 1)
+            net.op("leaky", "LeakyRelu", net.shape, alpha=0.1)
     return net.conv(1000, 1).average().flatten()
 
 
