@@ -203,11 +203,72 @@ def _recurrent(draw: Draw, cell: str) -> Builder:
     return net.op("last", "Gather", net.shape[-1:], {"index": -1}, axis=0).dense(10)
 
 
+def _searched(draw: Draw, cell: Callable[[Builder, Draw], object]) -> Builder:
+    """Build cells of one type, poolings and Dropout between them, and dense layers."""
+    net = draw.images()
+    for _ in range(draw("cells")):
+        cell(net, draw)
+        if draw("pool") and net.shape[1] > 1:
+            net.pool(2, 2)
+        if draw("dropout"):
+            net.dropout()
+    net.flatten()
+    for _ in range(draw("dense_layers")):
+        net.dense(draw("units")).relu()
+    return net.dense(10)
+
+
+def _plain_conv(net: Builder, draw: Draw) -> None:
+    kernel = draw("kernel")
+    net.conv(draw("filters"), kernel, 1, kernel // 2).relu()
+
+
+def _conv(net: Builder, draw: Draw) -> Builder:
+    return net.conv_norm(draw("filters"), draw("kernel")).relu()
+
+
+def _two(net: Builder, draw: Draw) -> None:
+    _conv(_conv(net, draw), draw)
+
+
+def _residual(net: Builder, draw: Draw) -> None:
+    start = net.at
+    end = _conv(net, draw).conv_norm(draw("filters"), draw("kernel")).at
+    if start[1] != end[1]:
+        start = net.go(start).conv_norm(end[1][0], 1).at
+    net.go(end).add(start).relu()
+
+
+def _dense(net: Builder, draw: Draw) -> None:
+    for _ in range(2):
+        net.concat([net.at, _conv(net, draw).at])
+
+
+def _branches(net: Builder, draw: Draw) -> None:
+    start = net.at
+    ends = [_conv(net.go(start), draw).at for _ in range(3)]
+    pooled = net.go(start).pool(3, 1, 1).conv_norm(draw("filters"), 1).relu().at
+    net.concat([*ends, pooled])
+
+
+def _separable(net: Builder, draw: Draw) -> None:
+    for _ in range(2):
+        net.conv_norm(net.shape[0], draw("kernel"), groups=net.shape[0])
+        net.conv_norm(draw("filters"), 1).relu()
+
+
+CELLS: Mapping[str, Callable[[Builder, Draw], object]] = {
+    "chain": _plain_conv, "plain": _two, "residual": _residual, "dense": _dense,
+    "inception": _branches, "separable": _separable,
+}  # fmt: skip
+"""The paper has chains and five types of cells in a figure that says no more: these are ours."""
+
 FAMILIES: Mapping[str, Callable[[Draw], Builder]] = {
     "lenet": _lenet, "alexnet_v2": _alexnet_v2, "overfeat": _overfeat, "vgg": _vgg,
     "resnet_v1": partial(_resnet, norm_first=False), "resnet_v2": partial(_resnet, norm_first=True),
     "inception_v3": _inception_v3,
     **{cell.lower(): partial(_recurrent, cell=cell) for cell in ("RNN", "LSTM", "GRU")},
+    **{f"nas_{name}": partial(_searched, cell=cell) for name, cell in CELLS.items()},
 }  # fmt: skip
 """Family -> what builds a network of it from drawn sizes."""
 

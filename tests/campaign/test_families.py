@@ -1,4 +1,4 @@
-"""Networks that a campaign draws: their layers, that they are the same everywhere, that they run."""
+"""Networks that a campaign draws: their layers, that they are the same everywhere and run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from resperf.targets import target
 SIZES: dict[str, Any] = {
     "batch": 2, "channels": 3, "pixels": 80, "width_percent": 50, "depth": 50, "min_depth": 8,
     "endpoint": 18, "steps": 5, "features": 4, "layers": 2, "hidden": 8,
+    "cells": 2, "filters": 16, "kernel": 3, "pool": True, "dropout": True, "dense_layers": 1,
+    "units": 32,
 }  # fmt: skip
 
 
@@ -70,6 +72,13 @@ def test_chains_have_as_many_nodes_as_in_the_paper(
         ("inception_v3", {}, {"Conv": 95, "Concat": 11 + 4, "AveragePool": 9, "MaxPool": 4}),
         ("inception_v3", {"endpoint": 2}, {"Conv": 3, "Concat": 0}),
         ("gru", {"layers": 4}, {"GRU": 4, "Gemm": 1}),
+        ("nas_chain", {}, {"Conv": 2, "MaxPool": 2, "Dropout": 2, "Gemm": 2}),
+        ("nas_plain", {"pool": False}, {"Conv": 4, "BatchNormalization": 4, "MaxPool": 0}),
+        # The first shortcut has other channels.
+        ("nas_residual", {}, {"Conv": 4 + 1, "Add": 2}),
+        ("nas_dense", {"dropout": False}, {"Conv": 4, "Concat": 4, "Dropout": 0}),
+        ("nas_inception", {"dense_layers": 0}, {"Conv": 8, "Concat": 2, "MaxPool": 4, "Gemm": 1}),
+        ("nas_separable", {}, {"Conv": 8, "Relu": 4 + 1}),
     ],
 )
 def test_layers_are_those_of_the_architecture(
