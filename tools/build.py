@@ -2,6 +2,7 @@
 
     python tools/build.py networks                    # models/networks
     python tools/build.py networks --only lenet5 --output build/reference
+    python tools/build.py dnnperf-unseen              # build/dnnperf-unseen, of the campaign
     python tools/build.py bundles                     # 10 minutes on 2 cores
     python tools/build.py bundles --only k80 gpus-torch gpus-torch-networks
     python tools/build.py methods                     # models/methods, 2 minutes
@@ -28,7 +29,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from onnx import TensorProto
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -38,7 +43,10 @@ from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.bundle._provenance import changed
-from resperf.campaign.builder import Builder
+from resperf.campaign.builder import Builder, weight
+from resperf.campaign.families import Draw, draw_networks
+from resperf.campaign.laws import law
+from resperf.campaign.spec import DrawnSpec
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
@@ -114,19 +122,39 @@ def mobilenet_v1() -> Builder:
     return net.average().flatten().dense(1000)
 
 
-def mobilenet_v2() -> Builder:
-    net = Builder(3, 224, 224).conv_norm(32, 3, 2).relu6()
-    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-            (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
-    for expansion, channels, depth, first_stride in rows:
+Rows = Sequence[tuple[int, int, int, int, int]]
+"""Expansion, channels, depth, stride of the first block, and kernel."""
+V2: Rows = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3),
+            (6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3))  # fmt: skip
+V3: Rows = ((1, 16, 1, 1, 3), (4, 24, 2, 2, 3), (3, 40, 3, 2, 5), (6, 80, 1, 2, 3),
+            (3, 80, 3, 1, 3), (6, 112, 2, 1, 3), (6, 160, 3, 2, 5))  # fmt: skip
+EFFICIENT: Rows = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
+                   (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
+
+
+def mobile(draw: Draw, rows: Rows, act: Callable[[Builder], Builder], gate: str = "") -> Builder:
+    """Build inverted residuals, which a gate weighs by channel."""
+    net = act(draw.images().conv_norm(32, 3, 2))
+    for expansion, width, depth, first_stride, kernel in rows:
         for index in range(depth):
             stride, start = 1 if index else first_stride, net.at
             if expansion > 1:
-                net.conv_norm(expansion * start[1][0], 1).relu6()
-            net.conv_norm(net.shape[0], 3, stride, net.shape[0]).relu6().conv_norm(channels, 1)
+                act(net.conv_norm(expansion * start[1][0], 1))
+            act(net.conv_norm(net.shape[0], kernel, stride, net.shape[0]))
+            if gate:
+                inner = net.at
+                net.average().conv(max(1, inner[1][0] // 4), 1).relu().conv(inner[1][0], 1)
+                weights = net.same(gate).at
+                net.go(inner).joined("Mul", weights)
+            net.conv_norm(draw.scaled(width), 1)
             if net.shape == start[1]:
                 net.add(start)
-    return net.conv_norm(1280, 1).relu6().average().flatten().dense(1000)
+    return act(net.conv_norm(1280, 1)).average().flatten().dense(1000)
+
+
+def silu(net: Builder) -> Builder:
+    start = net.at
+    return net.same("Sigmoid").joined("Mul", start)
 
 
 def squeezenet1_1() -> Builder:
@@ -165,17 +193,21 @@ def inception(net: Builder, one: int, in3: int, out3: int, in5: int, out5: int, 
     return net.concat(branches)
 
 
-def densenet121() -> Builder:
-    net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
-    for stage, depth in enumerate((6, 12, 24, 16)):
+def densenet(draw: Draw) -> Builder:
+    growth = draw("growth")
+    net = draw.images().conv_norm(2 * growth, 7, 2).relu().pool(3, 2, 1)
+    for stage, depth in enumerate(DENSENET[draw("depth")]):
         if stage:
             net.norm().relu().conv(net.shape[0] // 2, 1, bias=False)
             net.pool(2, 2, op="AveragePool")
         for _ in range(depth):
             start = net.at
-            net.norm().relu().conv_norm(128, 1).relu().conv(32, 3, 1, 1, bias=False)
+            net.norm().relu().conv_norm(4 * growth, 1).relu().conv(growth, 3, 1, 1, bias=False)
             net.concat([start, net.at])
     return net.norm().relu().average().flatten().dense(1000)
+
+
+DENSENET = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32)}
 
 
 def darknet19() -> Builder:
@@ -190,27 +222,143 @@ def darknet19() -> Builder:
     return net.conv(1000, 1).average().flatten()
 
 
-def unet() -> Builder:
-    net, skips = Builder(1, 256, 256), []
-    for width in (64, 128, 256, 512, 1024):
+def unet(draw: Draw) -> Builder:
+    net, skips, first = draw.images(), [], draw("filters")
+    for level in range(5):
+        width = first << level
         net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
-        if width < 1024:
+        if level < 4:
             skips.append(net.at)
             net.pool(2, 2)
-    for width, skip in zip((512, 256, 128, 64), reversed(skips), strict=True):
+    for skip in reversed(skips):
+        width = skip[1][0]
         net.concat([skip, net.up(width).at])
         net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
     return net.conv(2, 1)
+
+
+def shufflenet(draw: Draw) -> Builder:
+    net = draw.images().conv_norm(24, 3, 2).relu().pool(3, 2, 1)
+    for repeats, width in ((4, 116), (8, 232), (4, 464)):
+        half = draw.scaled(width) // 2
+        for index in range(repeats):
+            start, stride = net.at, 1 if index else 2
+            if index:
+                ends = [net.go(start).op("half", "Slice", (half, *net.shape[1:]), {
+                    "start": [at * half], "end": [(at + 1) * half], "axes": [1],
+                }).at for at in (0, 1)]  # fmt: skip
+            else:
+                net.conv_norm(start[1][0], 3, 2, start[1][0]).conv_norm(half, 1).relu()
+                ends = [net.at, start]
+            net.go(ends[1]).conv_norm(half, 1).relu().conv_norm(half, 3, stride, half)
+            h, w = net.conv_norm(half, 1).relu().shape[1:]
+            net.concat([ends[0], net.at])
+            turned(reshaped(net, 2, half, h, w), 2, 1, 3, 4)
+            reshaped(net, 2 * half, h, w)
+    return net.conv_norm(1024, 1).relu().average().flatten().dense(1000)
+
+
+def convnext(draw: Draw) -> Builder:
+    net, first = draw.images(), draw("filters")
+    for stage, depth in enumerate((3, 3, 9, 3)):
+        width, kernel = first << stage, 2 if stage else 4
+        net.conv(width, kernel, kernel)
+        for _ in range(depth):
+            start = net.at
+            turned(net.conv(width, 7, 1, 3, groups=width), 2, 3, 1)
+            linear(gelu(linear(layer_norm(net), 4 * width)), width)
+            turned(net, 3, 1, 2).add(start)
+    return net.average().flatten().dense(1000)
+
+
+def reshaped(net: Builder, *shape: int) -> Builder:
+    return net.op("reshape", "Reshape", shape, {"shape": [net.batch, *shape]})
+
+
+def turned(net: Builder, *axes: int) -> Builder:
+    """Transpose all axes but the batch."""
+    shape = tuple(net.shape[axis - 1] for axis in axes)
+    return net.op("turn", "Transpose", shape, perm=[0, *axes])
+
+
+def layer_norm(net: Builder) -> Builder:
+    weights = dict.fromkeys(("scale", "bias"), net.shape[-1:])
+    return net.op("norm", "LayerNormalization", net.shape, weights, axis=-1)
+
+
+def linear(net: Builder, units: int) -> Builder:
+    shape = (*net.shape[:-1], units)
+    net.op("product", "MatMul", shape, {"weight": (net.shape[-1], units)})
+    return net.op("bias", "Add", shape, {"bias": (units,)})
+
+
+def gelu(net: Builder) -> Builder:
+    start = net.at
+    net.op("root", "Div", net.shape, {"root": 2**0.5}).same("Erf")
+    net.op("one", "Add", net.shape, {"one": 1.0}).joined("Mul", start)
+    return net.op("half", "Mul", net.shape, {"half": 0.5})
+
+
+def attention(net: Builder, heads: int, causal: bool) -> Builder:
+    start, (tokens, width), size = net.at, net.shape, net.shape[1] // heads
+
+    def part(*axes: int) -> str:
+        return turned(reshaped(linear(net.go(start), width), tokens, heads, size), *axes).name
+
+    reads, shape = [part(2, 1, 3), part(2, 3, 1)], (heads, tokens, tokens)
+    value = part(2, 1, 3)
+    net.op("scores", "MatMul", shape, reads=reads).op("root", "Div", shape, {"root": size**0.5})
+    if causal:  # takes as long as a mask
+        net.op("causal", "Trilu", shape, upper=0)
+    net.same("Softmax", axis=-1)
+    net.op("mixture", "MatMul", (heads, tokens, size), reads=[net.name, value])
+    return linear(reshaped(turned(net, 2, 1, 3), tokens, width), width)
+
+
+def transformer(draw: Draw, sort: str) -> Builder:
+    """Build ViT (without a class token), BERT, which normalises behind its layers, or GPT-2."""
+    heads = draw("heads")
+    width, last = 64 * heads, sort == "bert"
+    if sort == "vit":
+        net = draw.images().conv(width, 8, 8)
+        turned(reshaped(net, width, net.shape[1] * net.shape[2]), 2, 1)
+    else:
+        tokens = draw("tokens")
+        net = Builder(tokens, batch=draw("batch"), dtype=TensorProto.INT64)
+        net.weights.append(weight("words", (8000, width)))
+        net.op("word", "Gather", (tokens, width), reads=["words", net.name])
+    net.op("positions", "Add", net.shape, {"positions": net.shape}).dropout(0.1)
+    for _ in range(draw("depth")):
+        for part in range(2):
+            start = net.at
+            inner = net if last else layer_norm(net)
+            if part == 0:
+                attention(inner, heads, sort == "gpt2")
+            else:
+                linear(gelu(linear(inner, 4 * width)), width)
+            net.dropout(0.1).add(start)
+            if last:
+                layer_norm(net)
+    if sort == "vit":
+        return layer_norm(net).op("mean", "ReduceMean", (width,), axes=[1], keepdims=0).dense(1000)
+    return linear(net if last else layer_norm(net), 8000)
+
+
+def fixed(**sizes: int) -> Draw:
+    given = {"batch": 1, "channels": 3, "pixels": 224, **sizes}
+    return Draw({word: law(value, word) for word, value in given.items()}, "")
 
 
 NETWORKS: dict[str, Callable[[], Builder]] = {
     **{
         network.__name__: network
         for network in (
-            lenet5, alexnet, zfnet, nin, mobilenet_v1, mobilenet_v2, squeezenet1_1, googlenet,
-            densenet121, darknet19, unet,
+            lenet5, alexnet, zfnet, nin, mobilenet_v1, squeezenet1_1, googlenet, darknet19,
         )
     },
+    "mobilenet_v2": lambda: mobile(fixed(width_percent=100), V2, Builder.relu6),
+    "densenet121": lambda: densenet(fixed(growth=32, depth=121)),
+    "unet": lambda: unet(fixed(channels=1, pixels=256, filters=64)),
     "vgg11": lambda: vgg(1, 1, 2, 2, 2),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
     "vgg19": lambda: vgg(2, 2, 4, 4, 4),
@@ -226,6 +374,37 @@ def build_network(_work: Path, output: Path) -> None:
     data = model.SerializeToString(deterministic=True)
     output.with_name(f"{output.name}.onnx").write_bytes(data)
     print(f"{output.name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
+
+
+IMAGES = {"batch": [2, 4, 8, 16], "channels": 3, "pixels": [64, 96, 128]}
+WIDTHS = {**IMAGES, "width_percent": [35, 50, 75, 100, 140]}
+TOKENS = {"batch": [1, 2, 4, 8], "heads": [1, 2, 3, 4, 6], "depth": [2, 4, 6, 8]}
+UNSEEN: Mapping[str, tuple[Callable[..., Builder], Mapping[str, Any]]] = {
+    "mobilenet_v2": (partial(mobile, rows=V2, act=Builder.relu6), WIDTHS),
+    "mobilenet_v3": (
+        partial(mobile, rows=V3, act=partial(Builder.same, op="HardSwish"), gate="HardSigmoid"),
+        WIDTHS,
+    ),
+    "efficientnet": (partial(mobile, rows=EFFICIENT, act=silu, gate="Sigmoid"), WIDTHS),
+    "densenet": (densenet, {**IMAGES, "growth": [12, 24, 32], "depth": [*DENSENET]}),
+    "shufflenet": (shufflenet, WIDTHS),
+    "convnext": (convnext, {**IMAGES, "filters": [24, 32, 48, 64, 96]}),
+    "unet": (unet, {**IMAGES, "filters": [8, 12, 16, 24, 32]}),
+    "vit": (partial(transformer, sort="vit"), {**IMAGES, **TOKENS}),
+    **{name: (partial(transformer, sort=name), {**TOKENS, "tokens": [16, 32, 64, 128]})
+       for name in ("bert", "gpt2")},
+}  # fmt: skip
+"""Families of microbench/dnnperf-unseen.toml, and the sizes of their networks."""
+
+
+def build_unseen(_work: Path, output: Path) -> None:
+    """Draw and write ten networks of a family."""
+    family, sizes = UNSEEN[output.name]
+    table = {"families": [output.name], "count": 10, "largest_macs": 3 * 10**9, **sizes}
+    networks = draw_networks(DrawnSpec.from_mapping(table), "unseen", {output.name: family})
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for number, (_, content) in enumerate(networks):
+        output.with_name(f"{output.name}-{number}.onnx").write_bytes(content)
 
 
 SHIPPED = ROOT / "models" / "bundles"
@@ -353,6 +532,7 @@ def build_gianniti(work: Path, output: Path) -> None:
 
 BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     "networks": dict.fromkeys(NETWORKS, build_network),
+    "dnnperf-unseen": dict.fromkeys(UNSEEN, build_unseen),
     "bundles": {
         **dict.fromkeys(TREES, build_tensorflow), TORCH: build_torch,
         OPERATOR_COSTS: build_operator_costs, TENSORRT: build_tensorrt,
@@ -372,7 +552,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument(
             "--only", nargs="+", choices=builders, metavar="NAME", default=[*builders]
         )
-        command.add_argument("--output", type=Path, default=ROOT / "models" / what)
+        command.add_argument(
+            "--output",
+            type=Path,
+            default=ROOT / ("build" if what == "dnnperf-unseen" else "models") / what,
+        )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:

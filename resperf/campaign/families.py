@@ -263,7 +263,8 @@ CELLS: Mapping[str, Callable[[Builder, Draw], object]] = {
 }  # fmt: skip
 """The paper has chains and five types of cells in a figure that says no more: these are ours."""
 
-FAMILIES: Mapping[str, Callable[[Draw], Builder]] = {
+Family = Callable[[Draw], Builder]
+FAMILIES: Mapping[str, Family] = {
     "lenet": _lenet, "alexnet_v2": _alexnet_v2, "overfeat": _overfeat, "vgg": _vgg,
     "resnet_v1": partial(_resnet, norm_first=False), "resnet_v2": partial(_resnet, norm_first=True),
     "inception_v3": _inception_v3,
@@ -273,7 +274,9 @@ FAMILIES: Mapping[str, Callable[[Draw], Builder]] = {
 """Family -> what builds a network of it from drawn sizes."""
 
 
-def draw_networks(spec: DrawnSpec, seed: str) -> list[tuple[str, bytes]]:
+def draw_networks(
+    spec: DrawnSpec, seed: str, families: Mapping[str, Family] = FAMILIES
+) -> list[tuple[str, bytes]]:
     """Draw different networks of each family; return them with their families.
 
     Raises
@@ -284,12 +287,12 @@ def draw_networks(spec: DrawnSpec, seed: str) -> list[tuple[str, bytes]]:
     drawn: list[tuple[str, bytes]] = []
     words: set[str] = set()
     for family in spec.families:
-        if family not in FAMILIES:
-            raise CampaignError(f"no family {family!r}; it is one of {', '.join(FAMILIES)}")
+        if family not in families:
+            raise CampaignError(f"no family {family!r}; it is one of {', '.join(families)}")
         networks: dict[bytes, None] = {}
         for attempt in range(ATTEMPTS * spec.count):
             draw = Draw(spec.laws, f"{seed} {family} {attempt}")
-            net = FAMILIES[family](draw)
+            net = families[family](draw)
             words |= draw.words
             if net.macs <= spec.largest_macs and net.parameters <= spec.largest_parameters:
                 networks[net.model(family).SerializeToString(deterministic=True)] = None
