@@ -122,17 +122,16 @@ def mobilenet_v1() -> Builder:
     return net.average().flatten().dense(1000)
 
 
-Rows = Sequence[tuple[int, int, int, int, int]]
-"""Expansion, channels, depth, stride of the first block, and kernel."""
-V2: Rows = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3),
-            (6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3))  # fmt: skip
-V3: Rows = ((1, 16, 1, 1, 3), (4, 24, 2, 2, 3), (3, 40, 3, 2, 5), (6, 80, 1, 2, 3),
-            (3, 80, 3, 1, 3), (6, 112, 2, 1, 3), (6, 160, 3, 2, 5))  # fmt: skip
-EFFICIENT: Rows = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
-                   (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
+# Expansion, channels, depth, stride of the first block, and kernel.
+V2 = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3),
+      (6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3))  # fmt: skip
+V3 = ((1, 16, 1, 1, 3), (4, 24, 2, 2, 3), (3, 40, 3, 2, 5), (6, 80, 1, 2, 3),
+      (3, 80, 3, 1, 3), (6, 112, 2, 1, 3), (6, 160, 3, 2, 5))  # fmt: skip
+EFFICIENT = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
+             (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
 
 
-def mobile(draw: Draw, rows: Rows, act: Callable[[Builder], Builder], gate: str = "") -> Builder:
+def mobile(draw: Draw, rows: Sequence[Any], act: Callable[..., Builder], gate: str = "") -> Builder:
     """Build inverted residuals, which a gate weighs by channel."""
     net = act(draw.images().conv_norm(32, 3, 2))
     for expansion, width, depth, first_stride, kernel in rows:
@@ -144,17 +143,11 @@ def mobile(draw: Draw, rows: Rows, act: Callable[[Builder], Builder], gate: str 
             if gate:
                 inner = net.at
                 net.average().conv(max(1, inner[1][0] // 4), 1).relu().conv(inner[1][0], 1)
-                weights = net.same(gate).at
-                net.go(inner).joined("Mul", weights)
+                net.same(gate).op("mul", "Mul", inner[1], reads=[inner[0], net.name])
             net.conv_norm(draw.scaled(width), 1)
             if net.shape == start[1]:
                 net.add(start)
     return act(net.conv_norm(1280, 1)).average().flatten().dense(1000)
-
-
-def silu(net: Builder) -> Builder:
-    start = net.at
-    return net.same("Sigmoid").joined("Mul", start)
 
 
 def squeezenet1_1() -> Builder:
@@ -196,7 +189,7 @@ def inception(net: Builder, one: int, in3: int, out3: int, in5: int, out5: int, 
 def densenet(draw: Draw) -> Builder:
     growth = draw("growth")
     net = draw.images().conv_norm(2 * growth, 7, 2).relu().pool(3, 2, 1)
-    for stage, depth in enumerate(DENSENET[draw("depth")]):
+    for stage, depth in enumerate((6, 12, 24, 16)):
         if stage:
             net.norm().relu().conv(net.shape[0] // 2, 1, bias=False)
             net.pool(2, 2, op="AveragePool")
@@ -205,9 +198,6 @@ def densenet(draw: Draw) -> Builder:
             net.norm().relu().conv_norm(4 * growth, 1).relu().conv(growth, 3, 1, 1, bias=False)
             net.concat([start, net.at])
     return net.norm().relu().average().flatten().dense(1000)
-
-
-DENSENET = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32)}
 
 
 def darknet19() -> Builder:
@@ -237,27 +227,6 @@ def unet(draw: Draw) -> Builder:
     return net.conv(2, 1)
 
 
-def shufflenet(draw: Draw) -> Builder:
-    net = draw.images().conv_norm(24, 3, 2).relu().pool(3, 2, 1)
-    for repeats, width in ((4, 116), (8, 232), (4, 464)):
-        half = draw.scaled(width) // 2
-        for index in range(repeats):
-            start, stride = net.at, 1 if index else 2
-            if index:
-                ends = [net.go(start).op("half", "Slice", (half, *net.shape[1:]), {
-                    "start": [at * half], "end": [(at + 1) * half], "axes": [1],
-                }).at for at in (0, 1)]  # fmt: skip
-            else:
-                net.conv_norm(start[1][0], 3, 2, start[1][0]).conv_norm(half, 1).relu()
-                ends = [net.at, start]
-            net.go(ends[1]).conv_norm(half, 1).relu().conv_norm(half, 3, stride, half)
-            h, w = net.conv_norm(half, 1).relu().shape[1:]
-            net.concat([ends[0], net.at])
-            turned(reshaped(net, 2, half, h, w), 2, 1, 3, 4)
-            reshaped(net, 2 * half, h, w)
-    return net.conv_norm(1024, 1).relu().average().flatten().dense(1000)
-
-
 def convnext(draw: Draw) -> Builder:
     net, first = draw.images(), draw("filters")
     for stage, depth in enumerate((3, 3, 9, 3)):
@@ -265,45 +234,16 @@ def convnext(draw: Draw) -> Builder:
         net.conv(width, kernel, kernel)
         for _ in range(depth):
             start = net.at
-            turned(net.conv(width, 7, 1, 3, groups=width), 2, 3, 1)
-            linear(gelu(linear(layer_norm(net), 4 * width)), width)
-            turned(net, 3, 1, 2).add(start)
+            net.conv(width, 7, 1, 3, groups=width).transpose(2, 3, 1).layer_norm()
+            net.linear(4 * width).gelu().linear(width).transpose(3, 1, 2).add(start)
     return net.average().flatten().dense(1000)
-
-
-def reshaped(net: Builder, *shape: int) -> Builder:
-    return net.op("reshape", "Reshape", shape, {"shape": [net.batch, *shape]})
-
-
-def turned(net: Builder, *axes: int) -> Builder:
-    """Transpose all axes but the batch."""
-    shape = tuple(net.shape[axis - 1] for axis in axes)
-    return net.op("turn", "Transpose", shape, perm=[0, *axes])
-
-
-def layer_norm(net: Builder) -> Builder:
-    weights = dict.fromkeys(("scale", "bias"), net.shape[-1:])
-    return net.op("norm", "LayerNormalization", net.shape, weights, axis=-1)
-
-
-def linear(net: Builder, units: int) -> Builder:
-    shape = (*net.shape[:-1], units)
-    net.op("product", "MatMul", shape, {"weight": (net.shape[-1], units)})
-    return net.op("bias", "Add", shape, {"bias": (units,)})
-
-
-def gelu(net: Builder) -> Builder:
-    start = net.at
-    net.op("root", "Div", net.shape, {"root": 2**0.5}).same("Erf")
-    net.op("one", "Add", net.shape, {"one": 1.0}).joined("Mul", start)
-    return net.op("half", "Mul", net.shape, {"half": 0.5})
 
 
 def attention(net: Builder, heads: int, causal: bool) -> Builder:
     start, (tokens, width), size = net.at, net.shape, net.shape[1] // heads
 
     def part(*axes: int) -> str:
-        return turned(reshaped(linear(net.go(start), width), tokens, heads, size), *axes).name
+        return net.go(start).linear(width).reshape(tokens, heads, size).transpose(*axes).name
 
     reads, shape = [part(2, 1, 3), part(2, 3, 1)], (heads, tokens, tokens)
     value = part(2, 1, 3)
@@ -312,7 +252,7 @@ def attention(net: Builder, heads: int, causal: bool) -> Builder:
         net.op("causal", "Trilu", shape, upper=0)
     net.same("Softmax", axis=-1)
     net.op("mixture", "MatMul", (heads, tokens, size), reads=[net.name, value])
-    return linear(reshaped(turned(net, 2, 1, 3), tokens, width), width)
+    return net.transpose(2, 1, 3).reshape(tokens, width).linear(width)
 
 
 def transformer(draw: Draw, sort: str) -> Builder:
@@ -321,27 +261,26 @@ def transformer(draw: Draw, sort: str) -> Builder:
     width, last = 64 * heads, sort == "bert"
     if sort == "vit":
         net = draw.images().conv(width, 8, 8)
-        turned(reshaped(net, width, net.shape[1] * net.shape[2]), 2, 1)
+        net.reshape(width, net.shape[1] * net.shape[2]).transpose(2, 1)
     else:
-        tokens = draw("tokens")
-        net = Builder(tokens, batch=draw("batch"), dtype=TensorProto.INT64)
+        net = Builder(draw("tokens"), batch=draw("batch"), dtype=TensorProto.INT64)
         net.weights.append(weight("words", (8000, width)))
-        net.op("word", "Gather", (tokens, width), reads=["words", net.name])
+        net.op("gather", "Gather", (*net.shape, width), reads=["words", net.name])
     net.op("positions", "Add", net.shape, {"positions": net.shape}).dropout(0.1)
-    for _ in range(draw("depth")):
-        for part in range(2):
-            start = net.at
-            inner = net if last else layer_norm(net)
-            if part == 0:
-                attention(inner, heads, sort == "gpt2")
-            else:
-                linear(gelu(linear(inner, 4 * width)), width)
-            net.dropout(0.1).add(start)
-            if last:
-                layer_norm(net)
+    for step in range(2 * draw("depth")):
+        start = net.at
+        if not last:
+            net.layer_norm()
+        if step % 2:
+            net.linear(4 * width).gelu().linear(width)
+        else:
+            attention(net, heads, sort == "gpt2")
+        net.dropout(0.1).add(start)
+        if last:
+            net.layer_norm()
     if sort == "vit":
-        return layer_norm(net).op("mean", "ReduceMean", (width,), axes=[1], keepdims=0).dense(1000)
-    return linear(net if last else layer_norm(net), 8000)
+        return net.layer_norm().op("mean", "ReduceMean", (width,), axes=[1], keepdims=0).dense(1000)
+    return (net if last else net.layer_norm()).linear(8000)
 
 
 def fixed(**sizes: int) -> Draw:
@@ -357,7 +296,7 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
         )
     },
     "mobilenet_v2": lambda: mobile(fixed(width_percent=100), V2, Builder.relu6),
-    "densenet121": lambda: densenet(fixed(growth=32, depth=121)),
+    "densenet121": lambda: densenet(fixed(growth=32)),
     "unet": lambda: unet(fixed(channels=1, pixels=256, filters=64)),
     "vgg11": lambda: vgg(1, 1, 2, 2, 2),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
@@ -369,42 +308,36 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
 
 def build_network(_work: Path, output: Path) -> None:
     """Write a network: structure and shapes, no weights."""
-    output.parent.mkdir(parents=True, exist_ok=True)
     model = NETWORKS[output.name]().model(output.name)
     data = model.SerializeToString(deterministic=True)
     output.with_name(f"{output.name}.onnx").write_bytes(data)
     print(f"{output.name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
 
 
+# Families of microbench/dnnperf-unseen.toml, and the sizes of their networks.
 IMAGES = {"batch": [2, 4, 8, 16], "channels": 3, "pixels": [64, 96, 128]}
 WIDTHS = {**IMAGES, "width_percent": [35, 50, 75, 100, 140]}
 TOKENS = {"batch": [1, 2, 4, 8], "heads": [1, 2, 3, 4, 6], "depth": [2, 4, 6, 8]}
 UNSEEN: Mapping[str, tuple[Callable[..., Builder], Mapping[str, Any]]] = {
     "mobilenet_v2": (partial(mobile, rows=V2, act=Builder.relu6), WIDTHS),
-    "mobilenet_v3": (
-        partial(mobile, rows=V3, act=partial(Builder.same, op="HardSwish"), gate="HardSigmoid"),
-        WIDTHS,
-    ),
-    "efficientnet": (partial(mobile, rows=EFFICIENT, act=silu, gate="Sigmoid"), WIDTHS),
-    "densenet": (densenet, {**IMAGES, "growth": [12, 24, 32], "depth": [*DENSENET]}),
-    "shufflenet": (shufflenet, WIDTHS),
+    "mobilenet_v3": (partial(mobile, rows=V3, act=Builder.hard_swish, gate="HardSigmoid"), WIDTHS),
+    "efficientnet": (partial(mobile, rows=EFFICIENT, act=Builder.silu, gate="Sigmoid"), WIDTHS),
+    "densenet": (densenet, {**IMAGES, "growth": [12, 16, 24, 32]}),
     "convnext": (convnext, {**IMAGES, "filters": [24, 32, 48, 64, 96]}),
     "unet": (unet, {**IMAGES, "filters": [8, 12, 16, 24, 32]}),
     "vit": (partial(transformer, sort="vit"), {**IMAGES, **TOKENS}),
     **{name: (partial(transformer, sort=name), {**TOKENS, "tokens": [16, 32, 64, 128]})
        for name in ("bert", "gpt2")},
 }  # fmt: skip
-"""Families of microbench/dnnperf-unseen.toml, and the sizes of their networks."""
 
 
 def build_unseen(_work: Path, output: Path) -> None:
-    """Draw and write ten networks of a family."""
+    """Draw and write eleven networks of a family."""
     family, sizes = UNSEEN[output.name]
-    table = {"families": [output.name], "count": 10, "largest_macs": 3 * 10**9, **sizes}
+    table = {"families": [output.name], "count": 11, "largest_macs": 3 * 10**9, **sizes}
     networks = draw_networks(DrawnSpec.from_mapping(table), "unseen", {output.name: family})
-    output.parent.mkdir(parents=True, exist_ok=True)
     for number, (_, content) in enumerate(networks):
-        output.with_name(f"{output.name}-{number}.onnx").write_bytes(content)
+        output.with_name(f"{output.name}-{number:02}.onnx").write_bytes(content)
 
 
 SHIPPED = ROOT / "models" / "bundles"
@@ -558,6 +491,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             default=ROOT / ("build" if what == "dnnperf-unseen" else "models") / what,
         )
     options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
             BUILDERS[options.what][name](Path(folder), options.output / name)

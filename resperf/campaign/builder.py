@@ -117,6 +117,20 @@ class Builder:
     def relu6(self) -> Self:  # noqa: D102
         return self.op("relu6_", "Clip", self.shape, {"min": 0.0, "max": 6.0})
 
+    def silu(self) -> Self:  # noqa: D102
+        start = self.at
+        return self.same("Sigmoid").joined("Mul", start)
+
+    def hard_swish(self) -> Self:  # noqa: D102
+        return self.same("HardSwish")
+
+    def gelu(self) -> Self:
+        """GELU as exporters write it."""
+        start = self.at
+        self.op("root", "Div", self.shape, {"root": 2**0.5}).same("Erf")
+        self.op("one", "Add", self.shape, {"one": 1.0}).joined("Mul", start)
+        return self.op("half", "Mul", self.shape, {"half": 0.5})
+
     def dropout(self, ratio: float = 0.5) -> Self:
         """Dropout, which training steps run."""
         return self.op("dropout", "Dropout", self.shape, {"ratio": ratio, "training": True})
@@ -145,6 +159,27 @@ class Builder:
         weights = {"weight": (units, *self.shape), "bias": (units,)}
         self.macs += self.batch * math.prod(weights["weight"])
         return self.op("dense", "Gemm", (units,), weights, transB=1)
+
+    def linear(self, units: int) -> Self:
+        """Add a layer on the last axis."""
+        shape, weights = (*self.shape[:-1], units), (self.shape[-1], units)
+        self.macs += self.batch * math.prod(shape) * self.shape[-1]
+        self.op("product", "MatMul", shape, {"weight": weights})
+        return self.op("bias", "Add", shape, {"bias": (units,)})
+
+    def layer_norm(self) -> Self:
+        """Normalise the last axis."""
+        weights = dict.fromkeys(("scale", "bias"), self.shape[-1:])
+        return self.op("norm", "LayerNormalization", self.shape, weights, axis=-1)
+
+    def reshape(self, *shape: int) -> Self:
+        """Reshape all axes but the batch."""
+        return self.op("reshape", "Reshape", shape, {"shape": [self.batch, *shape]})
+
+    def transpose(self, *axes: int) -> Self:
+        """Transpose the axes behind the batch, which are counted from 1."""
+        shape = tuple(self.shape[axis - 1] for axis in axes)
+        return self.op("transpose", "Transpose", shape, perm=[0, *axes])
 
     def joined(self, op: str, other: Point) -> Self:
         """Add an operator of the current tensor and another, such as ``Mul``."""

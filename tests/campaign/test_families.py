@@ -88,6 +88,20 @@ def test_layers_are_those_of_the_architecture(
     assert {op: counted.count(op) for op in ops} == ops
 
 
+@pytest.mark.parametrize(
+    ("family", "sizes", "parameters"),
+    [
+        ("vgg", {"depth": 16}, 138_357_544),
+        # As published, and mean and variance of its 26,560 normalised channels.
+        ("resnet_v1", {"depth": 50}, 25_557_032 + 2 * 26_560),
+    ],
+)
+def test_networks_have_the_published_number_of_parameters(
+    family: str, sizes: dict[str, int], parameters: int
+) -> None:
+    assert drawn(family, pixels=224, **sizes).parameters == parameters
+
+
 def test_the_same_table_draws_the_same_networks() -> None:
     """In every process, and on every machine: the digest was written with the test."""
     first = draw_networks(table(), "1 0")
