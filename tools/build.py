@@ -2,6 +2,7 @@
 
     python tools/build.py networks                    # models/networks
     python tools/build.py networks --only lenet5 --output build/reference
+    python tools/build.py dnnperf-unseen              # build/dnnperf-unseen, of the campaign
     python tools/build.py bundles                     # 10 minutes on 2 cores
     python tools/build.py bundles --only k80 gpus-torch gpus-torch-networks
     python tools/build.py methods                     # models/methods, 2 minutes
@@ -29,10 +30,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import TensorProto
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -42,141 +44,16 @@ from published import TIMM_DEVICES, import_layers, import_networks
 
 from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.bundle._provenance import changed
+from resperf.campaign.builder import Builder, weight
+from resperf.campaign.families import Draw, draw_networks
+from resperf.campaign.laws import law
+from resperf.campaign.spec import DrawnSpec
 from resperf.dataset import read_info
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
 from resperf.predictors.network_totals import CONVOLUTIONS, counted
 from resperf.training import train
 from resperf.training.rows import network_examples, network_quantities
-
-OPSET = 17
-IR_VERSION = 8
-ABSENT_FILE = "absent.weights"
-Shape = tuple[int, ...]
-
-
-class Builder:
-    """Adds one operator at a time to the tensor that is current.
-
-    `shape` is that of the current tensor without the batch.
-    """
-
-    def __init__(self, *shape: int) -> None:
-        self.input = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, *shape])
-        self.name, self.shape = "input", shape
-        self.nodes: list = []
-        self.weights: list[TensorProto] = []
-
-    def model(self, name: str) -> ModelProto:
-        """Finish: the current tensor is the output."""
-        self.nodes[-1].output[0] = "output"
-        output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, *self.shape])
-        graph = helper.make_graph(self.nodes, name, [self.input], [output], self.weights)
-        opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(
-            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="resperf"
-        )
-
-    @property
-    def at(self) -> tuple[str, Shape]:
-        """The current tensor, to come back to."""
-        return self.name, self.shape
-
-    def go(self, at: tuple[str, Shape]) -> Builder:
-        """Make another tensor the current one."""
-        self.name, self.shape = at
-        return self
-
-    def op(
-        self, word: str, op: str, shape: Shape, weights: Mapping[str, Any] = {}, *,
-        reads: Sequence[str] = (), **attributes: object,
-    ) -> Builder:  # fmt: skip
-        """Add a node that reads the current tensor, or those in `reads`, and weights."""
-        name = f"{word}{len(self.nodes) + 1}"
-        self.weights += [weight(f"{name}.{suffix}", given) for suffix, given in weights.items()]
-        inputs = [*(reads or [self.name]), *(f"{name}.{suffix}" for suffix in weights)]
-        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
-        return self.go((name, shape))
-
-    def conv(
-        self, channels: int, kernel: int, stride: int = 1, pad: int = 0, *, groups: int = 1,
-        bias: bool = True,
-    ) -> Builder:  # fmt: skip
-        c, h, w = self.shape
-        weights: dict[str, Shape] = {"weight": (channels, c // groups, kernel, kernel)}
-        if bias:
-            weights["bias"] = (channels,)
-        shape = (channels, *((n + 2 * pad - kernel) // stride + 1 for n in (h, w)))
-        return self.op(
-            "conv", "Conv", shape, weights, kernel_shape=[kernel] * 2, strides=[stride] * 2,
-            pads=[pad] * 4, dilations=[1, 1], group=groups,
-        )  # fmt: skip
-
-    def up(self, channels: int) -> Builder:
-        """Transposed convolution that doubles height and width."""
-        c, h, w = self.shape
-        weights = {"weight": (c, channels, 2, 2), "bias": (channels,)}
-        return self.op(
-            "up", "ConvTranspose", (channels, 2 * h, 2 * w), weights, kernel_shape=[2, 2],
-            strides=[2, 2],
-        )  # fmt: skip
-
-    def norm(self) -> Builder:
-        weights = dict.fromkeys(("scale", "bias", "mean", "variance"), self.shape[:1])
-        return self.op("norm", "BatchNormalization", self.shape, weights, epsilon=1e-5)
-
-    def relu(self) -> Builder:
-        return self.op("relu", "Relu", self.shape)
-
-    def relu6(self) -> Builder:
-        return self.op("relu6_", "Clip", self.shape, {"min": 0.0, "max": 6.0})
-
-    def leaky(self) -> Builder:
-        return self.op("leaky", "LeakyRelu", self.shape, alpha=0.1)
-
-    def pool(
-        self, kernel: int, stride: int, pad: int = 0, *, op: str = "MaxPool", ceil: bool = False
-    ) -> Builder:
-        c, h, w = self.shape
-        extra = stride - 1 if ceil else 0
-        shape = (c, *((n + 2 * pad - kernel + extra) // stride + 1 for n in (h, w)))
-        return self.op(
-            "pool", op, shape, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4,
-            ceil_mode=int(ceil),
-        )  # fmt: skip
-
-    def average(self) -> Builder:
-        return self.op("average", "GlobalAveragePool", (self.shape[0], 1, 1))
-
-    def flatten(self) -> Builder:
-        c, h, w = self.shape
-        return self.op("flatten", "Flatten", (c * h * w,), axis=1)
-
-    def dense(self, units: int) -> Builder:
-        weights = {"weight": (units, *self.shape), "bias": (units,)}
-        return self.op("dense", "Gemm", (units,), weights, transB=1)
-
-    def add(self, other: tuple[str, Shape]) -> Builder:
-        return self.op("add", "Add", self.shape, reads=[self.name, other[0]])
-
-    def concat(self, branches: Sequence[tuple[str, Shape]]) -> Builder:
-        names, shapes = zip(*branches, strict=True)
-        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return self.op("concat", "Concat", shape, reads=names, axis=1)
-
-    def conv_norm(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> Builder:
-        """Convolution with SAME padding and without bias, then normalisation."""
-        return self.conv(channels, kernel, stride, kernel // 2, groups=groups, bias=False).norm()
-
-
-def weight(name: str, given: Shape | float) -> TensorProto:
-    """Declare a weight whose bytes are nowhere, or a number that is part of the structure."""
-    if isinstance(given, float):
-        return helper.make_tensor(name, TensorProto.FLOAT, [], [given])
-    tensor = TensorProto(dims=given, data_type=TensorProto.FLOAT, name=name)
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=ABSENT_FILE)
-    return tensor
 
 
 def lenet5() -> Builder:
@@ -246,19 +123,32 @@ def mobilenet_v1() -> Builder:
     return net.average().flatten().dense(1000)
 
 
-def mobilenet_v2() -> Builder:
-    net = Builder(3, 224, 224).conv_norm(32, 3, 2).relu6()
-    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-            (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
-    for expansion, channels, depth, first_stride in rows:
+# Expansion, channels, depth, stride of the first block, and kernel.
+V2 = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3),
+      (6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3))  # fmt: skip
+V3 = ((1, 16, 1, 1, 3), (4, 24, 2, 2, 3), (3, 40, 3, 2, 5), (6, 80, 1, 2, 3),
+      (3, 80, 3, 1, 3), (6, 112, 2, 1, 3), (6, 160, 3, 2, 5))  # fmt: skip
+EFFICIENT = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
+             (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
+
+
+def mobile(draw: Draw, rows: Sequence[Any], act: Callable[..., Builder], gate: str = "") -> Builder:
+    """Build inverted residuals, which a gate weighs by channel."""
+    net = act(draw.images().conv_norm(32, 3, 2))
+    for expansion, width, depth, first_stride, kernel in rows:
         for index in range(depth):
             stride, start = 1 if index else first_stride, net.at
             if expansion > 1:
-                net.conv_norm(expansion * start[1][0], 1).relu6()
-            net.conv_norm(net.shape[0], 3, stride, net.shape[0]).relu6().conv_norm(channels, 1)
+                act(net.conv_norm(expansion * start[1][0], 1))
+            act(net.conv_norm(net.shape[0], kernel, stride, net.shape[0]))
+            if gate:
+                inner = net.at
+                net.average().conv(max(1, inner[1][0] // 4), 1).relu().conv(inner[1][0], 1)
+                net.same(gate).op("mul", "Mul", inner[1], reads=[inner[0], net.name])
+            net.conv_norm(draw.scaled(width), 1)
             if net.shape == start[1]:
                 net.add(start)
-    return net.conv_norm(1280, 1).relu6().average().flatten().dense(1000)
+    return act(net.conv_norm(1280, 1)).average().flatten().dense(1000)
 
 
 def squeezenet1_1() -> Builder:
@@ -297,15 +187,16 @@ def inception(net: Builder, one: int, in3: int, out3: int, in5: int, out5: int, 
     return net.concat(branches)
 
 
-def densenet121() -> Builder:
-    net = Builder(3, 224, 224).conv_norm(64, 7, 2).relu().pool(3, 2, 1)
+def densenet(draw: Draw) -> Builder:
+    growth = draw("growth")
+    net = draw.images().conv_norm(2 * growth, 7, 2).relu().pool(3, 2, 1)
     for stage, depth in enumerate((6, 12, 24, 16)):
         if stage:
             net.norm().relu().conv(net.shape[0] // 2, 1, bias=False)
             net.pool(2, 2, op="AveragePool")
         for _ in range(depth):
             start = net.at
-            net.norm().relu().conv_norm(128, 1).relu().conv(32, 3, 1, 1, bias=False)
+            net.norm().relu().conv_norm(4 * growth, 1).relu().conv(growth, 3, 1, 1, bias=False)
             net.concat([start, net.at])
     return net.norm().relu().average().flatten().dense(1000)
 
@@ -317,31 +208,97 @@ def darknet19() -> Builder:
             net.pool(2, 2)
         for index in range(depth):
             wide = index % 2 == 0
-            net.conv_norm(channels if wide else channels // 2, 3 if wide else 1).leaky()
+            net.conv_norm(channels if wide else channels // 2, 3 if wide else 1)
+            net.op("leaky", "LeakyRelu", net.shape, alpha=0.1)
     return net.conv(1000, 1).average().flatten()
 
 
-def unet() -> Builder:
-    net, skips = Builder(1, 256, 256), []
-    for width in (64, 128, 256, 512, 1024):
+def unet(draw: Draw) -> Builder:
+    net, skips, first = draw.images(), [], draw("filters")
+    for level in range(5):
+        width = first << level
         net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
-        if width < 1024:
+        if level < 4:
             skips.append(net.at)
             net.pool(2, 2)
-    for width, skip in zip((512, 256, 128, 64), reversed(skips), strict=True):
+    for skip in reversed(skips):
+        width = skip[1][0]
         net.concat([skip, net.up(width).at])
         net.conv(width, 3, 1, 1).relu().conv(width, 3, 1, 1).relu()
     return net.conv(2, 1)
+
+
+def convnext(draw: Draw) -> Builder:
+    net, first = draw.images(), draw("filters")
+    for stage, depth in enumerate((3, 3, 9, 3)):
+        width, kernel = first << stage, 2 if stage else 4
+        net.conv(width, kernel, kernel)
+        for _ in range(depth):
+            start = net.at
+            net.conv(width, 7, 1, 3, groups=width).transpose(2, 3, 1).layer_norm()
+            net.linear(4 * width).gelu().linear(width).transpose(3, 1, 2).add(start)
+    return net.average().flatten().dense(1000)
+
+
+def attention(net: Builder, heads: int, causal: bool) -> Builder:
+    start, (tokens, width), size = net.at, net.shape, net.shape[1] // heads
+
+    def part(*axes: int) -> str:
+        return net.go(start).linear(width).reshape(tokens, heads, size).transpose(*axes).name
+
+    reads, shape = [part(2, 1, 3), part(2, 3, 1)], (heads, tokens, tokens)
+    value = part(2, 1, 3)
+    net.op("scores", "MatMul", shape, reads=reads).op("root", "Div", shape, {"root": size**0.5})
+    if causal:  # takes as long as a mask
+        net.op("causal", "Trilu", shape, upper=0)
+    net.same("Softmax", axis=-1)
+    net.op("mixture", "MatMul", (heads, tokens, size), reads=[net.name, value])
+    return net.transpose(2, 1, 3).reshape(tokens, width).linear(width)
+
+
+def transformer(draw: Draw, sort: str) -> Builder:
+    """Build ViT (without a class token), BERT, which normalises behind its layers, or GPT-2."""
+    heads = draw("heads")
+    width, last = 64 * heads, sort == "bert"
+    if sort == "vit":
+        net = draw.images().conv(width, 8, 8)
+        net.reshape(width, net.shape[1] * net.shape[2]).transpose(2, 1)
+    else:
+        net = Builder(draw("tokens"), batch=draw("batch"), dtype=TensorProto.INT64)
+        net.weights.append(weight("words", (8000, width)))
+        net.op("gather", "Gather", (*net.shape, width), reads=["words", net.name])
+    net.op("positions", "Add", net.shape, {"positions": net.shape}).dropout(0.1)
+    for step in range(2 * draw("depth")):
+        start = net.at
+        if not last:
+            net.layer_norm()
+        if step % 2:
+            net.linear(4 * width).gelu().linear(width)
+        else:
+            attention(net, heads, sort == "gpt2")
+        net.dropout(0.1).add(start)
+        if last:
+            net.layer_norm()
+    if sort == "vit":
+        return net.layer_norm().op("mean", "ReduceMean", (width,), axes=[1], keepdims=0).dense(1000)
+    return (net if last else net.layer_norm()).linear(8000)
+
+
+def fixed(**sizes: int) -> Draw:
+    given = {"batch": 1, "channels": 3, "pixels": 224, **sizes}
+    return Draw({word: law(value, word) for word, value in given.items()}, "")
 
 
 NETWORKS: dict[str, Callable[[], Builder]] = {
     **{
         network.__name__: network
         for network in (
-            lenet5, alexnet, zfnet, nin, mobilenet_v1, mobilenet_v2, squeezenet1_1, googlenet,
-            densenet121, darknet19, unet,
+            lenet5, alexnet, zfnet, nin, mobilenet_v1, squeezenet1_1, googlenet, darknet19,
         )
     },
+    "mobilenet_v2": lambda: mobile(fixed(width_percent=100), V2, Builder.relu6),
+    "densenet121": lambda: densenet(fixed(growth=32)),
+    "unet": lambda: unet(fixed(channels=1, pixels=256, filters=64)),
     "vgg11": lambda: vgg(1, 1, 2, 2, 2),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
     "vgg19": lambda: vgg(2, 2, 4, 4, 4),
@@ -352,11 +309,36 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
 
 def build_network(_work: Path, output: Path) -> None:
     """Write a network: structure and shapes, no weights."""
-    output.parent.mkdir(parents=True, exist_ok=True)
     model = NETWORKS[output.name]().model(output.name)
     data = model.SerializeToString(deterministic=True)
     output.with_name(f"{output.name}.onnx").write_bytes(data)
     print(f"{output.name:14} {len(model.graph.node):4} nodes {len(data) / 1024:7.1f} KiB")
+
+
+# Families of microbench/dnnperf-unseen.toml, and the sizes of their networks.
+IMAGES = {"batch": [2, 4, 8, 16], "channels": 3, "pixels": [64, 96, 128]}
+WIDTHS = {**IMAGES, "width_percent": [35, 50, 75, 100, 140]}
+TOKENS = {"batch": [1, 2, 4, 8], "heads": [1, 2, 3, 4, 6], "depth": [2, 4, 6, 8]}
+UNSEEN: Mapping[str, tuple[Callable[..., Builder], Mapping[str, Any]]] = {
+    "mobilenet_v2": (partial(mobile, rows=V2, act=Builder.relu6), WIDTHS),
+    "mobilenet_v3": (partial(mobile, rows=V3, act=Builder.hard_swish, gate="HardSigmoid"), WIDTHS),
+    "efficientnet": (partial(mobile, rows=EFFICIENT, act=Builder.silu, gate="Sigmoid"), WIDTHS),
+    "densenet": (densenet, {**IMAGES, "growth": [12, 16, 24, 32]}),
+    "convnext": (convnext, {**IMAGES, "filters": [24, 32, 48, 64, 96]}),
+    "unet": (unet, {**IMAGES, "filters": [8, 12, 16, 24, 32]}),
+    "vit": (partial(transformer, sort="vit"), {**IMAGES, **TOKENS}),
+    **{name: (partial(transformer, sort=name), {**TOKENS, "tokens": [16, 32, 64, 128]})
+       for name in ("bert", "gpt2")},
+}  # fmt: skip
+
+
+def build_unseen(_work: Path, output: Path) -> None:
+    """Draw and write eleven networks of a family."""
+    family, sizes = UNSEEN[output.name]
+    table = {"families": [output.name], "count": 11, "largest_macs": 3 * 10**9, **sizes}
+    networks = draw_networks(DrawnSpec.from_mapping(table), "unseen", {output.name: family})
+    for number, (_, content) in enumerate(networks):
+        output.with_name(f"{output.name}-{number:02}.onnx").write_bytes(content)
 
 
 SHIPPED = ROOT / "models" / "bundles"
@@ -492,6 +474,7 @@ def build_memory(work: Path, output: Path) -> None:
 
 BUILDERS: Mapping[str, Mapping[str, Callable[[Path, Path], None]]] = {
     "networks": dict.fromkeys(NETWORKS, build_network),
+    "dnnperf-unseen": dict.fromkeys(UNSEEN, build_unseen),
     "bundles": {
         **dict.fromkeys(TREES, build_tensorflow), TORCH: build_torch,
         OPERATOR_COSTS: build_operator_costs, TENSORRT: build_tensorrt,
@@ -512,8 +495,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument(
             "--only", nargs="+", choices=builders, metavar="NAME", default=[*builders]
         )
-        command.add_argument("--output", type=Path, default=ROOT / "models" / what)
+        command.add_argument(
+            "--output",
+            type=Path,
+            default=ROOT / ("build" if what == "dnnperf-unseen" else "models") / what,
+        )
     options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
             BUILDERS[options.what][name](Path(folder), options.output / name)

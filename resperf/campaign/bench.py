@@ -104,7 +104,9 @@ def plan_campaign(
             planned = replace(planned, monitor=bench.monitor())
         if campaign.networks is not None:
             settings = _settings_of_networks(campaign, campaign.networks, bench, planner)
-            planned = planned.with_networks(*plan_networks(campaign.networks, settings))
+            planned = planned.with_networks(
+                *plan_networks(campaign.networks, settings, seed=campaign.seed)
+            )
     return planned, setting, platform
 
 

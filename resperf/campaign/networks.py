@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from resperf.campaign.spec import NetworkSpec
@@ -69,7 +72,7 @@ def network_sources(spec: NetworkSpec) -> list[Path]:
 
 
 def plan_networks(
-    spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]]
+    spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]], *, seed: int = 0
 ) -> tuple[list[NetworkRun], dict[str, bytes], list[str]]:
     """Plan the runs of all networks at all batch sizes under all settings.
 
@@ -78,6 +81,8 @@ def plan_networks(
     spec : NetworkSpec
     settings : sequence of (mapping, Setting)
         Keywords of the backend, and the setting that it has with them.
+    seed : int
+        Of the networks that are drawn.
 
     Returns
     -------
@@ -100,14 +105,15 @@ def plan_networks(
     contents: dict[str, bytes] = {}
     described: list[NetworkRun] = []
     notes: list[str] = []
-    for path in network_sources(spec):
+    families = {path: spec.family_of(path.stem) for path in network_sources(spec)}
+    for path, family in (families | drawn_networks(spec, seed)).items():
         try:
             graph = weightless(path)
         except ResperfError as error:
             notes.append(f"{path} is left out: {error}")
             continue
         network = NetworkRef(path.stem, graph_digest(graph))
-        if family := spec.family_of(path.stem):
+        if family:
             description = NetworkDescription(path.stem, architecture_of(path.stem), family)
             content = description.to_bytes()
             network = replace(network, description=description_digest(content))
@@ -127,6 +133,38 @@ def plan_networks(
                 one, options=options, setting=own, least_bytes=least_bytes
             )
     return list(runs.values()), contents, notes
+
+
+def drawn_networks(spec: NetworkSpec, seed: int) -> dict[Path, str]:
+    """Write the networks that a campaign draws; return file -> family.
+
+    They are the same on every machine, and the first of each family come first. The files last as
+    long as this process.
+
+    Raises
+    ------
+    CampaignError
+        If a family is unknown, has no such size, or its sizes allow too few networks.
+    """
+    if not spec.drawn:
+        return {}
+    from resperf.campaign.families import draw_networks
+
+    folder = Path(mkdtemp(dir=_folder().name))
+    families: dict[Path, str] = {}
+    counts: Counter[str] = Counter()
+    for number, table in enumerate(spec.drawn):
+        for family, content in draw_networks(table, f"{seed} {number}"):
+            path = folder / f"{family}-{counts[family]:03}.onnx"
+            path.write_bytes(content)
+            families[path] = family
+            counts[family] += 1
+    return dict(sorted(families.items(), key=lambda item: item[0].stem.rpartition("-")[2]))
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="resperf-")
 
 
 def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:

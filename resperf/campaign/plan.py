@@ -181,8 +181,16 @@ class Plan:
         self, runs: Sequence[NetworkRun], contents: Mapping[str, bytes], notes: Sequence[str]
     ) -> Plan:
         """Return this plan with what `plan_networks` returned behind its layers."""
-        times = range(1 + (self.stream.campaign.networks or NetworkSpec()).repeats)
-        items = [Planned(run.network, repeat, run) for repeat in times for run in runs]
+        campaign = self.stream.campaign
+        spec = campaign.networks or NetworkSpec()
+        repeated = [
+            run
+            for run in runs
+            if random.Random(f"{campaign.seed} {run.network.key}").random() < spec.repeat_share
+        ]
+        items = [Planned(run.network, 0, run) for run in runs]
+        times = range(1, 1 + spec.repeats)
+        items += [Planned(run.network, repeat, run) for repeat in times for run in repeated]
         # A process measures under one setting: runs of one stand together, repeats after them.
         return replace(
             self, items=(*self.items, *items), notes=(*self.notes, *notes), contents=contents

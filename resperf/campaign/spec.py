@@ -192,6 +192,39 @@ class AdaptiveSettings(Limited):
 
 
 @dataclass(frozen=True)
+class DrawnSpec(Limited):
+    """Networks whose sizes are drawn (`campaign.drawn`).
+
+    Attributes
+    ----------
+    families : tuple of str
+    count : int
+        Different networks of each family.
+    largest_macs, largest_parameters : int
+        Limits of the multiply-adds of a batch and of the weights; a draw beyond is drawn again.
+    laws : mapping of str to Law
+        Sizes of the families by their distributions: every other word.
+    """
+
+    families: tuple[str, ...]
+    laws: Mapping[str, Law]
+    count: int = limited(100, AT_LEAST_1)
+    largest_macs: int = 10**13
+    largest_parameters: int = 10**9
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> Self:
+        """Check one ``[[networks.drawn]]`` and make it."""
+        where = "networks.drawn"
+        if not isinstance(values, Mapping):
+            raise CampaignError(f"{where}={values!r} must be a table")
+        words = {entry.name for entry in dataclasses.fields(cls)} - {"laws"}
+        laws = {k: law(v, f"{where}.{k}") for k, v in values.items() if k not in words}
+        own = {word: value for word, value in values.items() if word in words}
+        return cls.from_table(own, where, laws=laws)
+
+
+@dataclass(frozen=True)
 class NetworkSpec(Limited):
     """Which whole networks are measured, and how.
 
@@ -199,6 +232,8 @@ class NetworkSpec(Limited):
     ----------
     files : tuple of str
         Patterns of ONNX files, and folders of them, relative to `folder`.
+    drawn : tuple of DrawnSpec
+        Networks without files.
     families : mapping of str to tuple of str
         Family -> patterns of its networks' names: ``{"vgg": ("vgg*",)}``.
     batches : tuple of int
@@ -211,6 +246,8 @@ class NetworkSpec(Limited):
         A run that takes longer is ended, and its row is a timeout.
     repeats : int
         How many times more each run is measured, after all others.
+    repeat_share : float
+        Share of the runs that are repeated.
     settings : mapping of str to tuple
         Settings of the target by the backend's keywords, such as ``threads``: every network is run
         under each combination of their values.
@@ -219,12 +256,14 @@ class NetworkSpec(Limited):
     """
 
     files: tuple[str, ...] = ()
+    drawn: tuple[DrawnSpec, ...] = ()
     families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     batches: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seconds: float = limited(3.0, POSITIVE)
     timeout_s: float = limited(1800.0, POSITIVE)
     repeats: int = 0
+    repeat_share: float = limited(1.0, SHARE)
     settings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     folder: Path = Path()
 
@@ -253,7 +292,8 @@ class NetworkSpec(Limited):
         if not isinstance(values, Mapping):
             raise CampaignError(f"networks={values!r} must be a table")
         words = {entry.name for entry in dataclasses.fields(cls)} - {"settings", "folder"}
-        own = {word: value for word, value in values.items() if word in words}
+        own = {word: value for word, value in values.items() if word in words - {"drawn"}}
+        drawn = tuple(map(DrawnSpec.from_mapping, values.get("drawn", ())))
         settings = {
             word: tuple(value) if isinstance(value, list) else (value,)
             for word, value in values.items()
@@ -265,9 +305,9 @@ class NetworkSpec(Limited):
                     f"networks: {word}={values[word]!r} is no setting of a framework, which is a "
                     f"value or a list of values; its own words are {', '.join(sorted(words))}"
                 )
-        spec = cls.from_table(own, "networks", settings=settings, folder=folder)
-        if not spec.files:
-            raise CampaignError("networks: none are named; add files")
+        spec = cls.from_table(own, "networks", settings=settings, folder=folder, drawn=drawn)
+        if not (spec.files or drawn):
+            raise CampaignError("networks: none are named; add files, or [[networks.drawn]]")
         return spec
 
 
