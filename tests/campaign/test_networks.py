@@ -274,7 +274,7 @@ def test_files_are_patterns_and_folders(folder: Path) -> None:
         ({"files": ["a"], "threads": []}, "threads=.* is no setting of a framework"),
         (
             {"files": ["a"], "threads": {"a": 1}},
-            "own words are batches, families, files, repeats, ",
+            "own words are batches, drawn, families, files, repeat_share, repeats, ",
         ),
     ],
 )
