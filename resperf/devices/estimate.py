@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from resperf.devices.facts import DeviceFacts, ideal_ms
 from resperf.layers import Layer
+from resperf.layers.resize_nd import ResizedLayer
 from resperf.settings import PEAKS_OF
 from resperf.targets import DEFAULT
 
@@ -65,6 +66,10 @@ _OF_OPERATORS: Mapping[str, TimesLonger] = {
 value by value; minima of three to eight sizes each on an EPYC."""
 OTHER_PRODUCTS = TimesLonger(1.0, 1.0, 0.4, 2.5)
 """Of products on CPUs in types with a peak of their own, which products of float32 tell."""
+_TAP_MS = 45e-6
+"""Of one input pixel of an output pixel: PyTorch's cubic resize (16 input pixels) from 16 x 16 to
+6 x 6 takes 0.7 us for each of 64 to 1,152 planes, and 1 us up to 74 x 74 (B200; PyTorch's pull
+request 174578). Linear ones were not measured."""
 LAUNCH_MS = 0.005
 """From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
 
@@ -110,15 +115,22 @@ def estimated_ms(
     return DataSheetTime(ms, longer.low * ms, longer.high * ms)
 
 
-def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
-    """Estimate the execution of a layer in inference."""
+def estimated_layer_ms(layer: Layer, facts: DeviceFacts, by_plane: bool = False) -> DataSheetTime:
+    """Estimate the execution of a layer in inference.
+
+    `by_plane`: each thread of a resize computes one pixel, of one plane after the other.
+    """
     dtype = getattr(layer, "dtype", "float32")
     if not layer.macs and (dtype not in PEAKS_OF or facts.device_class == DEFAULT.device_class):
         # Integers are added as fast as float32; on a CPU memory decides.
         dtype = "float32"
     kernels, more_bytes = layer.step_work
     moved_bytes = layer.moved_bytes + more_bytes
-    return estimated_ms(layer.flops, moved_bytes, facts, dtype, kernels=kernels)
+    sheet = estimated_ms(layer.flops, moved_bytes, facts, dtype, kernels=kernels)
+    if not by_plane or not isinstance(layer, ResizedLayer) or layer.flops == layer.value_count:
+        return sheet  # Of the nearest pixel, planes are computed together.
+    ms = LAUNCH_MS + _TAP_MS * layer.flops / math.prod(layer.output_shape[2:])
+    return DataSheetTime(max(sheet.ms, ms), sheet.low_ms, max(sheet.high_ms, CARDS.high * ms))
 
 
 def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from resperf.devices import device_facts
 from resperf.devices.estimate import estimated_layer_ms
-from resperf.layers import Layer
-from resperf.network import Network, Node, Rewritten
+from resperf.layers import Norm
+from resperf.lowering._base import LoweredNode
+from resperf.network import Network, Node
 from resperf.platform import Platform
 
 _SUBSTANTIAL = 0.1
@@ -20,48 +19,36 @@ _SHAPES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsque
 _SMALL = frozenset({"Add", "Clip", "Div", "Max", "Mul", "Pow", "Reciprocal", "Sub"})
 """Operators between a mean and the root of a variance."""
 _MEAN, _ROOT, _SCALED, _DONE = "mean", "root", "scaled", "done"
-_IN_PIECES = (
-    "{} normalisations or affine steps are in pieces, about {:.0%} of the time: each operator is "
-    "predicted by itself, as in a module that is written so; a module such as GroupNorm is one "
-    "faster kernel"
-)
-_AS_ONE = (
-    "{} normalisations that the file has in pieces are predicted as one kernel each, about {:.0%} "
-    "of the time, as in LayerNorm; a module that is written in pieces takes longer"
-)
 
 
 def notes_of(
-    network: Network,
-    joined: Rewritten,
-    kernels: Sequence[tuple[str, Layer | None]],
-    platform: Platform,
+    network: Network, joined: Network, nodes: Sequence[LoweredNode], platform: Platform
 ) -> tuple[str, ...]:
     """Say whether normalisations are predicted in pieces or as one kernel, or may be folded.
 
     Parameters
     ----------
-    network : Network
-        As in the file.
-    joined : Rewritten
-        The same, canonical.
-    kernels : sequence of (str, Layer or None)
-        The node of `joined` and the layer of each; none where compiled, as chains are fused.
+    network, joined : Network
+        As in the file, and canonical.
+    nodes : sequence of LoweredNode
+        None where compiled: chains of operators are one kernel then.
     platform : Platform
         Without a data sheet, kernels are taken to be alike.
     """
-    facts = device_facts(platform.device)
-    times_ms = np.array([
-        1.0 if facts is None or layer is None else estimated_layer_ms(layer, facts).ms
-        for _, layer in kernels
-    ])  # fmt: skip
-    count, pieces = _pieces(joined.network)
-    whole = {node.name for node in joined.network.nodes
-             if "Norm" in node.op and len(joined.sources.get(node.name, ())) > 2}  # fmt: skip
-    for steps, names, words in ((count, pieces, _IN_PIECES), (len(whole), whole, _AS_ONE)):
-        own = np.array([name in names for name, _ in kernels], dtype=bool)
-        if (part_ms := np.nansum(times_ms[own])) > _SUBSTANTIAL * (total := np.nansum(times_ms)):
-            return (words.format(steps, part_ms / total),)
+    count, pieces = _pieces(joined)
+    whole = {node.name for node in nodes if isinstance(node.layer, Norm) and len(node.sources) > 2}
+    facts, part_ms, total_ms = device_facts(platform.device), 0.0, 0.0
+    for node in nodes:
+        layer = node.layer
+        ms = 1.0 if facts is None or layer is None else estimated_layer_ms(layer, facts).ms
+        total_ms += ms
+        part_ms += ms * (node.name in whole or not pieces.isdisjoint(node.sources))
+    if part_ms > _SUBSTANTIAL * total_ms:
+        return (
+            f"{count + len(whole)} normalisations or affine steps are in pieces, about "
+            f"{part_ms / total_ms:.0%} of the time: {count} are predicted operator by operator, "
+            f"{len(whole)} as one kernel, such as LayerNorm; the module may have them otherwise",
+        )
     ops = {node.op for node in network.nodes}
     if "Conv" not in ops or pieces or any("Norm" in op for op in ops):
         return ()
@@ -96,15 +83,13 @@ def _state(network: Network, node: Node, behind: set[str]) -> str:
     tensors = [network.tensors[name] for name in node.inputs if name in network.tensors]
     values = sum(not tensor.is_weight for tensor in tensors)
     by_weight = any(tensor.is_weight and math.prod(tensor.shape) > 1 for tensor in tensors)
-    if node.op in ("Div", "Mul") and _ROOT in behind and values > 1:
-        return _DONE
-    if node.op == "Mul" and by_weight and behind <= {_DONE}:
-        return _SCALED
-    if node.op == "Add" and by_weight and behind == {_SCALED}:
-        return _DONE
-    if node.op in _MEANS and values:
-        return _MEAN
-    if node.op == "Sqrt" and behind == {_MEAN}:
-        return _ROOT
     goes_on = node.op in _SHAPES or (node.op in _SMALL and behind <= {_MEAN, _ROOT})
-    return max(behind) if behind and goes_on else ""
+    steps = (
+        (_DONE, node.op in ("Div", "Mul") and _ROOT in behind and values > 1),
+        (_SCALED, node.op == "Mul" and by_weight and behind <= {_DONE}),
+        (_DONE, node.op == "Add" and by_weight and behind == {_SCALED}),
+        (_MEAN, node.op in _MEANS and values),
+        (_ROOT, node.op == "Sqrt" and behind == {_MEAN}),
+        (max(behind, default=""), goes_on),
+    )
+    return next((state for state, holds in steps if holds), "")

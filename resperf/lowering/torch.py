@@ -108,11 +108,8 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
             if source in original
         )
         nodes.append(_lowered(group, sources, setting))
-    # Compiled, a chain is one kernel.
-    run = [] if setting.compiled in COMPILED else [
-        (kernel.source, node.layer) for kernel, node in zip(kernels, nodes, strict=True)
-    ]  # fmt: skip
-    return answer(network, nodes, "rules", notes_of(network, joined, run, platform))
+    apart = () if setting.compiled in COMPILED else nodes
+    return answer(network, nodes, "rules", notes_of(network, joined.network, apart, platform))
 
 
 def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:

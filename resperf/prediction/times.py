@@ -116,7 +116,10 @@ def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
         return time
     if (facts := limits()) is None:
         return time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
-    sheet = estimated_layer_ms(layer, facts)
+    # PyTorch's own kernel of images with channels first.
+    how = bundle.setting
+    is_eager = how.framework == "torch" and not how.is_compiled and how.layout != "nhwc"
+    sheet = estimated_layer_ms(layer, facts, by_plane=is_eager and card is not None)
     if math.isnan(sheet.ms):
         reason = f"{facts.device} has no peak of {dtype}"
         return Time(math.nan, False, math.nan, math.nan, reason, estimated=True)

@@ -425,9 +425,7 @@ class ClassFit:
         return replace(
             self,
             nearness=Nearness.fit(class_ms, errors),
-            near=Intervals.fit(
-                np.tile(times_ms, 2), np.concatenate(corrected), [*families, *families]
-            ),
+            near=Intervals.fit(np.tile(times_ms, 2), np.concatenate(corrected), [*families] * 2),
             far=Intervals.fit(times_ms, family_out, families),
         )
 

@@ -17,7 +17,7 @@ from resperf.devices import (
     names_like,
 )
 from resperf.errors import ResperfError
-from resperf.layers import Dense
+from resperf.layers import Dense, Resize
 from resperf.layers.recurrent import Recurrent
 
 CARD = devices()["v100"]
@@ -83,6 +83,19 @@ def test_steps_of_a_recurrent_layer_wait_for_one_another() -> None:
     assert estimated_layer_ms(layer, CARD).ms == pytest.approx(expected_ms, rel=1e-3)
     longer = Recurrent(batch=1, steps=800, features=512, hidden=512, cell="gru")
     assert estimated_layer_ms(longer, CARD).ms == pytest.approx(2 * expected_ms, rel=0.01)
+
+
+def test_planes_of_a_resize_may_wait_for_one_another() -> None:
+    tiny = Resize(batch=2, channels=512, height=1, width=1, height_out=8, width_out=8)
+    linear = tiny.replace(mode="linear")
+    together, apart = (estimated_layer_ms(linear, CARD, by_plane=given) for given in (False, True))
+    # 1024 planes of 4 input pixels, 45 ns for each; the interval holds both.
+    assert apart.ms == pytest.approx(0.005 + 1024 * 4 * 45e-6)
+    assert apart.low_ms == together.low_ms < together.ms < apart.ms
+    assert apart.high_ms == pytest.approx(3 * apart.ms)
+    assert estimated_layer_ms(tiny, CARD, by_plane=True) == estimated_layer_ms(tiny, CARD)
+    large = linear.replace(height_out=512, width_out=512)
+    assert estimated_layer_ms(large, CARD, by_plane=True) == estimated_layer_ms(large, CARD)
 
 
 def test_a_users_own_device_is_known_once_it_is_added(no_own_cards: None) -> None:

@@ -186,6 +186,26 @@ def test_a_prediction_as_one_line() -> None:
     assert repr([known]) == f"[<{line}>]"
 
 
+def test_linear_resizes_of_small_images_take_long_in_eager_torch() -> None:
+    """There planes wait for one another: 64 x 512 with 4 input pixels, 45 ns for each of these."""
+
+    def resized_ms(mode: str) -> float:
+        graph = helper.make_graph(
+            [helper.make_node("Resize", ["x", "", "s"], ["y"], "one", mode=mode)],
+            "resized",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 512, 4, 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        (layer,) = resperf.predict(model, device="v100", framework="torch").layers
+        assert (layer.kind, layer.estimated) == ("resize", True)
+        return layer.execution_ms
+
+    assert resized_ms("linear") == pytest.approx(0.005 + 64 * 512 * 4 * 45e-6)
+    assert resized_ms("nearest") < 0.1
+
+
 def test_layers_as_a_table(monkeypatch) -> None:
     prediction = resperf.predict(LENET, device="cpu", batch=2)
     table = prediction.to_dataframe()
