@@ -145,8 +145,7 @@ def _misses(
     dims = [shape[i] if dim == 0 and copies else int(dim) for i, dim in enumerate(target)]
     fits = -1 in dims or math.prod(dims) == math.prod(shape)
     if op == "Resize":
-        fits = len(dims) < 3 or bool(attributes.get("axes")) or dims[0] == shape[0]
-        fits = fits and 0 not in dims
+        fits = 0 not in dims and (len(dims) < 3 or "axes" in attributes or dims[0] == shape[0])
     if fits:
         return ""
     return f"cannot make {dims_words(dims)} of its input {dims_words(shape)}"
