@@ -35,12 +35,14 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import RULE_OF_METHOD, composable, composed
 from resperf.quantities import EXECUTION, PHASES, QUANTITIES, Level
-from resperf.settings import HALF_TYPES, PASSES, PRECISION_OF
+from resperf.settings import HALF_TYPES, PASSES, PRECISION_OF, Setting
 from resperf.targets import DEFAULT
 from resperf.units import US_PER_MS
 
 _NAMED = 8
 """Operators that an error names."""
+_RESIZING = "torch"
+"""Framework whose kernel of linear and cubic resizes takes plane after plane."""
 LEAST_SHARE = 0.4
 """Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
@@ -116,10 +118,9 @@ def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
         return time
     if (facts := limits()) is None:
         return time._replace(ms=math.nan, low_ms=math.nan, high_ms=math.nan)
-    # PyTorch's own kernel of images with channels first.
-    how = bundle.setting
-    is_eager = how.framework == "torch" and not how.is_compiled and how.layout != "nhwc"
-    sheet = estimated_layer_ms(layer, facts, by_plane=is_eager and card is not None)
+    sheet = estimated_layer_ms(
+        layer, facts, by_plane=card is not None and _by_plane(bundle.setting)
+    )
     if math.isnan(sheet.ms):
         reason = f"{facts.device} has no peak of {dtype}"
         return Time(math.nan, False, math.nan, math.nan, reason, estimated=True)
@@ -132,6 +133,11 @@ def priced(time: Time, layer: Layer, limits: Limits, bundle: Bundle) -> Time:
     low_ms = min(sheet.low_ms, ratio * measured.low_ms)
     high_ms = max(sheet.high_ms, max(ratio, 1.0) * measured.high_ms)
     return Time(ratio * measured.ms, False, low_ms, high_ms, time.reason, estimated=True)
+
+
+def _by_plane(setting: Setting) -> bool:
+    """Whether a kernel of the framework's own resizes images with channels first."""
+    return setting.framework == _RESIZING and not setting.is_compiled and setting.layout != "nhwc"
 
 
 def layer_prediction(
