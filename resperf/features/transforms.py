@@ -23,6 +23,7 @@ class Transform(Record, ABC):
     """The contract of a transform; arrays are (rows, columns) unless stated otherwise."""
 
     name: ClassVar[str]
+    columns: tuple[str, ...]
 
     @abstractmethod
     def apply(self, values: Array) -> Array:

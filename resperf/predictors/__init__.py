@@ -48,6 +48,7 @@ METHODS: dict[str, str] = {
     "convmeter-relative": "resperf.predictors.convmeter:ConvMeterRelative",
     "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",
     "operator-totals": "resperf.predictors.convmeter:OperatorTotals",
+    "dnnperf": "resperf.predictors.dnnperf:DNNPerf",
 }
 """Method -> module:class. Help texts list the methods in this order."""
 

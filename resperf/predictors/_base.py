@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.devices import device_class
-from resperf.errors import BundleError, TrainingError
+from resperf.errors import BundleError, TrainingError, UnsupportedError
 from resperf.features import Array, Columns, take
 from resperf.quantities import Level, quantity
+from resperf.settings import same_settings
 from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ Progress = Callable[[int, int, float], None]
 
 WHOLE = "whole network"
 """Group of a method that does not say what a network's time consists of."""
+OWN_NETWORKS = "whole networks on this device"
+"""What a method of networks infers from that has rows of the asked device."""
 FEWEST_EXAMPLES = 8
 """Fewest training rows."""
 
@@ -485,6 +488,17 @@ class LayerPredictor(Predictor):
         """Predict the learnt quantity; the bundle adds intervals from validation rows."""
         values = self.values(cast(Columns, subjects))
         return {self.quantity_: Estimate.without_bounds(values)}
+
+
+def no_rows_error(
+    method: str, measured: Iterable[str], setting: Setting, platform: Platform
+) -> UnsupportedError:
+    """Return the error of a method whose rows were not measured so on this device."""
+    how = ", ".join(filter(None, same_settings(setting).values()))
+    return UnsupportedError(
+        f"{method} learnt from networks on {'; '.join(sorted(measured))}: measure some on "
+        f"{platform.device} ({how})"
+    )
 
 
 def stored(values: Mapping[str, Any], name: str, kind: type = object) -> Any:

@@ -14,11 +14,18 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from resperf.errors import UnsupportedError
 from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import Account, Predicted, Predictor, Task, stored
+from resperf.predictors._base import (
+    OWN_NETWORKS,
+    Account,
+    Predicted,
+    Predictor,
+    Task,
+    no_rows_error,
+    stored,
+)
 from resperf.predictors.linear import LinearFit
 from resperf.predictors.network_totals import SORTS, Counted, counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
@@ -27,7 +34,6 @@ from resperf.settings import Setting, same_settings
 _FORWARD = frozenset({EXECUTION, "latency_ms", WHOLE_CALL, "forward_ms"})
 _UPDATING = frozenset({"update_ms", STEP})
 """Quantities that hold the update of the weights."""
-_INFERRED_FROM = "whole networks on this device"
 _CONSTANT = "constant"
 _OF_SORTS = ("multiply-adds", "values", "weights")
 _DEVICES = "devices"
@@ -118,11 +124,8 @@ class LinearInTotals(Predictor):
             if fit.device == platform.device and same_settings(fit.setting) == way
         ]
         if not alike:
-            measured = sorted({fit.described for fit in self.fits_})
-            raise UnsupportedError(
-                f"{self.method} learnt from networks on {'; '.join(measured)}: measure some on "
-                f"{platform.device} ({', '.join(filter(None, way.values()))})"
-            )
+            measured = {fit.described for fit in self.fits_}
+            raise no_rows_error(self.method, measured, setting, platform)
         asked = setting.without_batch()
         return min(
             alike,
@@ -152,7 +155,7 @@ class LinearInTotals(Predictor):
         (counts,) = self.prepared([network])
         row = self.columns(counts, platform.devices)
         notes = (*self.remarks(counts), *fit.remarks([row]))
-        return Account(_INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
+        return Account(OWN_NETWORKS, {}, {}, fit.outside(row), counts.left_out, notes)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the coefficients; there is no network to write."""

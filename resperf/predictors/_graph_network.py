@@ -1,0 +1,212 @@
+"""DNNPerf's network on graphs: one description for training and for the ONNX file.
+
+Its equations are written once, by operations named as in `keras.ops`; `_graph_onnx.Writer` has the
+same ones, which write nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.features.graphs import Graph, matrix
+from resperf.features.transforms import Transform
+
+Weights = dict[str, npt.NDArray[np.float32]]
+"""Name such as ``"dense_1/kernel"`` -> values."""
+
+BATCH = 64
+"""Graphs per step (section IV-C), and per run in prediction."""
+ATTENTION = "attention"
+_SLOPE, _GAT_SLOPE = 0.01, 0.2
+"""Of LeakyReLU in DNNPerf, and in the scores of GAT."""
+
+
+class Batch(NamedTuple):
+    """Graphs side by side; arrays, or names of an ONNX file's inputs.
+
+    Attributes
+    ----------
+    nodes : array (nodes, node features)
+    edges : array (edges, edge features)
+    sources, targets : array (edges,)
+        Nodes that edges lead from and to.
+    graphs : array (nodes,)
+        Graph of each node.
+    sizes : array (graphs, 1)
+        Nodes of each graph.
+    """
+
+    nodes: Any
+    edges: Any
+    sources: Any
+    targets: Any
+    graphs: Any
+    sizes: Any
+
+    @classmethod
+    def of(cls, graph: Graph, nodes: Transform, edges: Transform) -> Batch:
+        """Scale the features of one graph."""
+        size = len(graph.nodes)
+        return cls(
+            nodes.apply(matrix(graph.nodes, nodes.columns)).astype(np.float32),
+            edges.apply(matrix(graph.edges, edges.columns)).astype(np.float32),
+            np.array(graph.sources, np.int64), np.array(graph.targets, np.int64),
+            np.zeros(size, np.int64), np.array([[size]], np.float32),
+        )  # fmt: skip
+
+    @classmethod
+    def joined(cls, graphs: Sequence[Batch]) -> Batch:
+        """Return the graphs of several batches as one, renumbered."""
+        first = np.cumsum([0, *(len(graph.nodes) for graph in graphs)])
+        before = np.cumsum([0, *(len(graph.sizes) for graph in graphs)])
+        parts = [
+            graph._replace(
+                sources=graph.sources + node, targets=graph.targets + node,
+                graphs=graph.graphs + index,
+            )
+            for graph, node, index in zip(graphs, first[:-1], before[:-1], strict=True)
+        ]  # fmt: skip
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def in_batches(graphs: Sequence[Batch]) -> list[Batch]:
+    """Join graphs by `BATCH`."""
+    return [Batch.joined(graphs[at : at + BATCH]) for at in range(0, len(graphs), BATCH)]
+
+
+class Edges(NamedTuple):
+    """What messages along the edges are computed from, by operations as in `keras.ops`.
+
+    Attributes
+    ----------
+    ops : module or Writer
+    scores : array (edges, 1)
+        Of the features of the edge; in GAT of the attention between its nodes.
+    passed : array (edges, node features)
+        Features of the nodes that edges lead from.
+    targets : array (edges,)
+    nodes : int
+    """
+
+    ops: Any
+    scores: Any
+    passed: Any
+    targets: Any
+    nodes: Any
+
+    def shared(self, logits: Any) -> Any:
+        """Return the messages by a softmax over the edges that lead into the same node."""
+        ops = self.ops
+        # The largest of all keeps numbers finite, and cancels out.
+        powers = ops.exp(ops.subtract(logits, ops.max(logits)))
+        sums = ops.take(ops.segment_sum(powers, self.targets, self.nodes), self.targets, axis=0)
+        return ops.multiply(ops.divide(powers, sums), self.passed)
+
+
+READINGS: Mapping[str, Callable[[Edges], Any]] = {
+    "features": lambda e: e.ops.softmax(e.ops.multiply(e.scores, e.passed), axis=-1),
+    "edges": lambda e: e.shared(e.scores),
+    "gate": lambda e: e.ops.multiply(e.ops.sigmoid(e.scores), e.passed),
+    ATTENTION: lambda e: e.shared(e.ops.leaky_relu(e.scores, _GAT_SLOPE)),
+}
+"""What the softmax of a message normalises, which the paper leaves open, -> the messages: the
+features of each message, as printed; the edges into a node; a gate for each edge. `ATTENTION` is
+GAT's, which reads no features of edges."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """ANEE, the Attention-based Node-Edge Encoder (section III-D), and a perceptron.
+
+    Attributes
+    ----------
+    nodes, edges : int
+        Features of each, which all rounds have.
+    rounds : int
+        Of message passing, by the same weights; without any, features are summed as they are.
+    reading : str
+        One of `READINGS`.
+    average : bool
+        Whether nodes are averaged before the perceptron, not summed.
+    with_edges : bool
+        Whether the perceptron reads sums of edges as well.
+    dense : tuple of int
+        Widths of the perceptron.
+    """
+
+    nodes: int
+    edges: int
+    rounds: int
+    reading: str
+    average: bool = False
+    with_edges: bool = False
+    dense: tuple[int, ...] = (512, 128, 16, 1)
+
+    def weights(self, seed: int) -> Weights:
+        """Draw weights as Glorot and Bengio do; biases are 0."""
+        random = np.random.default_rng(seed)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.rounds:
+            ends = {"source": (self.nodes, 1), "target": (self.nodes, 1)}
+            shapes = {"node": (self.nodes, self.nodes), **ends}
+        if self.rounds and self.reading != ATTENTION:
+            shapes |= {"edge": (self.edges, self.edges), "message": (self.edges, 1)}
+        width = self.nodes + self.edges * self.with_edges
+        for index, units in enumerate(self.dense):
+            shapes |= {f"dense_{index}/kernel": (width, units), f"dense_{index}/bias": (units,)}
+            width = units
+        limits = {
+            name: np.sqrt(6 / sum(shape)) * (len(shape) > 1) for name, shape in shapes.items()
+        }
+        return {
+            name: random.uniform(-limits[name], limits[name], shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    def answers(self, ops: Any, weights: Mapping[str, Any], batch: Batch) -> Any:
+        """Return one answer for each graph, (graphs, 1).
+
+        Parameters
+        ----------
+        ops : module or Writer
+            ``keras.ops``, or what has the same operations.
+        weights : mapping of str to array
+        batch : Batch
+        """
+        (graphs, *_) = ops.shape(batch.sizes)
+        nodes, edges = self.encoded(ops, weights, batch)
+        x = ops.segment_sum(nodes, batch.graphs, graphs)
+        if self.average:
+            x = ops.divide(x, batch.sizes)
+        if self.with_edges:
+            owners = ops.take(batch.graphs, batch.sources, axis=0)
+            x = ops.concatenate([x, ops.segment_sum(edges, owners, graphs)], axis=1)
+        for index in range(len(self.dense)):
+            kernel, bias = (weights[f"dense_{index}/{part}"] for part in ("kernel", "bias"))
+            x = ops.add(ops.matmul(x, kernel), bias)
+            if index < len(self.dense) - 1:
+                x = ops.relu(x)
+        return x
+
+    def encoded(self, ops: Any, weights: Mapping[str, Any], batch: Batch) -> tuple[Any, Any]:
+        """Return the features of nodes and of edges after all rounds."""
+        nodes, edges = batch.nodes, batch.edges
+        (count, *_) = ops.shape(nodes)
+        for _ in range(self.rounds):
+            own = ops.leaky_relu(ops.matmul(nodes, weights["node"]), _SLOPE)
+            scores = ops.add(
+                ops.take(ops.matmul(own, weights["source"]), batch.sources, axis=0),
+                ops.take(ops.matmul(own, weights["target"]), batch.targets, axis=0),
+            )
+            if self.reading != ATTENTION:
+                edges = ops.sigmoid(ops.multiply(scores, ops.matmul(edges, weights["edge"])))
+                scores = ops.matmul(edges, weights["message"])
+            passed = ops.take(own, batch.sources, axis=0)
+            messages = READINGS[self.reading](Edges(ops, scores, passed, batch.targets, count))
+            nodes = ops.leaky_relu(ops.segment_sum(messages, batch.targets, count), _SLOPE)
+        return nodes, edges

@@ -1,0 +1,285 @@
+"""DNNPerf: a graph neural network that predicts step times and peak memory of training.
+
+Gao et al., "Runtime Performance Prediction for Deep Learning Models with Graph Neural Network"
+(ICSE-SEIP 2023). Graphs are those of `resperf.features.graphs`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from resperf.devices import device_facts
+from resperf.errors import LayerError, UnsupportedError
+from resperf.features import Array, Columns
+from resperf.features.graphs import Graph, graph_of, matrix
+from resperf.features.transforms import MinMax, transform_from_json
+from resperf.layers import Layer, layer_of_operator
+from resperf.lowering import macs_of
+from resperf.lowering._read import operator_of
+from resperf.lowering.torch import as_run
+from resperf.network import MALFORMED, Network, Node
+from resperf.platform import Platform
+from resperf.predictors._base import (
+    OWN_NETWORKS,
+    Account,
+    Estimate,
+    Predicted,
+    Predictor,
+    Progress,
+    Task,
+    no_rows_error,
+    stored,
+)
+from resperf.predictors._graph_fitting import Fitted, Learning, fit_graphs
+from resperf.predictors._graph_network import Architecture, Batch, in_batches
+from resperf.predictors._graph_onnx import onnx_bytes
+from resperf.predictors._onnx import OnnxNetwork
+from resperf.predictors.metrics import mape
+from resperf.quantities import STEP, Level
+from resperf.settings import Mode, Setting, same_settings
+
+_MEMORY = "peak_memory_bytes"
+_TRIED = 5
+"""Part of the epochs that each variant is tried for."""
+
+
+class Schedule(NamedTuple):
+    """Rounds of message passing, and epochs."""
+
+    rounds: int
+    epochs: int
+
+
+class Variant(NamedTuple):
+    """What a softmax normalises, and whether nodes read themselves: the paper leaves both open."""
+
+    reading: str
+    self_loops: bool
+
+    def __str__(self) -> str:
+        return f"{self.reading}{' with self loops' * self.self_loops}"
+
+
+class GraphPredictor(Predictor):
+    """Base of methods that read graphs of networks.
+
+    Attributes
+    ----------
+    transforms_ : tuple of Transform
+        What scales the features of nodes, and of edges.
+    learnt_from_ : list of str
+        Devices and settings of the training rows.
+    mean_ : float
+        Mean of the learnt values, which answers are relative to.
+    self_loops_ : bool
+        Whether each node has an edge to itself.
+    """
+
+    level = Level.NETWORK
+    quantities = frozenset({STEP, _MEMORY})
+    scaler: ClassVar[Any] = MinMax
+    """Transform of the features."""
+    left_out: ClassVar[frozenset[str]] = frozenset()
+    """Features that are not read."""
+    self_loops_ = False
+
+    @abstractmethod
+    def _learn_graphs(
+        self, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task
+    ) -> None:
+        """Learn values over `mean_`; sets `transforms_`."""
+
+    @abstractmethod
+    def _answers(self, graphs: Sequence[Batch]) -> Array:
+        """Return values over `mean_`, shape (graphs,)."""
+
+    def _learn(self, task: Task) -> None:
+        """Read the graphs of all rows, then learn from them."""
+        how = task.examples.per_row()
+        self.learnt_from_ = sorted({_way(*row) for row in how})
+        self.mean_ = float(task.examples.values.mean())
+        graphs, validation = (
+            [
+                read_graph(network, *row)
+                for network, row in zip(rows.networks, rows.per_row(), strict=True)
+            ]
+            for rows in (task.examples, task.validation)
+        )
+        self._learn_graphs(graphs, validation, task)
+
+    def _fit_transforms(self, graphs: Sequence[Graph]) -> None:
+        """Learn the ranges of all features of training graphs."""
+        transforms = []
+        for features in (
+            [f for graph in graphs for f in graph.nodes],
+            [f for graph in graphs for f in graph.edges],
+        ):
+            names = sorted({name for named in features for name in named} - self.left_out)
+            transforms.append(self.scaler.fit(matrix(features, names), names))
+        self.transforms_ = tuple(transforms)
+
+    def _scaled(self, graphs: Sequence[Graph]) -> list[Batch]:
+        return [Batch.of(self._as_read(graph), *self.transforms_) for graph in graphs]
+
+    def _as_read(self, graph: Graph) -> Graph:
+        return graph.with_self_loops() if self.self_loops_ else graph
+
+    def _values(self, answers: Array) -> Array:
+        return np.maximum(answers, 0.0) * self.mean_
+
+    def predict(
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
+    ) -> Predicted:
+        """Predict whole networks."""
+        if _way(setting, platform) not in self.learnt_from_:
+            raise no_rows_error(self.method, self.learnt_from_, setting, platform)
+        networks = cast("Sequence[Network]", subjects)
+        graphs = self._scaled([read_graph(network, setting, platform) for network in networks])
+        return {self.quantity_: Estimate.without_bounds(self._values(self._answers(graphs)))}
+
+    def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
+        """Say which features of a network's graph are beyond those of the training graphs."""
+        graph = self._as_read(read_graph(network, setting, platform))
+        beyond: Counter[str] = Counter()
+        for features, transform in zip((graph.nodes, graph.edges), self.transforms_, strict=True):
+            names = set(transform.columns) | self.left_out
+            beyond.update(n for named in features for n, x in named.items() if x and n not in names)
+            if isinstance(transform, MinMax):
+                outside = transform.outside(matrix(features, transform.columns)).sum(axis=0)
+                beyond.update(dict(zip(transform.columns, outside.tolist(), strict=True)))
+        words = ", ".join(f"{name} ({count})" for name, count in beyond.most_common(3) if count)
+        why = f"{beyond.total()} values of its graph are beyond those learnt from: {words}"
+        return Account(OWN_NETWORKS, {}, {}, why if words else "")
+
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the ONNX file; return how graphs are read and scaled."""
+        name = f"{stem}.onnx"
+        (folder / name).write_bytes(self._content)
+        return {
+            "network": name,
+            "transforms": [transform.to_json() for transform in self.transforms_],
+            "learnt_from": self.learnt_from_,
+            "mean": self.mean_,
+            "self_loops": self.self_loops_,
+        }
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read how graphs are read and scaled, and the ONNX file."""
+        self.transforms_ = tuple(map(transform_from_json, stored(values, "transforms", list)))
+        self.learnt_from_ = stored(values, "learnt_from", list)
+        self.mean_ = stored(values, "mean", float)
+        self.self_loops_ = stored(values, "self_loops", bool)
+        self._network = OnnxNetwork(folder / stored(values, "network"))
+
+    def _use(self, content: bytes) -> None:
+        """Predict by an ONNX file that was just written."""
+        self._content, self._network = content, OnnxNetwork(content)
+
+
+class DNNPerf(GraphPredictor):
+    """DNNPerf as section IV-C sets it: Adam at 1e-4 on the squared error, 64 graphs a step.
+
+    The paper's message, softmax(W e h), does not say what is normalised, and without self loops no
+    node reads its own features. All variants are trained for a fifth of the epochs; the one with
+    the smallest error on validation rows is trained to the end, and `notes_` has all errors.
+
+    Attributes
+    ----------
+    variant_ : Variant
+        The chosen one; of a fit, not of what is loaded.
+    best_epoch_ : int
+        The same.
+    """
+
+    method = "dnnperf"
+    schedules: ClassVar[Mapping[str, Schedule]] = {
+        STEP: Schedule(3, 250),
+        _MEMORY: Schedule(1, 200),
+    }
+    """By quantity."""
+    variants: ClassVar[Sequence[Variant]] = tuple(
+        Variant(reading, loops)
+        for reading in ("features", "edges", "gate")
+        for loops in (False, True)
+    )
+    """What is tried."""
+    rate: ClassVar[float] = 1e-4
+    """Learning rate."""
+    average: ClassVar[bool] = False
+    """Whether features of nodes are averaged, not summed."""
+    with_edges: ClassVar[bool] = False
+    """Whether features of edges are summed as well."""
+
+    def _learn_graphs(
+        self, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task
+    ) -> None:
+        """Try the variants, and train the best one to the end."""
+        epochs = self.epochs or self.schedules[self.quantity_].epochs
+        self.variant_ = self.variants[0]
+        if len(self.variants) > 1:
+            tried = max(1, epochs // _TRIED)
+            errors = {
+                variant: self._fitted(variant, graphs, validation, task, tried).error
+                for variant in self.variants
+            }
+            self.variant_ = min(self.variants, key=errors.__getitem__)
+            words = ", ".join(f"{variant} {error:.1%}" for variant, error in errors.items())
+            self.notes_ = (
+                f"{self.quantity_}: softmax over {self.variant_}; validation errors after {tried} "
+                f"epochs: {words}",
+            )
+        fitted = self._fitted(self.variant_, graphs, validation, task, epochs, task.progress)
+        self.best_epoch_ = fitted.epoch
+        self._use(onnx_bytes(self._architecture(self.variant_.reading), fitted.weights))
+
+    def _fitted(
+        self, variant: Variant, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task,
+        epochs: int, progress: Progress | None = None,
+    ) -> Fitted:  # fmt: skip
+        """Train one variant."""
+        self.self_loops_ = variant.self_loops
+        self._fit_transforms([self._as_read(graph) for graph in graphs])
+        learning = Learning(
+            self._scaled(graphs), task.examples.values / self.mean_, self._scaled(validation),
+            lambda answers: mape(task.validation.values, self._values(answers)),
+            self.rate, task.seed,
+        )  # fmt: skip
+        return fit_graphs(self._architecture(variant.reading), learning, epochs, progress)
+
+    def _architecture(self, reading: str) -> Architecture:
+        nodes, edges = (len(transform.columns) for transform in self.transforms_)
+        rounds, _ = self.schedules[self.quantity_]
+        return Architecture(nodes, edges, rounds, reading, self.average, self.with_edges)
+
+    def _answers(self, graphs: Sequence[Batch]) -> Array:
+        parts = [self._network.run(batch._asdict())[:, 0] for batch in in_batches(graphs)]
+        return np.concatenate(parts)
+
+
+def read_graph(network: Network, setting: Setting, platform: Platform) -> Graph:
+    """Return the graph of a network as it runs: of training with all backward passes."""
+    training = setting.mode is Mode.TRAINING
+    graph = graph_of(as_run(network, setting), read_operator, training=training)
+    return graph.on(device_facts(platform.device))
+
+
+def read_operator(network: Network, node: Node) -> tuple[Layer | None, float]:
+    """Return the layer of an operator, and its FLOPs: 0 where they are not known."""
+    try:
+        layer = layer_of_operator(operator_of(network, node))
+    except (LayerError, UnsupportedError, *MALFORMED):
+        macs = macs_of(network, node)
+        return None, 0.0 if math.isnan(macs) else 2 * macs
+    return layer, float(layer.flops)
+
+
+def _way(setting: Setting, platform: Platform) -> str:
+    """Return what must agree between training rows and what is predicted."""
+    return ", ".join(filter(None, (platform.device, *same_settings(setting).values())))
