@@ -7,7 +7,7 @@ edges: u -> v, its gradient v' -> u', and the saved tensor u -> v'.
 
 The paper's formulas of a convolution take the image's height and width for the window's; here they
 are the window's. What the paper leaves open: a backward pass has the work of the forward pass once
-for each gradient that it computes, and the loss has none, as measured steps are given gradients of
+for each gradient that it computes, and the loss has no work: measured steps are given gradients of
 the outputs.
 """
 
@@ -32,13 +32,8 @@ Features = Mapping[str, float]
 LayerOf = Callable[[Network, Node], tuple[Layer | None, float]]
 """(network, node) -> its layer, None if no kind reads it, and its FLOPs."""
 
-COSTS = frozenset({
-    "bytes", "flops", "input_bytes", "output_bytes", "output_gradient_bytes", "temporary_bytes",
-    "weight_bytes", "weight_gradient_bytes",
-})  # fmt: skip
-"""Features that are sizes of tensors or costs of computation."""
-TYPE, TWIN, LOSS = "type=", "_BP", "Loss"
-"""What names of types begin with, those of backward passes end with, and the type of the loss."""
+LOSS = "Loss"
+"""Type of the node that all outputs of a network lead to in training."""
 _VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators without a node: what reads their output reads their input."""
 _SHAPES = frozenset({"int64", "bool"})
@@ -66,8 +61,8 @@ class Graph:
         if device is None:
             return self
         peak = device.peaks_flops_per_s[FP32]
-        own = {"peak_flops_per_s": peak, "memory_bytes": float(device.memory_bytes)}
-        passed = {"bytes_per_s": device.bandwidth_bytes_per_s}
+        own = {"device_flops_per_s": peak, "device_memory": float(device.memory_bytes)}
+        passed = {"bandwidth": device.bandwidth_bytes_per_s}
         nodes = tuple({**features, **own} for features in self.nodes)
         return replace(self, nodes=nodes, edges=tuple({**f, **passed} for f in self.edges))
 
@@ -82,15 +77,15 @@ class Graph:
         )
 
 
+def is_cost(name: str) -> bool:
+    """Say whether a feature is the size of a tensor, or what an operator computes."""
+    return name == "flops" or name.endswith("bytes")
+
+
 def matrix(features: Sequence[Features], names: Sequence[str]) -> Array:
     """Return features as a matrix, (rows, names); others than the named ones are left out."""
-    column = {name: index for index, name in enumerate(names)}
-    values = np.zeros((len(features), len(names)))
-    for row, named in enumerate(features):
-        for name, value in named.items():
-            if name in column:
-                values[row, column[name]] = value
-    return values
+    values = [[named.get(name, 0.0) for name in names] for named in features]
+    return np.array(values, dtype=np.float64).reshape(len(features), len(names))
 
 
 def graph_of(network: Network, layer_of: LayerOf, *, training: bool) -> Graph:
@@ -105,24 +100,19 @@ def graph_of(network: Network, layer_of: LayerOf, *, training: bool) -> Graph:
     training : bool
         Whether to add the loss, and a twin of each node.
     """
-    operators = _Operators(network, layer_of)
-    nodes, tensors = [*operators.forward], operators.edges
+    loss = Node(LOSS, LOSS, "", network.outputs, (), {})
+    operators = _Operators(network, layer_of, [*network.nodes, *[loss] * training])
+    nodes, tensors = operators.forward, operators.edges
     ends = [(source, target) for source, target, _ in tensors]
     edges: list[Features] = [{"forward": 1.0, "bytes": size} for size in tensors.values()]
     if training:
-        loss = len(nodes)
-        written = {name: operators.writers.get(name) for name in network.outputs}
-        outputs = [(name, node) for name, node in written.items() if node is not None]
-        ends += [(node, loss) for _, node in outputs]
-        edges += [{"forward": 1.0, "bytes": operators.size(name)} for name, _ in outputs]
-        last = 2 * loss + 1  # A node and its twin are as far from the ends.
+        last = 2 * len(nodes) - 1  # A node and its twin are as far from the ends.
         gradients = [(last - target, last - source) for source, target in ends]
         saved = [(source, last - target) for source, target in ends]
-        behind = [{**features, "forward": 0.0, "backward": 1.0} for features in edges]
-        ends = [*ends, *gradients, *saved, (loss, loss + 1)]
+        ends = [*ends, *gradients, *saved, (len(nodes) - 1, len(nodes))]
+        behind: list[Features] = [{"backward": 1.0, "bytes": size} for size in tensors.values()]
         edges += [*behind, *behind, {"backward": 1.0}]
-        types = {TYPE + LOSS: 1.0}, {TYPE + LOSS + TWIN: 1.0}
-        nodes = [*nodes, *types, *reversed(operators.backward)]
+        nodes = [*nodes, *reversed(operators.backward)]
     sources, targets = (tuple(end[side] for end in ends) for side in (0, 1))
     return Graph(tuple(nodes), tuple(edges), sources, targets)
 
@@ -133,6 +123,7 @@ class _Operators:
 
     network: Network
     layer_of: LayerOf
+    nodes: Sequence[Node]
     forward: list[dict[str, float]] = field(default_factory=list)
     backward: list[dict[str, float]] = field(default_factory=list)
     edges: dict[tuple[int, int, str], float] = field(default_factory=dict)
@@ -143,9 +134,9 @@ class _Operators:
     """Tensor that one node alone reads -> its writer, which an activation may become part of."""
 
     def __post_init__(self) -> None:
-        readers = Counter(name for node in self.network.nodes for name in node.inputs)
+        readers = Counter(name for node in self.nodes for name in node.inputs)
         readers.update(self.network.outputs)
-        for node in self.network.nodes:
+        for node in self.nodes:
             before = next(iter(node.inputs), "")
             if node.op in _VIEWS:
                 if before in self.writers:
@@ -154,24 +145,15 @@ class _Operators:
             layer, flops = self.layer_of(self.network, node)
             fields = {} if layer is None else layer.fields()
             if layer is not None and layer.kind == "activation" and before in self.fusing:
-                self._fuse(self.fusing[before], node.outputs[0], str(fields["activation"]))
+                index = self.writers[node.outputs[0]] = self.fusing[before]
+                for features in (self.forward[index], self.backward[index]):
+                    features[f"activation={fields['activation']}"] = 1.0
                 continue
             if layer is not None and fields.get("bias"):
                 flops += 2 * math.prod(layer.output_shape)
             if fields.get("activation") == "none" and readers[node.outputs[0]] == 1:
                 self.fusing[node.outputs[0]] = len(self.forward)
             self._add(node, flops, _hyperparameters(self.network, node, layer))
-
-    def size(self, name: str) -> float:
-        """Return the bytes of a tensor; 0 where its shape is not known."""
-        tensor = self.network.tensors.get(name)
-        return 0.0 if tensor is None else _bytes(tensor)
-
-    def _fuse(self, index: int, output: str, activation: str) -> None:
-        """Make an activation part of the node before it."""
-        self.writers[output] = index
-        for features in (self.forward[index], self.backward[index]):
-            features[f"activation={activation}"] = 1.0
 
     def _add(self, node: Node, flops: float, hyperparameters: Features) -> None:
         """Append a node and its twin, and the edges to it."""
@@ -182,17 +164,18 @@ class _Operators:
         )
         computed = [x for x in read if x.name in self.writers]
         weights = [x for x in read if x.is_weight and x.name not in self.writers]
-        weight_bytes = sum(_bytes(x) for x in weights if _is_learnt(x))
+        learnt = [x for x in weights if x.dtype not in _SHAPES and math.prod(x.shape) > 1]
+        weight_bytes = sum(map(_bytes, learnt))
         input_bytes = sum(map(_bytes, read)) - sum(map(_bytes, weights))
         output_bytes = sum(map(_bytes, written))
         temporary = _TEMPORARY_BYTES.get(node.op)
         self.forward.append({
-            TYPE + node.op: 1.0, **hyperparameters, "flops": flops, "weight_bytes": weight_bytes,
+            f"type={node.op}": 1.0, **hyperparameters, "flops": flops, "weight_bytes": weight_bytes,
             "input_bytes": input_bytes, "output_bytes": output_bytes,
             "temporary_bytes": temporary(read, written[0]) if temporary and written else 0.0,
         })  # fmt: skip
         self.backward.append({
-            TYPE + node.op + TWIN: 1.0, **hyperparameters,
+            f"type={node.op}_BP": 1.0, **hyperparameters,
             "flops": flops * (len(computed) + (weight_bytes > 0)),
             "weight_bytes": weight_bytes, "weight_gradient_bytes": weight_bytes,
             "input_bytes": input_bytes, "output_gradient_bytes": output_bytes,
@@ -221,10 +204,6 @@ def _hyperparameters(network: Network, node: Node, layer: Layer | None) -> dict[
 
 def _bytes(tensor: Tensor) -> float:
     return float(math.prod(tensor.shape) * DTYPE_BYTES.get(tensor.dtype, 1))
-
-
-def _is_learnt(tensor: Tensor) -> bool:
-    return tensor.dtype not in _SHAPES and math.prod(tensor.shape) > 1
 
 
 def _columns_bytes(read: Sequence[Tensor], written: Tensor) -> float:

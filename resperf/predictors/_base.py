@@ -32,8 +32,6 @@ Progress = Callable[[int, int, float], None]
 
 WHOLE = "whole network"
 """Group of a method that does not say what a network's time consists of."""
-OWN_NETWORKS = "whole networks on this device"
-"""What a method of networks infers from that has rows of the asked device."""
 FEWEST_EXAMPLES = 8
 """Fewest training rows."""
 
@@ -248,6 +246,11 @@ class Account:
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of_whole_networks(cls, extrapolated: str, *more: tuple[str, ...]) -> Self:
+        """Say it of a method that tells no operators apart; `more` are `left_out` and `notes`."""
+        return cls("whole networks on this device", {}, {}, extrapolated, *more)
+
 
 class Predictor(ABC):
     """Predicts quantities of layers of one kind, or of networks.
@@ -377,6 +380,16 @@ class Predictor(ABC):
         """
         return True
 
+    def no_rows_error(
+        self, measured: Iterable[str], setting: Setting, platform: Platform
+    ) -> UnsupportedError:
+        """Return the error that no network was measured so on this device, but `measured` ones."""
+        how = ", ".join(filter(None, same_settings(setting).values()))
+        return UnsupportedError(
+            f"{self.method} learnt from networks on {'; '.join(sorted(measured))}: measure some on "
+            f"{platform.device} ({how})"
+        )
+
     def prepared(self, networks: Sequence[Any]) -> Sequence[Any]:
         """Return what stands for networks in `Examples` and `predict`, for many fits and questions.
 
@@ -488,17 +501,6 @@ class LayerPredictor(Predictor):
         """Predict the learnt quantity; the bundle adds intervals from validation rows."""
         values = self.values(cast(Columns, subjects))
         return {self.quantity_: Estimate.without_bounds(values)}
-
-
-def no_rows_error(
-    method: str, measured: Iterable[str], setting: Setting, platform: Platform
-) -> UnsupportedError:
-    """Return the error of a method whose rows were not measured so on this device."""
-    how = ", ".join(filter(None, same_settings(setting).values()))
-    return UnsupportedError(
-        f"{method} learnt from networks on {'; '.join(sorted(measured))}: measure some on "
-        f"{platform.device} ({how})"
-    )
 
 
 def stored(values: Mapping[str, Any], name: str, kind: type = object) -> Any:

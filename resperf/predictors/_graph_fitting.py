@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
@@ -30,6 +29,7 @@ class Learning:
     rate : float
         Learning rate of Adam.
     seed : int
+    progress : callable, optional
     """
 
     graphs: Sequence[Batch]
@@ -38,6 +38,7 @@ class Learning:
     error: Callable[[Array], float]
     rate: float
     seed: int
+    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Fitted:
 
 
 class Trainer:
-    """A network in training: minimises the mean squared error by Adam.
+    """A network in training: `step`, of targets and a batch, reduces the mean squared error.
 
     Raises
     ------
@@ -61,9 +62,7 @@ class Trainer:
     def __init__(self, architecture: Architecture, rate: float, seed: int) -> None:
         k, tf = keras(), require("tensorflow", "keras")
         drawn = architecture.weights(seed)
-        self.variables = {
-            name: k.Variable(values, name=name.replace("/", "_")) for name, values in drawn.items()
-        }
+        self.variables = {name: k.Variable(values) for name, values in drawn.items()}
         used = list(self.variables.values())
         optimizer = k.optimizers.Adam(rate)
         optimizer.build(used)
@@ -83,25 +82,19 @@ class Trainer:
 
         # Shapes are open: one compilation serves all batches.
         self._answers = tf.function(answers, input_signature=batch, autograph=False)
-        self._step = tf.function(step, input_signature=(column, *batch), autograph=False)
+        self.step = tf.function(step, input_signature=(column, *batch), autograph=False)
 
     def run(self, batches: Sequence[Batch]) -> Array:
         """Return the answers for graphs, (graphs,)."""
         parts = [self._answers(*batch).numpy()[:, 0] for batch in batches]
         return np.concatenate(parts).astype(np.float64)
 
-    def step(self, batch: Batch, targets: npt.NDArray[np.float32]) -> None:
-        """Go one step along the gradient of a batch."""
-        self._step(targets[:, None], *batch)
-
     def weights(self) -> Weights:
         """Copy the weights."""
         return {name: np.array(variable.numpy()) for name, variable in self.variables.items()}
 
 
-def fit_graphs(
-    architecture: Architecture, learning: Learning, epochs: int, progress: Progress | None = None
-) -> Fitted:
+def fit_graphs(architecture: Architecture, learning: Learning, epochs: int) -> Fitted:
     """Train a network, and return its best epoch.
 
     Parameters
@@ -110,7 +103,6 @@ def fit_graphs(
     learning : Learning
     epochs : int
         Passes over the graphs.
-    progress : callable, optional
 
     Raises
     ------
@@ -121,17 +113,20 @@ def fit_graphs(
     """
     trainer = Trainer(architecture, learning.rate, learning.seed)
     random = np.random.default_rng(learning.seed)
-    targets, validation = learning.targets.astype(np.float32), in_batches(learning.validation)
+    targets, validation = (
+        learning.targets[:, None].astype(np.float32),
+        in_batches(learning.validation),
+    )
     best: Fitted | None = None
     for epoch in range(1, epochs + 1):
         order = random.permutation(len(targets))
         for rows in np.array_split(order, range(BATCH, len(order), BATCH)):
-            trainer.step(Batch.joined([learning.graphs[row] for row in rows]), targets[rows])
+            trainer.step(targets[rows], *Batch.joined([learning.graphs[row] for row in rows]))
         error = learning.error(trainer.run(validation))
         if np.isfinite(error) and (best is None or error < best.error):
             best = Fitted(trainer.weights(), error, epoch)
-        if progress is not None:
-            progress(epoch, epochs, error)
+        if learning.progress is not None:
+            learning.progress(epoch, epochs, error)
     if best is None:
         raise TrainingError("training gave no finite prediction; check the values of the dataset")
     return best

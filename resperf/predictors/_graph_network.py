@@ -6,7 +6,7 @@ same ones, which write nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ Weights = dict[str, npt.NDArray[np.float32]]
 BATCH = 64
 """Graphs per step (section IV-C), and per run in prediction."""
 ATTENTION = "attention"
+"""GAT's softmax over the edges into a node, of scores that read no features of edges."""
 _SLOPE, _GAT_SLOPE = 0.01, 0.2
 """Of LeakyReLU in DNNPerf, and in the scores of GAT."""
 
@@ -79,44 +80,21 @@ def in_batches(graphs: Sequence[Batch]) -> list[Batch]:
     return [Batch.joined(graphs[at : at + BATCH]) for at in range(0, len(graphs), BATCH)]
 
 
-class Edges(NamedTuple):
-    """What messages along the edges are computed from, by operations as in `keras.ops`.
-
-    Attributes
-    ----------
-    ops : module or Writer
-    scores : array (edges, 1)
-        Of the features of the edge; in GAT of the attention between its nodes.
-    passed : array (edges, node features)
-        Features of the nodes that edges lead from.
-    targets : array (edges,)
-    nodes : int
-    """
-
-    ops: Any
-    scores: Any
-    passed: Any
-    targets: Any
-    nodes: Any
-
-    def shared(self, logits: Any) -> Any:
-        """Return the messages by a softmax over the edges that lead into the same node."""
-        ops = self.ops
-        # The largest of all keeps numbers finite, and cancels out.
-        powers = ops.exp(ops.subtract(logits, ops.max(logits)))
-        sums = ops.take(ops.segment_sum(powers, self.targets, self.nodes), self.targets, axis=0)
-        return ops.multiply(ops.divide(powers, sums), self.passed)
+READINGS = ("features", "edges", "gate")
+"""What the softmax of a message may normalise, which the paper leaves open: the features of each
+message, as printed; the edges into a node; one edge, by a sigmoid."""
 
 
-READINGS: Mapping[str, Callable[[Edges], Any]] = {
-    "features": lambda e: e.ops.softmax(e.ops.multiply(e.scores, e.passed), axis=-1),
-    "edges": lambda e: e.shared(e.scores),
-    "gate": lambda e: e.ops.multiply(e.ops.sigmoid(e.scores), e.passed),
-    ATTENTION: lambda e: e.shared(e.ops.leaky_relu(e.scores, _GAT_SLOPE)),
-}
-"""What the softmax of a message normalises, which the paper leaves open, -> the messages: the
-features of each message, as printed; the edges into a node; a gate for each edge. `ATTENTION` is
-GAT's, which reads no features of edges."""
+def _messages(ops: Any, reading: str, scores: Any, passed: Any, targets: Any, nodes: Any) -> Any:
+    """Return what passes along edges, (edges, node features)."""
+    if reading == "features":
+        return ops.softmax(ops.multiply(scores, passed), axis=-1)
+    if reading == "gate":
+        return ops.multiply(ops.sigmoid(scores), passed)
+    # The largest of all scores keeps numbers finite, and cancels out.
+    powers = ops.exp(ops.subtract(scores, ops.max(scores)))
+    sums = ops.take(ops.segment_sum(powers, targets, nodes), targets, axis=0)
+    return ops.multiply(ops.divide(powers, sums), passed)
 
 
 @dataclass(frozen=True)
@@ -130,7 +108,7 @@ class Architecture:
     rounds : int
         Of message passing, by the same weights; without any, features are summed as they are.
     reading : str
-        One of `READINGS`.
+        One of `READINGS`, or `ATTENTION`.
     average : bool
         Whether nodes are averaged before the perceptron, not summed.
     with_edges : bool
@@ -203,10 +181,12 @@ class Architecture:
                 ops.take(ops.matmul(own, weights["source"]), batch.sources, axis=0),
                 ops.take(ops.matmul(own, weights["target"]), batch.targets, axis=0),
             )
-            if self.reading != ATTENTION:
+            if self.reading == ATTENTION:
+                scores = ops.leaky_relu(scores, _GAT_SLOPE)
+            else:
                 edges = ops.sigmoid(ops.multiply(scores, ops.matmul(edges, weights["edge"])))
                 scores = ops.matmul(edges, weights["message"])
             passed = ops.take(own, batch.sources, axis=0)
-            messages = READINGS[self.reading](Edges(ops, scores, passed, batch.targets, count))
+            messages = _messages(ops, self.reading, scores, passed, batch.targets, count)
             nodes = ops.leaky_relu(ops.segment_sum(messages, batch.targets, count), _SLOPE)
         return nodes, edges

@@ -26,16 +26,7 @@ from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    OWN_NETWORKS,
-    Account,
-    Band,
-    Estimate,
-    Predicted,
-    Predictor,
-    Task,
-    stored,
-)
+from resperf.predictors._base import Account, Band, Estimate, Predicted, Predictor, Task, stored
 from resperf.predictors._class_fit import RARE_SHARE, ClassFit, columns_of, group_of, relative_to
 from resperf.predictors._class_fit import alike as twins
 from resperf.predictors.intervals import SHARE, half_width
@@ -161,7 +152,7 @@ def _coefficients(card: CardRows, fold_of: dict[str, str]) -> dict[str, Array]:
 _SINGULAR = 1e12
 """Condition that rounding alone gives."""
 _FITS = "fits"
-_OTHERS = "whole networks on other devices"
+_OWN, _OTHERS = "whole networks on this device", "whole networks on other devices"
 
 
 class _Chosen(NamedTuple):
@@ -372,7 +363,7 @@ class ClassCosts(Predictor):
         told_apart = setting.compiled not in COMPILED
         time_ms = float(chosen.predict([terms], [batch]).values[0])
         return Account(
-            OWN_NETWORKS if chosen.spread is None else _OTHERS,
+            _OWN if chosen.spread is None else _OTHERS,
             chosen.bands(terms, batch, group_of) if told_apart else {},
             chosen.bands(terms, batch, str) if told_apart else {},
             chosen.outside(time_ms, batch),

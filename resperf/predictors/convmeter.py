@@ -17,15 +17,7 @@ import numpy as np
 from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    OWN_NETWORKS,
-    Account,
-    Predicted,
-    Predictor,
-    Task,
-    no_rows_error,
-    stored,
-)
+from resperf.predictors._base import Account, Predicted, Predictor, Task, stored
 from resperf.predictors.linear import LinearFit
 from resperf.predictors.network_totals import SORTS, Counted, counted
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL, Level
@@ -125,7 +117,7 @@ class LinearInTotals(Predictor):
         ]
         if not alike:
             measured = {fit.described for fit in self.fits_}
-            raise no_rows_error(self.method, measured, setting, platform)
+            raise self.no_rows_error(measured, setting, platform)
         asked = setting.without_batch()
         return min(
             alike,
@@ -155,7 +147,7 @@ class LinearInTotals(Predictor):
         (counts,) = self.prepared([network])
         row = self.columns(counts, platform.devices)
         notes = (*self.remarks(counts), *fit.remarks([row]))
-        return Account(OWN_NETWORKS, {}, {}, fit.outside(row), counts.left_out, notes)
+        return Account.of_whole_networks(fit.outside(row), counts.left_out, notes)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the coefficients; there is no network to write."""

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -18,7 +19,7 @@ import numpy as np
 from resperf.devices import device_facts
 from resperf.errors import LayerError, UnsupportedError
 from resperf.features import Array, Columns
-from resperf.features.graphs import Graph, graph_of, matrix
+from resperf.features.graphs import Graph, graph_of, is_cost, matrix
 from resperf.features.transforms import MinMax, transform_from_json
 from resperf.layers import Layer, layer_of_operator
 from resperf.lowering import macs_of
@@ -26,35 +27,19 @@ from resperf.lowering._read import operator_of
 from resperf.lowering.torch import as_run
 from resperf.network import MALFORMED, Network, Node
 from resperf.platform import Platform
-from resperf.predictors._base import (
-    OWN_NETWORKS,
-    Account,
-    Estimate,
-    Predicted,
-    Predictor,
-    Progress,
-    Task,
-    no_rows_error,
-    stored,
-)
+from resperf.predictors._base import Account, Estimate, Examples, Predicted, Predictor, Task, stored
 from resperf.predictors._graph_fitting import Fitted, Learning, fit_graphs
-from resperf.predictors._graph_network import Architecture, Batch, in_batches
+from resperf.predictors._graph_network import READINGS, Architecture, Batch, in_batches
 from resperf.predictors._graph_onnx import onnx_bytes
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 from resperf.quantities import STEP, Level
 from resperf.settings import Mode, Setting, same_settings
 
-_MEMORY = "peak_memory_bytes"
+Graphs = Sequence[Graph]
+MEMORY = "peak_memory_bytes"
 _TRIED = 5
 """Part of the epochs that each variant is tried for."""
-
-
-class Schedule(NamedTuple):
-    """Rounds of message passing, and epochs."""
-
-    rounds: int
-    epochs: int
 
 
 class Variant(NamedTuple):
@@ -83,17 +68,16 @@ class GraphPredictor(Predictor):
     """
 
     level = Level.NETWORK
-    quantities = frozenset({STEP, _MEMORY})
+    quantities = frozenset({STEP, MEMORY})
     scaler: ClassVar[Any] = MinMax
     """Transform of the features."""
-    left_out: ClassVar[frozenset[str]] = frozenset()
-    """Features that are not read."""
+
+    with_costs: ClassVar[bool] = True
+    """Whether sizes of tensors and FLOPs are read."""
     self_loops_ = False
 
     @abstractmethod
-    def _learn_graphs(
-        self, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task
-    ) -> None:
+    def _learn_graphs(self, graphs: Graphs, validation: Graphs, task: Task) -> None:
         """Learn values over `mean_`; sets `transforms_`."""
 
     @abstractmethod
@@ -102,30 +86,23 @@ class GraphPredictor(Predictor):
 
     def _learn(self, task: Task) -> None:
         """Read the graphs of all rows, then learn from them."""
-        how = task.examples.per_row()
-        self.learnt_from_ = sorted({_way(*row) for row in how})
+        self.learnt_from_ = sorted({_way(*row) for row in task.examples.per_row()})
         self.mean_ = float(task.examples.values.mean())
-        graphs, validation = (
-            [
-                read_graph(network, *row)
-                for network, row in zip(rows.networks, rows.per_row(), strict=True)
-            ]
-            for rows in (task.examples, task.validation)
-        )
-        self._learn_graphs(graphs, validation, task)
+        self._learn_graphs(_graphs_of(task.examples), _graphs_of(task.validation), task)
 
-    def _fit_transforms(self, graphs: Sequence[Graph]) -> None:
+    def _fit_transforms(self, graphs: Graphs) -> None:
         """Learn the ranges of all features of training graphs."""
         transforms = []
-        for features in (
-            [f for graph in graphs for f in graph.nodes],
-            [f for graph in graphs for f in graph.edges],
-        ):
-            names = sorted({name for named in features for name in named} - self.left_out)
+        for side in ("nodes", "edges"):
+            features = [named for graph in graphs for named in getattr(graph, side)]
+            names = sorted({name for named in features for name in named if self._reads(name)})
             transforms.append(self.scaler.fit(matrix(features, names), names))
         self.transforms_ = tuple(transforms)
 
-    def _scaled(self, graphs: Sequence[Graph]) -> list[Batch]:
+    def _reads(self, name: str) -> bool:
+        return self.with_costs or not is_cost(name)
+
+    def _scaled(self, graphs: Graphs) -> list[Batch]:
         return [Batch.of(self._as_read(graph), *self.transforms_) for graph in graphs]
 
     def _as_read(self, graph: Graph) -> Graph:
@@ -139,7 +116,7 @@ class GraphPredictor(Predictor):
     ) -> Predicted:
         """Predict whole networks."""
         if _way(setting, platform) not in self.learnt_from_:
-            raise no_rows_error(self.method, self.learnt_from_, setting, platform)
+            raise self.no_rows_error(self.learnt_from_, setting, platform)
         networks = cast("Sequence[Network]", subjects)
         graphs = self._scaled([read_graph(network, setting, platform) for network in networks])
         return {self.quantity_: Estimate.without_bounds(self._values(self._answers(graphs)))}
@@ -149,14 +126,14 @@ class GraphPredictor(Predictor):
         graph = self._as_read(read_graph(network, setting, platform))
         beyond: Counter[str] = Counter()
         for features, transform in zip((graph.nodes, graph.edges), self.transforms_, strict=True):
-            names = set(transform.columns) | self.left_out
-            beyond.update(n for named in features for n, x in named.items() if x and n not in names)
+            names = [name for named in features for name, value in named.items() if value]
+            beyond.update(n for n in names if self._reads(n) and n not in transform.columns)
             if isinstance(transform, MinMax):
                 outside = transform.outside(matrix(features, transform.columns)).sum(axis=0)
                 beyond.update(dict(zip(transform.columns, outside.tolist(), strict=True)))
         words = ", ".join(f"{name} ({count})" for name, count in beyond.most_common(3) if count)
         why = f"{beyond.total()} values of its graph are beyond those learnt from: {words}"
-        return Account(OWN_NETWORKS, {}, {}, why if words else "")
+        return Account.of_whole_networks(why if words else "")
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the ONNX file; return how graphs are read and scaled."""
@@ -199,15 +176,10 @@ class DNNPerf(GraphPredictor):
     """
 
     method = "dnnperf"
-    schedules: ClassVar[Mapping[str, Schedule]] = {
-        STEP: Schedule(3, 250),
-        _MEMORY: Schedule(1, 200),
-    }
-    """By quantity."""
+    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (3, 250), MEMORY: (1, 200)}
+    """Quantity -> rounds of message passing, and epochs."""
     variants: ClassVar[Sequence[Variant]] = tuple(
-        Variant(reading, loops)
-        for reading in ("features", "edges", "gate")
-        for loops in (False, True)
+        Variant(reading, loops) for reading in READINGS for loops in (False, True)
     )
     """What is tried."""
     rate: ClassVar[float] = 1e-4
@@ -217,17 +189,14 @@ class DNNPerf(GraphPredictor):
     with_edges: ClassVar[bool] = False
     """Whether features of edges are summed as well."""
 
-    def _learn_graphs(
-        self, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task
-    ) -> None:
+    def _learn_graphs(self, graphs: Graphs, validation: Graphs, task: Task) -> None:
         """Try the variants, and train the best one to the end."""
-        epochs = self.epochs or self.schedules[self.quantity_].epochs
+        epochs = self.epochs or self.schedules[self.quantity_][1]
         self.variant_ = self.variants[0]
         if len(self.variants) > 1:
-            tried = max(1, epochs // _TRIED)
+            tried, quiet = max(1, epochs // _TRIED), replace(task, progress=None)
             errors = {
-                variant: self._fitted(variant, graphs, validation, task, tried).error
-                for variant in self.variants
+                x: self._fitted(x, graphs, validation, quiet, tried).error for x in self.variants
             }
             self.variant_ = min(self.variants, key=errors.__getitem__)
             words = ", ".join(f"{variant} {error:.1%}" for variant, error in errors.items())
@@ -235,23 +204,22 @@ class DNNPerf(GraphPredictor):
                 f"{self.quantity_}: softmax over {self.variant_}; validation errors after {tried} "
                 f"epochs: {words}",
             )
-        fitted = self._fitted(self.variant_, graphs, validation, task, epochs, task.progress)
+        fitted = self._fitted(self.variant_, graphs, validation, task, epochs)
         self.best_epoch_ = fitted.epoch
         self._use(onnx_bytes(self._architecture(self.variant_.reading), fitted.weights))
 
     def _fitted(
-        self, variant: Variant, graphs: Sequence[Graph], validation: Sequence[Graph], task: Task,
-        epochs: int, progress: Progress | None = None,
-    ) -> Fitted:  # fmt: skip
+        self, variant: Variant, graphs: Graphs, validation: Graphs, task: Task, epochs: int
+    ) -> Fitted:
         """Train one variant."""
         self.self_loops_ = variant.self_loops
         self._fit_transforms([self._as_read(graph) for graph in graphs])
         learning = Learning(
             self._scaled(graphs), task.examples.values / self.mean_, self._scaled(validation),
             lambda answers: mape(task.validation.values, self._values(answers)),
-            self.rate, task.seed,
+            self.rate, task.seed, task.progress,
         )  # fmt: skip
-        return fit_graphs(self._architecture(variant.reading), learning, epochs, progress)
+        return fit_graphs(self._architecture(variant.reading), learning, epochs)
 
     def _architecture(self, reading: str) -> Architecture:
         nodes, edges = (len(transform.columns) for transform in self.transforms_)
@@ -261,6 +229,12 @@ class DNNPerf(GraphPredictor):
     def _answers(self, graphs: Sequence[Batch]) -> Array:
         parts = [self._network.run(batch._asdict())[:, 0] for batch in in_batches(graphs)]
         return np.concatenate(parts)
+
+
+def _graphs_of(rows: Examples) -> list[Graph]:
+    """Return the graph of each row."""
+    how = rows.per_row()
+    return [read_graph(x, *own) for x, own in zip(rows.networks, how, strict=True)]
 
 
 def read_graph(network: Network, setting: Setting, platform: Platform) -> Graph:

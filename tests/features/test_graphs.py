@@ -19,7 +19,7 @@ from resperf.network import Network, Node, read_network
 
 def layer_of(network: Network, node: Node):
     """Read an operator as the predictor does, for the few operators here."""
-    if node.op in ("Dropout", "Flatten", "Mystery"):
+    if node.op in ("Dropout", "Flatten", "Loss", "Mystery"):
         return None, 0.0
     layer = layer_of_operator(operator_of(network, node))
     return layer, float(layer.flops)
@@ -169,9 +169,9 @@ def test_devices_and_self_loops() -> None:
     graph = Graph(({"flops": 2.0}, {"flops": 3.0}), ({"forward": 1.0, "bytes": 8.0},), (0,), (1,))
     card = device_facts("rtx3090")
     named = graph.on(card)
-    assert [node["peak_flops_per_s"] for node in named.nodes] == [35.6e12] * 2
-    assert {node["memory_bytes"] for node in named.nodes} == {24 * 2**30}
-    assert named.edges[0] == {"forward": 1, "bytes": 8, "bytes_per_s": 936e9}
+    assert [node["device_flops_per_s"] for node in named.nodes] == [35.6e12] * 2
+    assert {node["device_memory"] for node in named.nodes} == {24 * 2**30}
+    assert named.edges[0] == {"forward": 1, "bytes": 8, "bandwidth": 936e9}
     assert graph.on(None) == graph
     loops = graph.with_self_loops()
     assert (loops.sources, loops.targets) == ((0, 0, 1), (1, 0, 1))

@@ -20,8 +20,19 @@ from resperf.predictors import Examples
 from resperf.predictors._graph_network import ATTENTION, READINGS, Architecture, Batch, in_batches
 from resperf.predictors._graph_onnx import onnx_bytes
 from resperf.predictors._onnx import OnnxNetwork
-from resperf.predictors.dnnperf import DNNPerf, read_graph
+from resperf.predictors.dnnperf import DNNPerf, GraphPredictor, read_graph
+from resperf.predictors.graph_baselines import (
+    GBDT,
+    AverageReadout,
+    BoostedSums,
+    ConcatEdge,
+    GraphAttention,
+    NoTensorCost,
+    Perceptron,
+    StandardScaler,
+)
 from resperf.settings import Mode, Setting
+from resperf.testing.predictors import check_export
 
 TRAINING = Setting("torch", "2.13.0", mode=Mode.TRAINING, optimizer="sgd")
 CARD = Platform("rtx3090")
@@ -80,7 +91,7 @@ def by_hand(architecture: Architecture, weights, graph: Batch) -> float:
 
 
 ARCHITECTURES = [
-    *(Architecture(NODES, EDGES, 2, reading) for reading in READINGS),
+    *(Architecture(NODES, EDGES, 2, reading) for reading in (*READINGS, ATTENTION)),
     Architecture(NODES, EDGES, 1, "gate", average=True),
     Architecture(NODES, EDGES, 3, "edges", with_edges=True),
     Architecture(NODES, EDGES, 0, "gate"),
@@ -190,8 +201,8 @@ def rows(network_file) -> Examples:
             nodes += [make_node("Conv", inputs, [f"c{layer}"], pads=[1] * 4),
                       make_node("Relu", [f"c{layer}"], [f"r{layer}"])]  # fmt: skip
             last = f"r{layer}"
-        shape = ["n", 3, 16, 16]
-        path = network_file(f"n{index}.onnx", nodes, {"x": shape}, {last: None}, weights)
+        ends = {"x": ["n", 3, 16, 16]}, {last: None}
+        path = network_file(f"n{index}.onnx", nodes, *ends, weights)
         networks.append(read_network(path, batch=int(random.integers(1, 9))))
     graphs = [read_graph(network, TRAINING, CARD) for network in networks]
     times_ms = np.array([sum(n.get("flops", 0) for n in graph.nodes) / 1e8 for graph in graphs])
@@ -264,3 +275,39 @@ def test_variants_are_tried_and_their_errors_said(rows) -> None:
     assert f"softmax over {learnt.variant_}; validation errors after 1 epochs: features " in note
     assert all(f", {reading} with self loops" in note for reading in ("features", "edges", "gate"))
     assert learnt.self_loops_ == learnt.variant_.self_loops
+
+
+def mape_of(predictor: GraphPredictor, rows: Examples) -> float:
+    values = predictor.predict(rows.networks, TRAINING, CARD)["step_ms"].values
+    return float(np.mean(np.abs(values / rows.values - 1)))
+
+
+def test_trees_read_sums_of_features(rows, tmp_path) -> None:
+    pytest.importorskip("lightgbm")
+    learnt = GBDT("network").fit(rows, validation=rows, seed=0)
+    values = learnt.predict(rows.networks, TRAINING, CARD)["step_ms"].values
+    left = (values - rows.values.mean()) / (rows.values - rows.values.mean())
+    # Nearly all rows have a leaf of their own, and 0.99^200 of their distance from the mean left.
+    np.testing.assert_allclose(left, 1 - 0.99**200, atol=2e-3)
+    check_export(learnt, rows, tmp_path)
+    fair = BoostedSums("network").fit(rows, validation=rows, seed=0)
+    check_export(fair, rows, tmp_path)
+    # Forty rows fill eight leaves.
+    assert mape_of(fair, rows) < 0.5 < np.mean(np.abs(rows.values.mean() / rows.values - 1))
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [AverageReadout, ConcatEdge, GraphAttention, NoTensorCost, Perceptron, StandardScaler],
+)
+def test_ablations_learn_and_export(cls, rows, tmp_path) -> None:
+    pytest.importorskip("tensorflow")
+    learnt = cls("network", epochs=5).fit(rows, validation=rows, seed=0)
+    check_export(learnt, rows, tmp_path)
+    names = {name for transform in learnt.transforms_ for name in transform.columns}
+    assert {"flops", "bytes", "output_bytes"}.isdisjoint(names) == (cls is NoTensorCost)
+    assert [t.name for t in learnt.transforms_] == [cls.scaler.name] * 2
+    if cls in (GraphAttention, Perceptron):
+        onnx = pytest.importorskip("onnx")
+        weights = {t.name for t in onnx.load(tmp_path / "stem.onnx").graph.initializer}
+        assert ("source" in weights, "edge" in weights) == (cls is GraphAttention, False)
