@@ -32,8 +32,6 @@ Features = Mapping[str, float]
 LayerOf = Callable[[Network, Node], tuple[Layer | None, float]]
 """(network, node) -> its layer, None if no kind reads it, and its FLOPs."""
 
-LOSS = "Loss"
-"""Type of the node that all outputs of a network lead to in training."""
 _VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators without a node: what reads their output reads their input."""
 _SHAPES = frozenset({"int64", "bool"})
@@ -77,11 +75,6 @@ class Graph:
         )
 
 
-def is_cost(name: str) -> bool:
-    """Say whether a feature is the size of a tensor, or what an operator computes."""
-    return name == "flops" or name.endswith("bytes")
-
-
 def matrix(features: Sequence[Features], names: Sequence[str]) -> Array:
     """Return features as a matrix, (rows, names); others than the named ones are left out."""
     values = [[named.get(name, 0.0) for name in names] for named in features]
@@ -100,7 +93,7 @@ def graph_of(network: Network, layer_of: LayerOf, *, training: bool) -> Graph:
     training : bool
         Whether to add the loss, and a twin of each node.
     """
-    loss = Node(LOSS, LOSS, "", network.outputs, (), {})
+    loss = Node("loss", "Loss", "", network.outputs, (), {})
     operators = _Operators(network, layer_of, [*network.nodes, *[loss] * training])
     nodes, tensors = operators.forward, operators.edges
     ends = [(source, target) for source, target, _ in tensors]

@@ -246,11 +246,6 @@ class Account:
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of_whole_networks(cls, extrapolated: str, *more: tuple[str, ...]) -> Self:
-        """Say it of a method that tells no operators apart; `more` are `left_out` and `notes`."""
-        return cls("whole networks on this device", {}, {}, extrapolated, *more)
-
 
 class Predictor(ABC):
     """Predicts quantities of layers of one kind, or of networks.

@@ -61,8 +61,7 @@ class Trainer:
 
     def __init__(self, architecture: Architecture, rate: float, seed: int) -> None:
         k, tf = keras(), require("tensorflow", "keras")
-        drawn = architecture.weights(seed)
-        self.variables = {name: k.Variable(values) for name, values in drawn.items()}
+        self.variables = {name: k.Variable(x) for name, x in architecture.weights(seed).items()}
         used = list(self.variables.values())
         optimizer = k.optimizers.Adam(rate)
         optimizer.build(used)

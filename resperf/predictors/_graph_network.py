@@ -138,13 +138,12 @@ class Architecture:
         for index, units in enumerate(self.dense):
             shapes |= {f"dense_{index}/kernel": (width, units), f"dense_{index}/bias": (units,)}
             width = units
-        limits = {
-            name: np.sqrt(6 / sum(shape)) * (len(shape) > 1) for name, shape in shapes.items()
-        }
-        return {
-            name: random.uniform(-limits[name], limits[name], shape).astype(np.float32)
-            for name, shape in shapes.items()
-        }
+
+        def drawn(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+            limit = np.sqrt(6 / sum(shape)) * (len(shape) > 1)
+            return random.uniform(-limit, limit, shape).astype(np.float32)
+
+        return {name: drawn(shape) for name, shape in shapes.items()}
 
     def answers(self, ops: Any, weights: Mapping[str, Any], batch: Batch) -> Any:
         """Return one answer for each graph, (graphs, 1).

@@ -26,6 +26,7 @@ from resperf.settings import Setting, same_settings
 _FORWARD = frozenset({EXECUTION, "latency_ms", WHOLE_CALL, "forward_ms"})
 _UPDATING = frozenset({"update_ms", STEP})
 """Quantities that hold the update of the weights."""
+INFERRED_FROM = "whole networks on this device"
 _CONSTANT = "constant"
 _OF_SORTS = ("multiply-adds", "values", "weights")
 _DEVICES = "devices"
@@ -116,8 +117,7 @@ class LinearInTotals(Predictor):
             if fit.device == platform.device and same_settings(fit.setting) == way
         ]
         if not alike:
-            measured = {fit.described for fit in self.fits_}
-            raise self.no_rows_error(measured, setting, platform)
+            raise self.no_rows_error({fit.described for fit in self.fits_}, setting, platform)
         asked = setting.without_batch()
         return min(
             alike,
@@ -147,7 +147,7 @@ class LinearInTotals(Predictor):
         (counts,) = self.prepared([network])
         row = self.columns(counts, platform.devices)
         notes = (*self.remarks(counts), *fit.remarks([row]))
-        return Account.of_whole_networks(fit.outside(row), counts.left_out, notes)
+        return Account(INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the coefficients; there is no network to write."""

@@ -10,7 +10,6 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -19,7 +18,7 @@ import numpy as np
 from resperf.devices import device_facts
 from resperf.errors import LayerError, UnsupportedError
 from resperf.features import Array, Columns
-from resperf.features.graphs import Graph, graph_of, is_cost, matrix
+from resperf.features.graphs import Graph, graph_of, matrix
 from resperf.features.transforms import MinMax, transform_from_json
 from resperf.layers import Layer, layer_of_operator
 from resperf.lowering import macs_of
@@ -32,14 +31,13 @@ from resperf.predictors._graph_fitting import Fitted, Learning, fit_graphs
 from resperf.predictors._graph_network import READINGS, Architecture, Batch, in_batches
 from resperf.predictors._graph_onnx import onnx_bytes
 from resperf.predictors._onnx import OnnxNetwork
+from resperf.predictors.convmeter import INFERRED_FROM
 from resperf.predictors.metrics import mape
 from resperf.quantities import STEP, Level
 from resperf.settings import Mode, Setting, same_settings
 
 Graphs = Sequence[Graph]
 MEMORY = "peak_memory_bytes"
-_TRIED = 5
-"""Part of the epochs that each variant is tried for."""
 
 
 class Variant(NamedTuple):
@@ -74,15 +72,17 @@ class GraphPredictor(Predictor):
 
     with_costs: ClassVar[bool] = True
     """Whether sizes of tensors and FLOPs are read."""
+    logarithms: ClassVar[bool] = False
+    """Whether logarithms of values are learnt."""
     self_loops_ = False
 
     @abstractmethod
     def _learn_graphs(self, graphs: Graphs, validation: Graphs, task: Task) -> None:
-        """Learn values over `mean_`; sets `transforms_`."""
+        """Learn `_targets`; sets `transforms_`."""
 
     @abstractmethod
     def _answers(self, graphs: Sequence[Batch]) -> Array:
-        """Return values over `mean_`, shape (graphs,)."""
+        """Return answers, (graphs,): values over `mean_`, or their logarithms."""
 
     def _learn(self, task: Task) -> None:
         """Read the graphs of all rows, then learn from them."""
@@ -100,7 +100,7 @@ class GraphPredictor(Predictor):
         self.transforms_ = tuple(transforms)
 
     def _reads(self, name: str) -> bool:
-        return self.with_costs or not is_cost(name)
+        return self.with_costs or not name.endswith(("bytes", "flops"))
 
     def _scaled(self, graphs: Graphs) -> list[Batch]:
         return [Batch.of(self._as_read(graph), *self.transforms_) for graph in graphs]
@@ -108,8 +108,12 @@ class GraphPredictor(Predictor):
     def _as_read(self, graph: Graph) -> Graph:
         return graph.with_self_loops() if self.self_loops_ else graph
 
+    def _targets(self, values: Array) -> Array:
+        return np.log(values / self.mean_) if self.logarithms else values / self.mean_
+
     def _values(self, answers: Array) -> Array:
-        return np.maximum(answers, 0.0) * self.mean_
+        relative = np.exp(answers) if self.logarithms else np.maximum(answers, 0.0)
+        return np.asarray(relative * self.mean_)
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
@@ -133,19 +137,16 @@ class GraphPredictor(Predictor):
                 beyond.update(dict(zip(transform.columns, outside.tolist(), strict=True)))
         words = ", ".join(f"{name} ({count})" for name, count in beyond.most_common(3) if count)
         why = f"{beyond.total()} values of its graph are beyond those learnt from: {words}"
-        return Account.of_whole_networks(why if words else "")
+        return Account(INFERRED_FROM, {}, {}, why if words else "")
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the ONNX file; return how graphs are read and scaled."""
-        name = f"{stem}.onnx"
-        (folder / name).write_bytes(self._content)
+        (folder / f"{stem}.onnx").write_bytes(self._content)
         return {
-            "network": name,
-            "transforms": [transform.to_json() for transform in self.transforms_],
-            "learnt_from": self.learnt_from_,
-            "mean": self.mean_,
+            "network": f"{stem}.onnx", "learnt_from": self.learnt_from_, "mean": self.mean_,
             "self_loops": self.self_loops_,
-        }
+            "transforms": [transform.to_json() for transform in self.transforms_],
+        }  # fmt: skip
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read how graphs are read and scaled, and the ONNX file."""
@@ -164,8 +165,8 @@ class DNNPerf(GraphPredictor):
     """DNNPerf as section IV-C sets it: Adam at 1e-4 on the squared error, 64 graphs a step.
 
     The paper's message, softmax(W e h), does not say what is normalised, and without self loops no
-    node reads its own features. All variants are trained for a fifth of the epochs; the one with
-    the smallest error on validation rows is trained to the end, and `notes_` has all errors.
+    node reads its own features. All variants are trained; the one with the smallest error on
+    validation rows answers, and `notes_` has all errors.
 
     Attributes
     ----------
@@ -190,35 +191,31 @@ class DNNPerf(GraphPredictor):
     """Whether features of edges are summed as well."""
 
     def _learn_graphs(self, graphs: Graphs, validation: Graphs, task: Task) -> None:
-        """Try the variants, and train the best one to the end."""
-        epochs = self.epochs or self.schedules[self.quantity_][1]
-        self.variant_ = self.variants[0]
-        if len(self.variants) > 1:
-            tried, quiet = max(1, epochs // _TRIED), replace(task, progress=None)
-            errors = {
-                x: self._fitted(x, graphs, validation, quiet, tried).error for x in self.variants
-            }
-            self.variant_ = min(self.variants, key=errors.__getitem__)
-            words = ", ".join(f"{variant} {error:.1%}" for variant, error in errors.items())
-            self.notes_ = (
-                f"{self.quantity_}: softmax over {self.variant_}; validation errors after {tried} "
-                f"epochs: {words}",
-            )
-        fitted = self._fitted(self.variant_, graphs, validation, task, epochs)
-        self.best_epoch_ = fitted.epoch
-        self._use(onnx_bytes(self._architecture(self.variant_.reading), fitted.weights))
+        """Train all variants, and choose the best by validation rows."""
+        fits = {x: self._fitted(x, graphs, validation, task) for x in self.variants}
+        self.variant_ = min(fits, key=lambda variant: fits[variant].error)
+        if len(fits) > 1:
+            words = ", ".join(f"{variant} {fitted.error:.1%}" for variant, fitted in fits.items())
+            chosen = f"{self.quantity_}: softmax over {self.variant_}"
+            self.notes_ = (f"{chosen}; validation errors: {words}",)
+        self._prepare(self.variant_, graphs)
+        self.best_epoch_ = fits[self.variant_].epoch
+        weights = fits[self.variant_].weights
+        self._use(onnx_bytes(self._architecture(self.variant_.reading), weights))
 
-    def _fitted(
-        self, variant: Variant, graphs: Graphs, validation: Graphs, task: Task, epochs: int
-    ) -> Fitted:
-        """Train one variant."""
+    def _prepare(self, variant: Variant, graphs: Graphs) -> None:
         self.self_loops_ = variant.self_loops
         self._fit_transforms([self._as_read(graph) for graph in graphs])
+
+    def _fitted(self, variant: Variant, graphs: Graphs, validation: Graphs, task: Task) -> Fitted:
+        """Train one variant."""
+        self._prepare(variant, graphs)
         learning = Learning(
-            self._scaled(graphs), task.examples.values / self.mean_, self._scaled(validation),
+            self._scaled(graphs), self._targets(task.examples.values), self._scaled(validation),
             lambda answers: mape(task.validation.values, self._values(answers)),
             self.rate, task.seed, task.progress,
         )  # fmt: skip
+        epochs = self.epochs or self.schedules[self.quantity_][1]
         return fit_graphs(self._architecture(variant.reading), learning, epochs)
 
     def _architecture(self, reading: str) -> Architecture:
