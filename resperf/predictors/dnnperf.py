@@ -61,6 +61,8 @@ class GraphPredictor(Predictor):
         Devices and settings of the training rows.
     mean_ : float
         Mean of the learnt values, which answers are relative to.
+    least_ : float
+        Half of the smallest learnt value: no network is predicted below.
     self_loops_ : bool
         Whether each node has an edge to itself.
     """
@@ -87,7 +89,8 @@ class GraphPredictor(Predictor):
     def _learn(self, task: Task) -> None:
         """Read the graphs of all rows, then learn from them."""
         self.learnt_from_ = sorted({_way(*row) for row in task.examples.per_row()})
-        self.mean_ = float(task.examples.values.mean())
+        values = task.examples.values
+        self.mean_, self.least_ = float(values.mean()), float(values.min()) / 2
         self._learn_graphs(_graphs_of(task.examples), _graphs_of(task.validation), task)
 
     def _fit_transforms(self, graphs: Graphs) -> None:
@@ -112,8 +115,8 @@ class GraphPredictor(Predictor):
         return np.log(values / self.mean_) if self.logarithms else values / self.mean_
 
     def _values(self, answers: Array) -> Array:
-        relative = np.exp(answers) if self.logarithms else np.maximum(answers, 0.0)
-        return np.asarray(relative * self.mean_)
+        relative = np.exp(answers) if self.logarithms else answers
+        return np.maximum(relative * self.mean_, self.least_)
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
@@ -144,7 +147,7 @@ class GraphPredictor(Predictor):
         (folder / f"{stem}.onnx").write_bytes(self._content)
         return {
             "network": f"{stem}.onnx", "learnt_from": self.learnt_from_, "mean": self.mean_,
-            "self_loops": self.self_loops_,
+            "least": self.least_, "self_loops": self.self_loops_,
             "transforms": [transform.to_json() for transform in self.transforms_],
         }  # fmt: skip
 
@@ -152,7 +155,7 @@ class GraphPredictor(Predictor):
         """Read how graphs are read and scaled, and the ONNX file."""
         self.transforms_ = tuple(map(transform_from_json, stored(values, "transforms", list)))
         self.learnt_from_ = stored(values, "learnt_from", list)
-        self.mean_ = stored(values, "mean", float)
+        self.mean_, self.least_ = (stored(values, name, float) for name in ("mean", "least"))
         self.self_loops_ = stored(values, "self_loops", bool)
         self._network = OnnxNetwork(folder / stored(values, "network"))
 

@@ -252,6 +252,11 @@ def test_what_the_graph_has_beyond_training_graphs_is_said(rows, network_file) -
     pytest.importorskip("tensorflow")
     learnt = Fixed("network", epochs=1).fit(rows, validation=rows, seed=0)
     assert learnt.account(rows.networks[0], TRAINING, CARD).extrapolated == ""
+    # No network takes less than half of the shortest learnt time, whatever the answers.
+    learnt._answers = lambda graphs: np.linspace(-1, 1, len(graphs))
+    values = learnt.predict(rows.networks, TRAINING, CARD)["step_ms"].values
+    assert values.min() == rows.values.min() / 2
+    assert values.max() == pytest.approx(rows.values.mean())
     weights = {"w": np.zeros((64, 3, 3, 3), np.float32)}
     nodes = [make_node("Conv", ["x", "w"], ["c"]), make_node("Sigmoid", ["c"], ["y"])]
     path = network_file("wide.onnx", nodes, {"x": ["n", 3, 16, 16]}, {"y": None}, weights)
