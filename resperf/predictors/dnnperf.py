@@ -199,7 +199,7 @@ class DNNPerf(GraphPredictor):
         self.variant_ = min(fits, key=lambda variant: fits[variant].error)
         if len(fits) > 1:
             words = ", ".join(f"{variant} {fitted.error:.1%}" for variant, fitted in fits.items())
-            chosen = f"{self.quantity_}: softmax over {self.variant_}"
+            chosen = f"{self.quantity_}: softmax read as {self.variant_}"
             self.notes_ = (f"{chosen}; validation errors: {words}",)
         self._prepare(self.variant_, graphs)
         self.best_epoch_ = fits[self.variant_].epoch

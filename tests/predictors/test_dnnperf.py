@@ -281,7 +281,7 @@ def test_variants_are_trained_and_their_errors_said(rows) -> None:
     best = [min(error for *_, error in passes[at : at + 5]) for at in range(0, 30, 5)]
     words = ", ".join(f"{name} {error:.1%}" for name, error in zip(variants, best, strict=True))
     chosen = variants[int(np.argmin(best))]
-    assert learnt.notes_ == (f"step_ms: softmax over {chosen}; validation errors: {words}",)
+    assert learnt.notes_ == (f"step_ms: softmax read as {chosen}; validation errors: {words}",)
     assert (str(learnt.variant_), learnt.self_loops_) == (chosen, "self loops" in chosen)
 
 
