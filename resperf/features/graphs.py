@@ -34,8 +34,6 @@ LayerOf = Callable[[Network, Node], tuple[Layer | None, float]]
 
 _VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators without a node: what reads their output reads their input."""
-_SHAPES = frozenset({"int64", "bool"})
-"""Types of constants that are not learnt."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +155,7 @@ class _Operators:
         )
         computed = [x for x in read if x.name in self.writers]
         weights = [x for x in read if x.is_weight and x.name not in self.writers]
-        learnt = [x for x in weights if x.dtype not in _SHAPES and math.prod(x.shape) > 1]
-        weight_bytes = sum(map(_bytes, learnt))
+        weight_bytes = sum(_bytes(x) for x in weights if x.is_learnt)
         input_bytes = sum(map(_bytes, read)) - sum(map(_bytes, weights))
         output_bytes = sum(map(_bytes, written))
         temporary = _TEMPORARY_BYTES.get(node.op)
