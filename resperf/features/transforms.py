@@ -163,9 +163,7 @@ class MinMax(Transform):
     def apply(self, values: Array) -> Array:
         """Return (x - low) / (high - low), or 0 where both are equal."""
         lows, ranges = np.array(self.lows), np.array(self.highs) - np.array(self.lows)
-        constant = ranges == 0
-        scaled = (values - lows) / np.where(constant, 1.0, ranges)
-        return np.asarray(np.where(constant, 0.0, scaled))
+        return np.asarray((values - lows) / np.where(ranges > 0, ranges, np.inf))
 
     def outside(self, values: Array) -> npt.NDArray[np.bool_]:
         """Return which values are beyond the range of their column."""

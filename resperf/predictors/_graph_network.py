@@ -66,12 +66,9 @@ class Batch(NamedTuple):
         first = np.cumsum([0, *(len(graph.nodes) for graph in graphs)])
         before = np.cumsum([0, *(len(graph.sizes) for graph in graphs)])
         parts = [
-            graph._replace(
-                sources=graph.sources + node, targets=graph.targets + node,
-                graphs=graph.graphs + index,
-            )
-            for graph, node, index in zip(graphs, first[:-1], before[:-1], strict=True)
-        ]  # fmt: skip
+            x._replace(sources=x.sources + node, targets=x.targets + node, graphs=x.graphs + index)
+            for x, node, index in zip(graphs, first[:-1], before[:-1], strict=True)
+        ]
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -113,6 +110,8 @@ class Architecture:
         Whether nodes are averaged before the perceptron, not summed.
     with_edges : bool
         Whether the perceptron reads sums of edges as well.
+    convolved : int
+        Width of plain graph convolutions, each round of its own weights; 0 for ANEE.
     dense : tuple of int
         Widths of the perceptron.
     """
@@ -123,18 +122,23 @@ class Architecture:
     reading: str
     average: bool = False
     with_edges: bool = False
+    convolved: int = 0
     dense: tuple[int, ...] = (512, 128, 16, 1)
 
     def weights(self, seed: int) -> Weights:
         """Draw weights as Glorot and Bengio do; biases are 0."""
         random = np.random.default_rng(seed)
         shapes: dict[str, tuple[int, ...]] = {}
-        if self.rounds:
-            ends = {"source": (self.nodes, 1), "target": (self.nodes, 1)}
-            shapes = {"node": (self.nodes, self.nodes), **ends}
-        if self.rounds and self.reading != ATTENTION:
-            shapes |= {"edge": (self.edges, self.edges), "message": (self.edges, 1)}
-        width = self.nodes + self.edges * self.with_edges
+        width = self.nodes
+        if self.convolved:
+            for index in range(self.rounds):
+                shapes[f"round_{index}"] = (width, self.convolved)
+                width = self.convolved
+        elif self.rounds:
+            shapes = {"node": (width, width), "source": (width, 1), "target": (width, 1)}
+            if self.reading != ATTENTION:
+                shapes |= {"edge": (self.edges, self.edges), "message": (self.edges, 1)}
+        width += self.edges * self.with_edges
         for index, units in enumerate(self.dense):
             shapes |= {f"dense_{index}/kernel": (width, units), f"dense_{index}/bias": (units,)}
             width = units
@@ -174,7 +178,12 @@ class Architecture:
         """Return the features of nodes and of edges after all rounds."""
         nodes, edges = batch.nodes, batch.edges
         (count, *_) = ops.shape(nodes)
-        for _ in range(self.rounds):
+        for index in range(self.rounds):
+            if self.convolved:
+                own = ops.matmul(nodes, weights[f"round_{index}"])
+                passed = ops.take(own, batch.sources, axis=0)
+                nodes = ops.relu(ops.segment_sum(passed, batch.targets, count))
+                continue
             own = ops.leaky_relu(ops.matmul(nodes, weights["node"]), _SLOPE)
             scores = ops.add(
                 ops.take(ops.matmul(own, weights["source"]), batch.sources, axis=0),

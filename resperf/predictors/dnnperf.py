@@ -6,7 +6,6 @@ Gao et al., "Runtime Performance Prediction for Deep Learning Models with Graph 
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -210,11 +209,11 @@ class DNNPerf(GraphPredictor):
         self.self_loops_ = variant.self_loops
         self._fit_transforms([self._as_read(graph) for graph in graphs])
 
-    def _fitted(self, variant: Variant, graphs: Graphs, validation: Graphs, task: Task) -> Fitted:
+    def _fitted(self, variant: Variant, graphs: Graphs, judged: Graphs, task: Task) -> Fitted:
         """Train one variant."""
         self._prepare(variant, graphs)
         learning = Learning(
-            self._scaled(graphs), self._targets(task.examples.values), self._scaled(validation),
+            self._scaled(graphs), self._targets(task.examples.values), self._scaled(judged),
             lambda answers: mape(task.validation.values, self._values(answers)),
             self.rate, task.seed, task.progress,
         )  # fmt: skip
@@ -227,8 +226,7 @@ class DNNPerf(GraphPredictor):
         return Architecture(nodes, edges, rounds, reading, self.average, self.with_edges)
 
     def _answers(self, graphs: Sequence[Batch]) -> Array:
-        parts = [self._network.run(batch._asdict())[:, 0] for batch in in_batches(graphs)]
-        return np.concatenate(parts)
+        return np.concatenate([self._network.run(x._asdict())[:, 0] for x in in_batches(graphs)])
 
 
 def _graphs_of(rows: Examples) -> list[Graph]:
@@ -249,8 +247,7 @@ def read_operator(network: Network, node: Node) -> tuple[Layer | None, float]:
     try:
         layer = layer_of_operator(operator_of(network, node))
     except (LayerError, UnsupportedError, *MALFORMED):
-        macs = macs_of(network, node)
-        return None, 0.0 if math.isnan(macs) else 2 * macs
+        return None, float(np.nan_to_num(2 * macs_of(network, node)))
     return layer, float(layer.flops)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from resperf.errors import require
 from resperf.features import Array
 from resperf.features.transforms import ZScore
 from resperf.predictors._base import Task
-from resperf.predictors._graph_network import ATTENTION, Batch
+from resperf.predictors._graph_network import ATTENTION, Architecture, Batch
 from resperf.predictors._onnx import onnx_bytes
 from resperf.predictors.boosted import Boosted, CorrectionTarget, forest_of_booster
 from resperf.predictors.dnnperf import MEMORY, DNNPerf, GraphPredictor, Graphs, Variant
@@ -47,7 +48,6 @@ class GBDT(TreesOnSums):
     """
 
     method = "dnnperf-gbdt"
-    uses_validation = False
 
     def _grown(self, rows: Array, validation: Array, task: Task) -> Any:
         lightgbm = require("lightgbm", "train")
@@ -84,6 +84,21 @@ class Perceptron(DNNPerf):
     schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (0, 250), MEMORY: (0, 200)}
     variants = (Variant("gate", False),)
     rate = 1e-3
+
+
+class BRPNAS(DNNPerf):
+    """BRP-NAS: four graph convolutions of width 600 over types of nodes; it sees no sizes."""
+
+    method = "dnnperf-brp-nas"
+    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (4, 250), MEMORY: (4, 200)}
+    variants = (Variant("gate", True),)
+    average = True
+
+    def _reads(self, name: str) -> bool:
+        return name.startswith("type=") or name == "self"
+
+    def _architecture(self, reading: str) -> Architecture:
+        return replace(super()._architecture(reading), convolved=600, dense=(1,))
 
 
 class Logarithms(DNNPerf):

@@ -22,6 +22,7 @@ from resperf.predictors._graph_onnx import onnx_bytes
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.dnnperf import DNNPerf, GraphPredictor, read_graph
 from resperf.predictors.graph_baselines import (
+    BRPNAS,
     GBDT,
     AverageReadout,
     BoostedSums,
@@ -60,7 +61,14 @@ def by_hand(architecture: Architecture, weights, graph: Batch) -> float:
 
     h, e = graph.nodes.astype(float), graph.edges.astype(float)
     ends = list(zip(graph.sources, graph.targets, strict=True))
-    for _ in range(architecture.rounds):
+    for turn in range(architecture.rounds):
+        if architecture.convolved:
+            own = h @ w[f"round_{turn}"]
+            sums = np.zeros_like(own)
+            for s, d in ends:
+                sums[d] += own[s]
+            h = np.maximum(sums, 0)
+            continue
         own = np.array([leaky(features @ w["node"]) for features in h])
         a = np.concatenate([w["source"], w["target"]])[:, 0]
         scores = [a @ np.concatenate([own[s], own[d]]) for s, d in ends]
@@ -96,8 +104,9 @@ ARCHITECTURES = [
     Architecture(NODES, EDGES, 1, "gate", average=True),
     Architecture(NODES, EDGES, 3, "edges", with_edges=True),
     Architecture(NODES, EDGES, 0, "gate"),
+    Architecture(NODES, EDGES, 2, "gate", average=True, convolved=7, dense=(1,)),
 ]
-IDS = [f"{a.reading}-{a.rounds}{'-average' * a.average}" for a in ARCHITECTURES]
+IDS = [f"{a.reading}-{a.rounds}{'-average' * a.average}-{a.convolved}" for a in ARCHITECTURES]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=IDS)
@@ -155,7 +164,7 @@ def test_gradients_are_finite_differences(architecture) -> None:
 
     ops, random = keras().ops, np.random.default_rng(5)
     # Narrow, so that few units are at their kink.
-    architecture = replace(architecture, dense=(6, 1))
+    architecture = replace(architecture, dense=(6, 1)[-len(architecture.dense) :])
     batch = Batch.joined([random_graph(seed, 5) for seed in range(3)])
     batch = Batch(*(x.astype(float) if x.dtype == np.float32 else x for x in batch))
     weights = {name: values.astype(float) for name, values in architecture.weights(4).items()}
@@ -308,6 +317,7 @@ def test_trees_read_sums_of_features(rows, tmp_path) -> None:
     "cls",
     [
         AverageReadout,
+        BRPNAS,
         ConcatEdge,
         GraphAttention,
         Logarithms,
@@ -321,7 +331,8 @@ def test_ablations_learn_and_export(cls, rows, tmp_path) -> None:
     learnt = cls("network", epochs=5).fit(rows, validation=rows, seed=0)
     check_export(learnt, rows, tmp_path)
     names = {name for transform in learnt.transforms_ for name in transform.columns}
-    assert {"flops", "bytes", "output_bytes"}.isdisjoint(names) == (cls is NoTensorCost)
+    sizes = {"flops", "bytes", "output_bytes"}
+    assert sizes.isdisjoint(names) == (cls in (BRPNAS, NoTensorCost))
     assert [t.name for t in learnt.transforms_] == [cls.scaler.name] * 2
     if cls in (GraphAttention, Perceptron):
         onnx = pytest.importorskip("onnx")
