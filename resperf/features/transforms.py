@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import BundleError, TrainingError, require
 from resperf.features import Array
@@ -22,6 +23,7 @@ class Transform(Record, ABC):
     """The contract of a transform; arrays are (rows, columns) unless stated otherwise."""
 
     name: ClassVar[str]
+    columns: tuple[str, ...]
 
     @abstractmethod
     def apply(self, values: Array) -> Array:
@@ -132,7 +134,43 @@ class ZScore(Transform):
         return np.asarray((values - np.array(self.means)) / np.array(self.sigmas))
 
 
-TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore)}
+@dataclass(frozen=True)
+class MinMax(Transform):
+    """The range of each column becomes 0 to 1 (DNNPerf, section III-C3).
+
+    A constant column becomes 0. Values beyond the range are not cut off: `outside` names them.
+    """
+
+    name: ClassVar[str] = "min_max"
+
+    columns: tuple[str, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, values: Array, columns: Sequence[str]) -> Self:
+        """Learn the smallest and the largest value of each column.
+
+        Raises
+        ------
+        TrainingError
+            If there are fewer than two rows, or a value is not finite.
+        """
+        matrix = _checked(values, columns)
+        lows, highs = matrix.min(axis=0).tolist(), matrix.max(axis=0).tolist()
+        return cls(tuple(columns), tuple(lows), tuple(highs))
+
+    def apply(self, values: Array) -> Array:
+        """Return (x - low) / (high - low), or 0 where both are equal."""
+        lows, ranges = np.array(self.lows), np.array(self.highs) - np.array(self.lows)
+        return np.asarray((values - lows) / np.where(ranges > 0, ranges, np.inf))
+
+    def outside(self, values: Array) -> npt.NDArray[np.bool_]:
+        """Return which values are beyond the range of their column."""
+        return (values < np.array(self.lows)) | (values > np.array(self.highs))
+
+
+TRANSFORMS: Mapping[str, type[Transform]] = {cls.name: cls for cls in (BoxCox, ZScore, MinMax)}
 
 
 def transform_from_json(values: Mapping[str, Any]) -> Any:

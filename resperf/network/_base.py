@@ -48,6 +48,11 @@ class Tensor:
     value: npt.NDArray[Any] | None = None
     is_weight: bool = False
 
+    @property
+    def is_learnt(self) -> bool:
+        """Whether training changes it: neither a shape nor a single number such as an epsilon."""
+        return self.is_weight and self.dtype not in ("int64", "bool") and prod(self.shape) > 1
+
 
 @dataclass(frozen=True)
 class Node:

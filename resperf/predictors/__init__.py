@@ -49,6 +49,7 @@ METHODS: dict[str, str] = {
     "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",
     "operator-totals": "resperf.predictors.convmeter:OperatorTotals",
     "memory-timeline": "resperf.predictors.memory_timeline:MemoryTimeline",
+    "dnnperf": "resperf.predictors.dnnperf:DNNPerf",
 }
 """Method -> module:class. Help texts list the methods in this order."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.devices import device_class
-from resperf.errors import BundleError, TrainingError
+from resperf.errors import BundleError, TrainingError, UnsupportedError
 from resperf.features import Array, Columns, take
 from resperf.quantities import Level, quantity
+from resperf.settings import same_settings
 from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
@@ -373,6 +374,16 @@ class Predictor(ABC):
             Type of the layer's values, such as ``"float16"``, of which rows must be; any if empty.
         """
         return True
+
+    def no_rows_error(
+        self, measured: Iterable[str], setting: Setting, platform: Platform
+    ) -> UnsupportedError:
+        """Return the error that no network was measured so on this device, but `measured` ones."""
+        how = ", ".join(filter(None, same_settings(setting).values()))
+        return UnsupportedError(
+            f"{self.method} learnt from networks on {'; '.join(sorted(measured))}: measure some on "
+            f"{platform.device} ({how})"
+        )
 
     def prepared(self, networks: Sequence[Any]) -> Sequence[Any]:
         """Return what stands for networks in `Examples` and `predict`, for many fits and questions.

@@ -6,7 +6,7 @@ float32 rows take the same branches as in the library that trained the trees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,13 +53,19 @@ class OnnxGraph:
 
         The input is float32. The output is too, or float64 with `double`.
         """
-        from onnx import TensorProto, helper, numpy_helper
+        from onnx import TensorProto
 
         answer = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        return self.file_of({"x": (TensorProto.FLOAT, ["rows", features])}, answer)
+
+    def file_of(self, inputs: Mapping[str, tuple[int, Sequence[int | str]]], answer: int) -> bytes:
+        """Return a file with inputs of some types and shapes, and output ``y`` (rows, 1)."""
+        from onnx import helper, numpy_helper
+
         graph = helper.make_graph(
             self._nodes,
             "predictor",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
+            [helper.make_tensor_value_info(name, *info) for name, info in inputs.items()],
             [helper.make_tensor_value_info("y", answer, ["rows", 1])],
             [numpy_helper.from_array(values, name) for name, values in self._constants.items()],
         )
@@ -76,40 +82,47 @@ class OnnxNetwork:
 
     Parameters
     ----------
-    path : Path
-        The ONNX file.
+    path : Path, or bytes
+        The ONNX file, or what it holds.
     rows_at_once : int
         Most rows per run, which bounds its memory.
     """
 
-    def __init__(self, path: Path, rows_at_once: int = 8192) -> None:
+    def __init__(self, path: Path | bytes, rows_at_once: int = 8192) -> None:
         self._path = path
         self._rows_at_once = rows_at_once
         self._session: Any = None
 
     def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
         """Run rows of shape (rows, features); returns (rows, 1)."""
-        if self._session is None:
-            import onnxruntime
-
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            options.log_severity_level = 4
-            try:
-                self._session = onnxruntime.InferenceSession(
-                    self._path, options, providers=["CPUExecutionProvider"]
-                )
-            except Exception as error:  # onnxruntime raises classes of its own
-                raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
         step = self._rows_at_once
+        parts = [
+            self.run({"x": rows[at : at + step].astype(np.float32)})
+            for at in range(0, max(len(rows), 1), step)
+        ]
+        return np.concatenate(parts)
+
+    def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> Array:
+        """Run a network of several inputs; returns (rows, 1)."""
+        if self._session is None:
+            self._session = self._opened()
         try:
-            parts = [
-                self._session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
-                for at in range(0, max(len(rows), 1), step)
-            ]
+            return np.asarray(self._session.run(["y"], dict(inputs))[0], dtype=np.float64)
         except Exception as error:  # onnxruntime raises classes of its own
-            raise BundleError(f"{self._path} does not fit its bundle; train it again") from error
-        return np.concatenate(parts).astype(np.float64)
+            raise BundleError(f"{self._path!s} does not fit its bundle; train it again") from error
+
+    def _opened(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            return onnxruntime.InferenceSession(
+                self._path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise BundleError(f"{self._path!s} cannot be read; the bundle is damaged") from error
 
 
 # Values of ai.onnx.ml 5 for the comparisons x <= threshold and x < threshold.

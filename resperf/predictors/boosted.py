@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import TrainingError, require
 from resperf.features import Array, Columns, feature_matrix, quantities
 from resperf.predictors._base import LayerPredictor, Task, stored
-from resperf.predictors._onnx import OnnxNetwork, Split, forest_of, onnx_bytes
+from resperf.predictors._onnx import Forest, OnnxNetwork, Split, forest_of, onnx_bytes
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 
@@ -153,10 +153,9 @@ class Boosted(LayerPredictor):
 
     def _learn_correction(self, target: CorrectionTarget, task: Task) -> None:
         """Grow trees; export the best number of them."""
-        booster = self._grow(target, task)
-        dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
-        self.best_trees_ = len(dumped)
-        self._forest = forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
+        booster = self.grow(target, task)
+        self._forest = forest_of_booster(booster)
+        self.best_trees_ = len(self._forest.roots)
 
         def run(inputs: Array) -> Array:
             narrow, best = inputs.astype(np.float32), booster.best_iteration
@@ -165,7 +164,7 @@ class Boosted(LayerPredictor):
         # Inputs (rows, inputs) -> ln(time / baseline), (rows, 1).
         self._run: Callable[[Array], Array] = run
 
-    def _grow(self, target: CorrectionTarget, task: Task) -> Any:
+    def grow(self, target: CorrectionTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
         rate = min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
@@ -273,6 +272,12 @@ def informative(matrix: Array) -> list[int]:
             seen.add(normalised)
             chosen.append(index)
     return chosen
+
+
+def forest_of_booster(booster: Any) -> Forest:
+    """Return LightGBM's trees: the best number of them, if early stopping chose one, else all."""
+    dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
+    return forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
 
 
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from resperf.errors import UnsupportedError
 from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
@@ -26,7 +25,7 @@ from resperf.settings import Setting, same_settings
 _FORWARD = frozenset({EXECUTION, "latency_ms", WHOLE_CALL, "forward_ms"})
 _UPDATING = frozenset({"update_ms", STEP})
 """Quantities that hold the update of the weights."""
-_INFERRED_FROM = "whole networks on this device"
+INFERRED_FROM = "whole networks on this device"
 _CONSTANT = "constant"
 _OF_SORTS = ("multiply-adds", "values", "weights")
 _DEVICES = "devices"
@@ -125,11 +124,7 @@ class LinearInTotals(Predictor):
             if fit.device == platform.device and same_settings(fit.setting) == way
         ]
         if not alike:
-            measured = sorted({fit.described for fit in self.fits_})
-            raise UnsupportedError(
-                f"{self.method} learnt from networks on {'; '.join(measured)}: measure some on "
-                f"{platform.device} ({', '.join(filter(None, way.values()))})"
-            )
+            raise self.no_rows_error({fit.described for fit in self.fits_}, setting, platform)
         asked = setting.without_batch()
         return min(
             alike,
@@ -159,7 +154,7 @@ class LinearInTotals(Predictor):
         (counts,) = self.prepared([network])
         row = self.columns(counts, platform.devices)
         notes = (*self.remarks(counts), *fit.remarks([row]))
-        return Account(_INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
+        return Account(INFERRED_FROM, {}, {}, fit.outside(row), counts.left_out, notes)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Return the coefficients; there is no network to write."""

@@ -34,8 +34,6 @@ _VIEWS = frozenset({
     "Squeeze", "Unsqueeze",
 })  # fmt: skip
 """Operators that move no values."""
-_SHAPES = frozenset({"int64", "bool"})
-"""Types of constants that are not learnt."""
 
 
 class Operation(NamedTuple):
@@ -162,7 +160,7 @@ def counted(network: Network | RunNetwork) -> Counted:
         weights, operations = network.parameters, _listed(network)
         return Counted(network.name, tuple(operations), weights, network.left_out, images)
     weights = float(
-        sum(_size(tensor) for tensor in network.tensors.values() if _is_learnt(tensor))
+        sum(_size(tensor) for tensor in network.tensors.values() if tensor.is_learnt)
         if network.parameters is None
         else network.parameters
     )
@@ -176,7 +174,7 @@ def _of_graph(network: Network) -> Iterator[Operation]:
         given = [network.tensors[name] for name in node.inputs if name in network.tensors]
         outputs = [network.tensors[name] for name in node.outputs if name in network.tensors]
         data = [tensor for tensor in given if not tensor.is_weight]
-        weights = [tensor for tensor in given if _is_learnt(tensor)]
+        weights = [tensor for tensor in given if tensor.is_learnt]
         if not (data and outputs):
             continue
         macs = macs_of(network, node)
@@ -203,11 +201,6 @@ def _convolution(groups: int, filters: Sequence[int]) -> str:
     if groups > 1:
         return GROUPED
     return POINTWISE if len(filters) > 2 and set(filters[2:]) == {1} else CONVOLUTION
-
-
-def _is_learnt(tensor: Tensor) -> bool:
-    """Whether a constant is a weight: neither a shape nor a single number such as an epsilon."""
-    return tensor.is_weight and tensor.dtype not in _SHAPES and _size(tensor) > 1
 
 
 def _size(tensor: Tensor) -> float:

@@ -11,6 +11,7 @@ import pytest
 from resperf.errors import BundleError, TrainingError
 from resperf.features.transforms import (
     BoxCox,
+    MinMax,
     ZScore,
     transform_from_json,
 )
@@ -106,3 +107,13 @@ def test_unknown_steps_are_refused() -> None:
         transform_from_json({"name": "quantile"})
     with pytest.raises(BundleError, match="no transform 'clip'"):
         transform_from_json({"name": "clip", "other": 1})
+
+
+def test_min_max_scales_ranges_and_names_what_is_beyond() -> None:
+    rows = np.array([[2.0, 7.0, -1.0], [4.0, 7.0, 1.0], [3.0, 7.0, 0.0]])
+    transform = transform_from_json(MinMax.fit(rows, ("a", "constant", "b")).to_json())
+    np.testing.assert_array_equal(transform.apply(rows), [[0, 0, 0], [1, 0, 1], [0.5, 0, 0.5]])
+    beyond = np.array([[6.0, 8.0, 0.5]])
+    np.testing.assert_array_equal(transform.apply(beyond), [[2, 0, 0.75]])
+    np.testing.assert_array_equal(transform.outside(beyond), [[True, True, False]])
+    assert not transform.outside(rows).any()
