@@ -6,33 +6,41 @@
 
 Families, sources and cards are left out one after the other. Errors are those of a network on a
 card, the mean over its settings: median / mean over networks and cards, and the share within 20%.
-BERT stands apart. Beside `kernel-costs` stand the estimate by the data sheet that is made without
-any latencies, the data sheet's roofline, and multiply-adds times one factor per card. Nothing runs
-on a GPU here: latencies are those that the sources state, read from $RESPERF_PUBLIC_DATA.
+BERT stands apart. Errors by release of TensorRT follow, CNNs and transformers apart; and how well
+kernels of single engines are ordered, by a fit without the families of these. Beside `kernel-costs`
+stand the estimate by the data sheet that is made without any latencies, the data sheet's roofline,
+and multiply-adds times one factor per card. Nothing runs on a GPU here: latencies are those that
+the sources state, read from $RESPERF_PUBLIC_DATA.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pages import dataset, parser_of, public_data
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
-from resperf.devices import DeviceFacts, device_facts
+from resperf.dataset.importing.engine_layers import is_view, typed_layer
+from resperf.dataset.importing.trtexec import EngineLayer, read_exports
+from resperf.devices import DeviceFacts, canonical_device, device_facts
 from resperf.devices.estimate import estimated_layer_ms
 from resperf.devices.facts import ideal_ms
-from resperf.layers import Layer
+from resperf.errors import LayerError
+from resperf.layers import Layer, Operand, Operator, layer_of_operator
+from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.predictors.intervals import Intervals
 from resperf.predictors.kernel_costs import (
     LOWERED_AS,
     Kept,
     Rows,
     SharedCosts,
+    kernel_terms,
     predicted_without,
     rows_of,
 )
@@ -44,10 +52,12 @@ MOST_BATCH = 32
 """Larger batches are learnt, and not judged."""
 FEW = 5
 """Networks of a card that is otherwise left out."""
-FAR_APART = 1.5
-"""Latencies of one setting that differ by more times than this are listed."""
 FEWEST_CARDS = 4
 """Cards that a setting needs for their order to be judged."""
+SLOWEST = 5
+"""Kernels of an engine that should be named as its slowest."""
+OF_ENGINES = ("ResNet", "MobileNetV2")
+"""Families of the engines whose kernels are judged."""
 GROUPS = {
     "fp16": ("fp16",), "fp32 and tf32": ("fp32", "tf32"), "int8": ("int8",),
 }  # fmt: skip
@@ -63,6 +73,10 @@ class Judged:
     precisions, names : array of str
         Names are those of networks with their sizes.
     batches : array of int
+    releases : array of str
+        First number of TensorRT's version.
+    transformers : array of bool
+        Whether most of its multiply-adds are outside convolutions.
     macs : array
         Multiply-adds.
     sheet : mapping of str to array
@@ -73,6 +87,8 @@ class Judged:
     precisions: npt.NDArray[np.str_]
     names: npt.NDArray[np.str_]
     batches: npt.NDArray[np.int64]
+    releases: npt.NDArray[np.str_]
+    transformers: npt.NDArray[np.bool_]
     macs: Array
     sheet: Mapping[str, Array]
 
@@ -100,6 +116,8 @@ def read(latencies: Path) -> Judged:
         np.array(precisions),
         np.array([network.name for network in examples.networks]),
         np.array([setting.batch for setting in examples.settings]),
+        np.array([setting.framework_version.partition(".")[0] for setting in examples.settings]),
+        np.array([sum(n.macs * (1 - 2 * (n.kind == "conv")) for n in own) > 0 for own in layers]),
         np.array([sum(layer.macs for layer in own) for own in layers], dtype=float),
         {
             "data sheet, today": np.array(
@@ -169,6 +187,42 @@ def table(judged: Judged, title: str, methods: Mapping[str, Array]) -> None:
                 print(f"| {name}{words} | {' | '.join(cells)} |")
 
 
+def layer_of(kernel: EngineLayer) -> Layer:
+    """Read a kernel in plain types; one that no kind of layer says all of moves its input."""
+    image, *_ = kernel.inputs
+    dtype = "float32" if image.dtype == "float32" else "float16"
+    ends = [(replace(own, dtype=dtype, layout="linear"),) for own in (image, kernel.outputs[0])]
+    parameters = {**kernel.parameters, "Weights": {}, "Activation": "RELU"}
+    plain = replace(kernel, inputs=ends[0], outputs=ends[1], parameters=parameters)
+    with suppress(LayerError):
+        return typed_layer(plain)
+    return layer_of_operator(Operator("Relu", {}, (Operand(image.shape, dtype),), (image.shape,)))
+
+
+def engines(judged: Judged) -> None:
+    """Print how well the kernels of engines are ordered by their predicted times."""
+    costs = SharedCosts.fit(judged.rows.some(~np.isin(judged.rows.families, OF_ENGINES)))
+    print("\n| kernels of | Spearman | slowest |\n|---|---|---|")
+    times = [np.empty((2, 0))]
+    for graph in sorted((public_data() / "trtexec").glob("*.graph.json.gz")):
+        others = [str(graph).replace("graph", part) for part in ("profile", "profile.metadata")]
+        engine = read_exports([graph, *map(Path, others)])
+        device, own = canonical_device(engine.device), []
+        for run in engine.layers:
+            if run.ms > 0 and run.inputs and not is_view(run):
+                precision = {"int8": "int8", "float16": "fp16"}.get(run.inputs[0].dtype, "tf32")
+                node = LoweredNode(run.name, run.type, layer_of(run), "execution")
+                alone = LoweredNetwork((node,), (), (), "engine")
+                terms = kernel_terms(alone, precision, device_facts(device))
+                _, *parts = costs.parts_ms(terms, device).values()  # the first is the host's call
+                own.append((sum(parts), run.ms))
+        times.append(np.array(own).T)
+        guessed, slowest = (set(order[-SLOWEST:]) for order in np.argsort(times[-1]))
+        words = f"{spearmanr(*times[-1]).statistic:.2f} | {len(guessed & slowest)} of {SLOWEST}"
+        print(f"| {engine.name}, {device} | {words} |")
+    print(f"| all | {spearmanr(*np.hstack(times)).statistic:.2f} | |")
+
+
 def few_of_card(judged: Judged, seed: int) -> Array:
     """Predict each card's networks from the others and a few networks of its own."""
     rows, random = judged.rows, np.random.default_rng(seed)
@@ -201,20 +255,6 @@ def orders(judged: Judged, predicted: Array) -> None:
             if len(set(apart[own])) >= least:
                 taus.append(kendalltau(predicted[own], rows.times_ms[own]).statistic)
         print(f"Kendall's tau, order of {words}: mean {np.mean(taus):.2f} of {len(taus)}")
-
-
-def contradictions(judged: Judged) -> None:
-    """List latencies of one setting on one card that differ much, with their sources."""
-    rows, same = judged.rows, defaultdict(list)
-    for index, key in enumerate(zip(judged.names, rows.devices, judged.precisions, judged.batches,
-                                    strict=True)):  # fmt: skip
-        same[key].append(index)
-    print(f"\nSettings whose latencies differ by more than {FAR_APART} times:")
-    for (name, device, precision, batch), own in same.items():
-        times_ms = rows.times_ms[own]
-        if times_ms.max() > FAR_APART * times_ms.min():
-            said = "; ".join(f"{rows.sources[i]} {rows.times_ms[i]:g} ms" for i in own)
-            print(f"- {name}, {device}, {precision}, batch {batch}: {said}")
 
 
 def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
@@ -256,6 +296,13 @@ def report(judged: Judged, seed: int) -> None:
         "kernel-costs": families_out, **judged.sheet,
         "factor per card": factor_per_card(judged, families),
     })  # fmt: skip
+    table(judged, "Families left out, by release of TensorRT", {
+        f"{release}, {'transformers' if own else 'CNNs'}": np.where(
+            (judged.releases == release) & (judged.transformers == own), families_out, np.nan
+        )
+        for release in ("8", "10") for own in (False, True)
+    })  # fmt: skip
+    engines(judged)
     table(judged, "A source left out", {
         "kernel-costs": predicted_without(rows, sources),
         "factor per card": factor_per_card(judged, sources),
@@ -269,7 +316,6 @@ def report(judged: Judged, seed: int) -> None:
     print()
     orders(judged, families_out)
     intervals(judged, families_out, cards_out)
-    contradictions(judged)
 
 
 def main() -> None:
