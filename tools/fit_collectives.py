@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import io
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +39,8 @@ LARGE_BYTES = 1e6
 def times(path: Path) -> dict[tuple[int, int], np.ndarray]:
     """Return sizes in bytes and times in ms, by devices and devices per node."""
     points: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
-    with gzip.open(path) as file:
-        for row in csv.DictReader(io.TextIOWrapper(file)):
+    with gzip.open(path, "rt") as file:
+        for row in csv.DictReader(file):
             key = int(row["num_workers"]), int(row["devices_per_node"])
             points[key].append((float(row["size"]), float(row["time_stats.all_reduce.median"])))
     return {key: np.array(sorted(rows)) for key, rows in sorted(points.items())}
@@ -91,13 +90,11 @@ def lines(data: Path, errors: list[list[str]]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "vidur")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     words = parser.parse_args()
     errors: list[list[str]] = []
     text = "\n".join(lines(words.data, errors)) + "\n"
-    write_whole(words.output, text.encode())
-    headings = ("topology", "devices", "per node", "latency us", "bus GB/s", "MAPE", "median",
-                "MAPE from 1 MB")  # fmt: skip
+    write_whole(OUTPUT, text.encode())
+    headings = "topology", "devices", "per node", "us", "bus GB/s", "MAPE", "median", "from 1 MB"
     print(markdown_table(headings, errors))
 
 

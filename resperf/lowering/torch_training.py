@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Elementwise, Layer
 from resperf.layers._operator import FLOATS
 from resperf.lowering._base import LoweredNetwork, LoweredNode
@@ -27,6 +28,28 @@ _PRODUCTS = (
     "matmul", "recurrent",
 )  # fmt: skip
 """Kinds whose backward pass is twice the work of the forward pass."""
+
+
+def require_trainable(network: Network) -> None:
+    """Refuse a network that training cannot change.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is quantised, has no output of floats, or no weight of floats.
+    """
+    why = ""
+    for node in network.nodes:
+        if "Quantize" in node.op or node.op.startswith("QLinear") or node.op.endswith("Integer"):
+            why = f"{node.name!r} ({node.op}) has no gradient (take the file before quantisation)"
+    outputs = [network.tensors[name] for name in network.outputs if name in network.tensors]
+    if outputs and not any(tensor.dtype in FLOATS for tensor in outputs):
+        why = "no output is of floats"
+    weights = (*network.tensors.values(), *network.weight_tensors.values())
+    if not any(tensor.is_learnt and tensor.dtype in FLOATS for tensor in weights):
+        why = why or "no weight is of floats"
+    if why:
+        raise UnsupportedError(f"{network.name} cannot be trained: {why}; leave out --train")
 
 
 def training_step(network: Network, setting: Setting, platform: Platform) -> LoweredNetwork:

@@ -374,8 +374,11 @@ def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Predictio
 def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
     """Predict training steps, with the memory that they need."""
     # Runs need no memory timeline: it is not loaded for them.
+    from resperf.lowering.torch_training import require_trainable
     from resperf.prediction.memory import with_memory
 
+    for network in networks:
+        require_trainable(network)
     predictions = _runs(networks, query, run)
     if query.method:
         return predictions

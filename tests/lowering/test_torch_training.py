@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import helper
 
+from resperf.errors import UnsupportedError
 from resperf.layers import Elementwise
 from resperf.lowering import lower
-from resperf.lowering.torch_training import training_step
+from resperf.lowering.torch_training import require_trainable, training_step
 from resperf.network import read_network
 from resperf.platform import this_platform
 from resperf.settings import Setting
@@ -78,3 +80,27 @@ def test_normalisations_move_three_times_their_bytes_more(network_file: NetworkF
     images = 4 * 6 * 8 * 8 * 4
     moved = [layer.moved_bytes for layer in layers if layer.kind == "elementwise"][:-1]
     assert moved == [3 * images] * 4
+
+
+def test_what_training_cannot_change_is_refused(network_file: NetworkFile) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["h"], "product")
+    first, weights = helper.make_node("ArgMax", ["h"], ["y"]), {"w": np.ones((8, 8), np.float32)}
+    shapes = {"x": [4, 8]}
+    integers = network_file("i.onnx", [product, first], shapes, {"y": None}, weights)
+    alone = network_file("a.onnx", [helper.make_node("Relu", ["x"], ["y"])], shapes, {"y": None})
+    scale = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
+    to_int8 = helper.make_node("QuantizeLinear", ["h", "s", "z"], ["q"], "round")
+    back = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])
+    rounded = network_file(
+        "q.onnx", [product, to_int8, back], shapes, {"y": None}, {**weights, **scale}
+    )
+    for path, why in (
+        (integers, "no output is of floats"), (alone, "no weight is of floats"),
+        (rounded, "Linear. has no gradient"),
+    ):  # fmt: skip
+        with pytest.raises(
+            UnsupportedError, match=f"cannot be trained: .*{why}.*leave out --train"
+        ):
+            require_trainable(read_network(path))
+    whole = network_file("p.onnx", [product], shapes, {"h": None}, weights)
+    require_trainable(read_network(whole))

@@ -58,9 +58,9 @@ SLOWEST = 5
 """Kernels of an engine that should be named as its slowest."""
 OF_ENGINES = ("ResNet", "MobileNetV2")
 """Families of the engines whose kernels are judged."""
-GROUPS = {
-    "fp16": ("fp16",), "fp32 and tf32": ("fp32", "tf32"), "int8": ("int8",),
-}  # fmt: skip
+FAR_APART = 1.5
+"""Latencies of one setting that differ by more times than this are listed."""
+GROUPS = {"fp16": ("fp16",), "fp32 and tf32": ("fp32", "tf32"), "int8": ("int8",)}
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,14 @@ def read(latencies: Path) -> Judged:
         np.array([sum(n.macs * (1 - 2 * (n.kind == "conv")) for n in own) > 0 for own in layers]),
         np.array([sum(layer.macs for layer in own) for own in layers], dtype=float),
         {
-            "data sheet, today": np.array(
-                [sum(estimated_layer_ms(layer, f).ms for layer in own) for own, f in pairs]
-            ),
-            "roofline": np.array([sum(roofline_ms(layer, f) for layer in own) for own, f in pairs]),
+            name: np.array([sum(ms_of(layer, facts) for layer in own) for own, facts in pairs])
+            for name, ms_of in (("data sheet, today", sheet_ms), ("roofline", roofline_ms))
         },
     )
+
+
+def sheet_ms(layer: Layer, facts: DeviceFacts) -> float:
+    return estimated_layer_ms(layer, facts).ms
 
 
 def roofline_ms(layer: Layer, facts: DeviceFacts) -> float:
@@ -137,9 +139,7 @@ def roofline_ms(layer: Layer, facts: DeviceFacts) -> float:
 def factor_per_card(judged: Judged, groups: Sequence[str]) -> Array:
     """Predict from multiply-adds times a factor per card and precision, fitted without a group."""
     rates = judged.rows.times_ms / judged.macs
-    keys = np.array(
-        [f"{d} {p}" for d, p in zip(judged.rows.devices, judged.precisions, strict=True)]
-    )
+    keys = np.char.add(judged.rows.devices, judged.precisions)
     predicted = np.full(len(rates), np.nan)
     for group in set(groups):
         own = np.asarray(groups) == group
@@ -164,10 +164,8 @@ def per_network(judged: Judged, values: Array, chosen: npt.NDArray[np.bool_]) ->
 def accuracy(errors: Array) -> str:
     if not len(errors):
         return "none"
-    return (
-        f"{np.median(errors):.0%} / {errors.mean():.0%}, {np.mean(errors < 0.2):.0%} "
-        f"({len(errors)})"
-    )
+    center = f"{np.median(errors):.0%} / {errors.mean():.0%}"
+    return f"{center}, {np.mean(errors < 0.2):.0%} ({len(errors)})"
 
 
 def table(judged: Judged, title: str, methods: Mapping[str, Array]) -> None:
@@ -240,16 +238,15 @@ def few_of_card(judged: Judged, seed: int) -> Array:
 def orders(judged: Judged, predicted: Array) -> None:
     """Print Kendall's tau of cards for a setting of a network, and of networks on a card."""
     rows = judged.rows
-    settings = [f"{n} {b} {p}" for n, b, p in
-                zip(judged.names, judged.batches, judged.precisions, strict=True)]  # fmt: skip
-    on_card = [f"{d} {b} {p}" for d, b, p in
-               zip(rows.devices, judged.batches, judged.precisions, strict=True)]  # fmt: skip
+    how = judged.batches.astype(str), judged.precisions
+    settings, on_card = (
+        [" ".join(key) for key in zip(of, *how, strict=True)] for of in (judged.names, rows.devices)
+    )
     for words, keys, apart in (
         (f"cards for a network, {FEWEST_CARDS} cards or more", settings, rows.devices),
         ("networks on a card, 8 networks or more", on_card, judged.names),
     ):
-        least = FEWEST_CARDS if apart is rows.devices else 8
-        taus = []
+        least, taus = FEWEST_CARDS if apart is rows.devices else 8, []
         for key in sorted(set(keys)):
             own = np.flatnonzero((np.array(keys) == key) & np.isfinite(predicted))
             if len(set(apart[own])) >= least:
@@ -285,6 +282,17 @@ def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
               f"median width {np.nanmedian(widths):.2f}")  # fmt: skip
 
 
+def contradictions(judged: Judged) -> None:
+    """List latencies of one setting on one card that differ much, with their sources."""
+    same: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    of = judged.names, judged.rows.devices, judged.precisions, judged.batches.astype(str)
+    for *key, source, ms in zip(*of, judged.rows.sources, judged.rows.times_ms, strict=True):
+        same[", ".join(key)].append((ms, source))
+    for name, said in same.items():
+        if max(said)[0] > FAR_APART * min(said)[0]:
+            print(f"- {name}: {'; '.join(f'{source} {ms:g} ms' for ms, source in said)}")
+
+
 def report(judged: Judged, seed: int) -> None:
     """Print all tables."""
     rows = judged.rows
@@ -316,6 +324,7 @@ def report(judged: Judged, seed: int) -> None:
     print()
     orders(judged, families_out)
     intervals(judged, families_out, cards_out)
+    contradictions(judged)
 
 
 def main() -> None:
