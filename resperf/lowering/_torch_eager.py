@@ -88,10 +88,10 @@ class TorchKernel:
             raise UnsupportedError(f"{self.name!r}: its attributes are malformed") from error
 
 
-def eager_kernels(
+def eager_run(
     network: Network, *, channels_last: bool = False, training: bool = False
-) -> list[TorchKernel]:
-    """Return the kernels of a network in their order.
+) -> tuple[list[TorchKernel], tuple[str, ...]]:
+    """Return the kernels of a network in their order, and what its outputs lie in the memory of.
 
     Parameters
     ----------
@@ -101,14 +101,13 @@ def eager_kernels(
         Whether its images lie in memory with channels last.
     training : bool
         Whether Dropout drops values.
+
+    Returns
+    -------
+    kernels : list of TorchKernel
+    ends : tuple of str
+        Tensors or copies.
     """
-    return eager_run(network, channels_last=channels_last, training=training)[0]
-
-
-def eager_run(
-    network: Network, *, channels_last: bool = False, training: bool = False
-) -> tuple[list[TorchKernel], tuple[str, ...]]:
-    """Return the same, and the tensors or copies in whose memory the network's outputs lie."""
     images = [network.tensors[name] for name in network.inputs] if channels_last else []
     views = {image.name: _last(image.shape) for image in images if len(image.shape) == 4}
     eager = _Eager(network, views, training)

@@ -27,7 +27,7 @@ from resperf.lowering._base import (
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
-from resperf.lowering._torch_eager import TorchKernel, eager_kernels, eager_run
+from resperf.lowering._torch_eager import TorchKernel, eager_run
 from resperf.lowering._torch_notes import notes_of
 from resperf.network import Network, Rewritten
 from resperf.network.canonical import canonical
@@ -134,7 +134,7 @@ def as_run(network: Network, setting: Setting) -> Network:
 
 def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
     joined, whole = _as_run(network, setting)
-    return joined, eager_kernels(whole, **_how(setting))
+    return joined, eager_run(whole, **_how(setting))[0]
 
 
 def _how(setting: Setting) -> dict[str, bool]:

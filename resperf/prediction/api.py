@@ -177,7 +177,7 @@ def predict(
     training : bool
         Whether to predict training steps, not runs.
     optimizer : str
-        Whose state and temporaries the memory of a training step contains.
+        Of training steps: its memory and, where no steps were measured, its update are predicted.
     block : str, optional
         ``"FROM:TO"``, names of operators or tensors between which the network is predicted, as a
         network of its own (`resperf.network.block_of`).

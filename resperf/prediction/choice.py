@@ -91,7 +91,7 @@ class Query:
     threads : int or None
         Of several parts that were measured with different numbers of threads, that of the nearest.
     optimizer : str
-        Whose memory a training step needs; times are of the optimizer that was measured.
+        Of training steps: whose memory they need, and whose update if none were measured.
     """
 
     device: str | None = None
@@ -255,9 +255,9 @@ def choose(query: Query, *, compared: bool = False, adding: bool = False) -> Cho
             return choose(only[0], compared=compared)
     if chosen is None:
         composes = query.training and not query.method and facts is not None
-        composes &= any(part.framework == COMPOSING for part in search.parts)
-        if composes and (steps := _composing(query, compared)):
-            return steps
+        composes &= query.framework in (None, COMPOSING)
+        if composes and any(part.framework == COMPOSING for part in search.parts):
+            return _composing(query, compared)
         if facts is not None and not of_bundle:
             raise _nothing_answers(search, facts)
         raise _no_times(query, own) if own else _not_there(search)
@@ -276,10 +276,8 @@ def choose(query: Query, *, compared: bool = False, adding: bool = False) -> Cho
     return Choice(bundle, notes)
 
 
-def _composing(query: Query, compared: bool) -> Choice | None:
+def _composing(query: Query, compared: bool) -> Choice:
     """Choose what adds up the operators of a training step from those of runs."""
-    if query.framework not in (None, COMPOSING):
-        return None
     run = replace(query, training=False, framework=COMPOSING)
     answer = choose(run, compared=compared, adding=True)
     notes = (*answer.notes, _COMPOSED.format(query.optimizer))

@@ -22,15 +22,6 @@ _SHOWN_GROUPS = 3
 _PLAIN = ("", "fp32", "tf32")
 
 
-def has_memory(device: str, framework: str | None) -> bool:
-    """Say whether the memory of training steps can be simulated."""
-    return (
-        framework in (None, FRAMEWORK)
-        and device_facts(device) is not None
-        and device_class(device, FRAMEWORK) == DEVICE_CLASS
-    )
-
-
 def with_memory(
     network: Network, prediction: Prediction, optimizer: str, *, strict: bool
 ) -> Prediction:
@@ -42,8 +33,10 @@ def with_memory(
         If `strict` and it is more than the device has, or the optimizer is not known.
     """
     subject = prediction.subject
-    is_eager = subject.compiled in ("", "eager")
-    if not is_eager or not has_memory(subject.device, subject.framework):
+    facts = device_facts(subject.device)
+    simulates = subject.framework == FRAMEWORK and subject.compiled in ("", "eager")
+    simulates &= device_class(subject.device, FRAMEWORK) == DEVICE_CLASS
+    if facts is None or not simulates:
         return prediction
     setting = Setting(
         FRAMEWORK, subject.framework_version, mode=Mode.TRAINING, optimizer=optimizer,
@@ -59,8 +52,6 @@ def with_memory(
     groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
     alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
     notes = (f"alive at the peak of memory ({optimizer}): {alive}", *notes, *step.unknown)
-    facts = device_facts(subject.device)
-    assert facts is not None, "has_memory"
     needed, there = format_bytes(process.value), format_bytes(facts.memory_bytes)
     share = process.value / facts.memory_bytes
     too_large = ""

@@ -32,11 +32,10 @@ from resperf.predictors._graph_onnx import onnx_bytes
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.convmeter import INFERRED_FROM
 from resperf.predictors.metrics import mape
-from resperf.quantities import STEP, Level
+from resperf.quantities import PEAK_MEMORY, STEP, Level
 from resperf.settings import Mode, Setting, same_settings
 
 Graphs = Sequence[Graph]
-MEMORY = "peak_memory_bytes"
 
 
 class Variant(NamedTuple):
@@ -67,7 +66,7 @@ class GraphPredictor(Predictor):
     """
 
     level = Level.NETWORK
-    quantities = frozenset({STEP, MEMORY})
+    quantities = frozenset({STEP, PEAK_MEMORY})
     scaler: ClassVar[Any] = MinMax
     """Transform of the features."""
 
@@ -179,7 +178,7 @@ class DNNPerf(GraphPredictor):
     """
 
     method = "dnnperf"
-    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (3, 250), MEMORY: (1, 200)}
+    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (3, 250), PEAK_MEMORY: (1, 200)}
     """Quantity -> rounds of message passing, and epochs."""
     variants: ClassVar[Sequence[Variant]] = tuple(
         Variant(reading, loops) for reading in READINGS for loops in (False, True)

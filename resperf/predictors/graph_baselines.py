@@ -19,9 +19,9 @@ from resperf.predictors._base import Task
 from resperf.predictors._graph_network import ATTENTION, Architecture, Batch
 from resperf.predictors._onnx import onnx_bytes
 from resperf.predictors.boosted import Boosted, CorrectionTarget, forest_of_booster
-from resperf.predictors.dnnperf import MEMORY, DNNPerf, GraphPredictor, Graphs, Variant
+from resperf.predictors.dnnperf import DNNPerf, GraphPredictor, Graphs, Variant
 from resperf.predictors.metrics import mape
-from resperf.quantities import STEP
+from resperf.quantities import PEAK_MEMORY, STEP
 
 
 class TreesOnSums(GraphPredictor):
@@ -81,7 +81,7 @@ class Perceptron(DNNPerf):
     """The paper's MLP: sums of the nodes' features, no messages, rate 1e-3."""
 
     method = "dnnperf-mlp"
-    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (0, 250), MEMORY: (0, 200)}
+    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (0, 250), PEAK_MEMORY: (0, 200)}
     variants = (Variant("gate", False),)
     rate = 1e-3
 
@@ -90,7 +90,7 @@ class BRPNAS(DNNPerf):
     """BRP-NAS: four graph convolutions of width 600 over types of nodes; it sees no sizes."""
 
     method = "dnnperf-brp-nas"
-    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (4, 250), MEMORY: (4, 200)}
+    schedules: ClassVar[Mapping[str, tuple[int, int]]] = {STEP: (4, 250), PEAK_MEMORY: (4, 200)}
     variants = (Variant("gate", True),)
     average = True
 
