@@ -28,7 +28,7 @@ from resperf.measurement import (
     capped,
 )
 from resperf.quantities import EXECUTION, PHASES, STEP, layer_quantity
-from resperf.timing import TIME_UNIT, Clock, SamplingProtocol, pooled, sample
+from resperf.timing import TIME_UNIT, Clock, Sampler, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_S
 
 # The single run gets little of the protocol's times: no predictor learns it.
@@ -180,8 +180,8 @@ EXTRA_ROUNDS = 5
 PATIENCE_S = 8.0
 """How long a measurement waits, in all, for a state of the device to pass (`Monitor.waits_for`)."""
 PAUSE_S = 0.2
-COPY_SHARE = 0.1
-"""Share of a round that preprocess takes, and postprocess too, beside the whole runs."""
+PART_SHARE = 0.1
+"""Share of a round that preprocess takes, and postprocess too, or all parts of a training step."""
 
 
 @dataclass(frozen=True)
@@ -315,15 +315,13 @@ def _fast(rounds: Sequence[_Round]) -> list[_Round]:
 def _timed_round(
     built: Built, protocol: SamplingProtocol, clock: Clock
 ) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
-    """Time whole runs as the protocol says, then the outer phases more briefly.
-
-    The parts of a training step are timed one after the other.
-    """
+    """Time whole runs or training steps as the protocol says, then their parts more briefly."""
     if EXECUTION not in built.phases:
-        times = {name: phase for name, phase in built.phases.items() if phase.unit == TIME_UNIT}
-        share = protocol.scaled(1 / len(times))
-        parts_ms = {name: sampled(phase, share, clock).values for name, phase in times.items()}
-        return parts_ms, parts_ms[STEP]
+        steps_ms = sampled(built.phases[STEP], protocol.scaled(1 - PART_SHARE), clock).values
+        parts = [n for n, phase in built.phases.items() if phase.unit == TIME_UNIT and n != STEP]
+        each_s = PART_SHARE * protocol.budget_s / max(1, len(parts))
+        parts_ms = {name: _times_ms(built.phases[name].sampler, each_s, clock) for name in parts}
+        return {**parts_ms, STEP: steps_ms}, steps_ms
     runs: list[tuple[float, float]] = []
     preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)
 
@@ -333,14 +331,22 @@ def _timed_round(
         runs.append((execution_ms, total_ms))
         return total_ms
 
-    warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
-    brief = protocol.scaled(COPY_SHARE)
+    warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * PART_SHARE), clock=clock).warmups
+    brief = protocol.scaled(PART_SHARE)
     outer = {
         "preprocess_ms": sample(preprocess, brief, clock=clock).values,
         "postprocess_ms": sample(postprocess, brief, clock=clock).values,
     }
     executions_ms, totals_ms = zip(*runs[warmups:], strict=True)
     return {**outer, "execution_ms": executions_ms}, totals_ms
+
+
+def _times_ms(sampler: Sampler, seconds: float, clock: Clock) -> list[float]:
+    """Time what earlier runs have warmed up, once at least."""
+    times_ms, end_ns = [sampler()], clock() + seconds * NS_PER_S
+    while clock() < end_ns:
+        times_ms.append(sampler())
+    return times_ms
 
 
 def time_network(
