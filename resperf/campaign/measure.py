@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -28,7 +28,7 @@ from resperf.measurement import (
     capped,
 )
 from resperf.quantities import EXECUTION, PHASES, STEP, layer_quantity
-from resperf.timing import TIME_UNIT, Clock, Sampler, SamplingProtocol, pooled, sample
+from resperf.timing import TIME_UNIT, Clock, SamplingProtocol, WallClock, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_S
 
 # The single run gets little of the protocol's times: no predictor learns it.
@@ -180,8 +180,8 @@ EXTRA_ROUNDS = 5
 PATIENCE_S = 8.0
 """How long a measurement waits, in all, for a state of the device to pass (`Monitor.waits_for`)."""
 PAUSE_S = 0.2
-PART_SHARE = 0.1
-"""Share of a round that preprocess takes, and postprocess too, or all parts of a training step."""
+COPY_SHARE = 0.1
+"""Share of a round that preprocess takes, and postprocess too, beside the whole runs."""
 
 
 @dataclass(frozen=True)
@@ -315,13 +315,9 @@ def _fast(rounds: Sequence[_Round]) -> list[_Round]:
 def _timed_round(
     built: Built, protocol: SamplingProtocol, clock: Clock
 ) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
-    """Time whole runs or training steps as the protocol says, then their parts more briefly."""
+    """Time whole runs as the protocol says, then the outer phases more briefly."""
     if EXECUTION not in built.phases:
-        steps_ms = sampled(built.phases[STEP], protocol.scaled(1 - PART_SHARE), clock).values
-        parts = [n for n, phase in built.phases.items() if phase.unit == TIME_UNIT and n != STEP]
-        each_s = PART_SHARE * protocol.budget_s / max(1, len(parts))
-        parts_ms = {name: _times_ms(built.phases[name].sampler, each_s, clock) for name in parts}
-        return {**parts_ms, STEP: steps_ms}, steps_ms
+        return _timed_steps(built, protocol, clock)
     runs: list[tuple[float, float]] = []
     preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)
 
@@ -331,8 +327,8 @@ def _timed_round(
         runs.append((execution_ms, total_ms))
         return total_ms
 
-    warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * PART_SHARE), clock=clock).warmups
-    brief = protocol.scaled(PART_SHARE)
+    warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
+    brief = protocol.scaled(COPY_SHARE)
     outer = {
         "preprocess_ms": sample(preprocess, brief, clock=clock).values,
         "postprocess_ms": sample(postprocess, brief, clock=clock).values,
@@ -341,12 +337,30 @@ def _timed_round(
     return {**outer, "execution_ms": executions_ms}, totals_ms
 
 
-def _times_ms(sampler: Sampler, seconds: float, clock: Clock) -> list[float]:
-    """Time what earlier runs have warmed up, once at least."""
-    times_ms, end_ns = [sampler()], clock() + seconds * NS_PER_S
-    while clock() < end_ns:
-        times_ms.append(sampler())
-    return times_ms
+def _timed_steps(
+    built: Built, protocol: SamplingProtocol, clock: Clock
+) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
+    """Time training steps; where the host waits for each part anyway, a step is their sum."""
+    times = {name: phase for name, phase in built.phases.items() if phase.unit == TIME_UNIT}
+    timers = {n: t.sampler for n, t in times.items() if isinstance(t.sampler, WallClock)}
+    if len(timers) < len(times):
+        share = protocol.scaled(1 / len(times))
+        parts_ms = {name: sampled(phase, share, clock).values for name, phase in times.items()}
+        return parts_ms, parts_ms[STEP]
+    del timers[STEP]
+    first = next(iter(timers))
+    # Each further part goes on from what the one before it has left.
+    parts = {n: timers[n] if n == first else replace(timers[n], before=None) for n in timers}
+    steps: list[dict[str, float]] = []
+
+    def step_ms() -> float:
+        parts_ms = {name: timer() for name, timer in parts.items()}
+        steps.append({**parts_ms, STEP: sum(parts_ms.values())})
+        return steps[-1][STEP]
+
+    warmups = sample(step_ms, protocol, clock=clock).warmups
+    times_ms = {name: [step[name] for step in steps[warmups:]] for name in steps[0]}
+    return times_ms, times_ms[STEP]
 
 
 def time_network(
