@@ -330,6 +330,13 @@ class _Eager:
         """Run an operator on its inputs as they are; the result is contiguous."""
         self.emit(node, op or node.op.lower(), self._operands(node))
 
+    def _recurrent(self, node: Node) -> None:
+        """Run a recurrent layer, which copies an input that is not in order."""
+        view = self.view(node.inputs[0])
+        if not view.is_contiguous:
+            self.copy(node, node.inputs[0], view)
+        self._plain(node)
+
     def _pointwise(self, node: Node, op: str) -> None:
         """Run an operator value by value: the result lies in memory like its operands."""
         self.emit(node, op, self._operands(node))
@@ -609,20 +616,10 @@ _POINTWISE: Mapping[str, str] = {
     "HardSigmoid": "hardsigmoid", "HardSwish": "hardswish", "LeakyRelu": "leaky_relu",
     "Max": "maximum", "Min": "minimum", "PRelu": "prelu", "Swish": "silu", "Where": "where",
 }  # fmt: skip
-POINTWISE_KERNELS = frozenset(
-    {
-        *_POINTWISE.values(),
-        "_to_copy",
-        "add",
-        "addcmul",
-        "clamp",
-        "clamp_min",
-        "hardtanh",
-        "native_dropout",
-        "reciprocal",
-        "rsqrt",
-    }
-)
+POINTWISE_KERNELS = frozenset({
+    *_POINTWISE.values(), "_to_copy", "add", "addcmul", "clamp", "clamp_min", "hardtanh",
+    "native_dropout", "reciprocal", "rsqrt",
+})  # fmt: skip
 """Kernels that compute value by value."""
 _PROMOTING = POINTWISE_KERNELS - {"_to_copy"} | {"cat", "stack"}
 """Kernels that compute with the widest type of their operands."""
@@ -647,6 +644,7 @@ _RULES: Mapping[str, Callable[[_Eager, Node], None]] = {
     **dict.fromkeys(PASSING, _Eager._identity),
     "Dropout": _Eager._dropout,
     **dict.fromkeys(_SHAPE_OPS, _Eager._reshape),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _Eager._recurrent),
     "Add": _Eager._add,
     "Cast": _Eager._cast,
     "CastLike": _Eager._cast,

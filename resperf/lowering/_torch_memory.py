@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,7 +25,13 @@ from resperf.units import DTYPE_BYTES
 WEIGHTS, STATISTICS, INPUTS = "weights", "statistics and constants", "inputs"
 STATE, WEIGHT_GRADIENTS, UPDATE = "optimizer state", "gradients of weights", "update of weights"
 GRADIENTS, IN_USE = "gradients of tensors", "outputs in use"
+WORKSPACES = "copies within operators"
+_RESULT, _STEPS, _GRADIENTS = -1, -2, -3
+"""When an operator holds copies: for its result, for gradients step by step, for all of them."""
 _INDEX, _STATISTIC = DTYPE_BYTES["int64"], DTYPE_BYTES["float32"]
+
+CELLS = frozenset({"gru", "lstm", "rnn"})
+"""Recurrent operators."""
 
 SAVED_INPUTS: Mapping[str, tuple[int, ...]] = {
     # x -> y, both of one shape
@@ -45,6 +52,8 @@ SAVED_INPUTS: Mapping[str, tuple[int, ...]] = {
     "addcmul": (1,),
     # table, indices -> rows
     "embedding": (1,), "gather": (0, 1), "index": (1,),
+    # x (steps, batch, features) -> (steps, batch, hidden)
+    **dict.fromkeys(CELLS, (0,)),
     # query, key, value (batch, heads, tokens, size), mask -> (batch, heads, tokens, size)
     "sdpa": (0, 1, 2, 3),
 }  # fmt: skip
@@ -93,7 +102,11 @@ KEEPING_NOTHING = frozenset({
     "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "upsample",
 })  # fmt: skip
 """Operators of which the backward pass needs shapes or small indices alone."""
-_LISTED = SAVED_FACTORS | SAVED_RESULTS | KEEPING_NOTHING | {*SAVED_INPUTS, *SAVED_BESIDES}
+_BLOCK = 16
+"""Channels of a block in which oneDNN computes convolutions on CPUs."""
+
+
+_LISTED = SAVED_FACTORS | SAVED_RESULTS | KEEPING_NOTHING | {*SAVED_INPUTS, *SAVED_BESIDES} - CELLS
 IN_PLACE = frozenset({"elu", "leaky_relu", "relu", "selu"})
 """Functions that modules overwrite their input by where nothing else reads it (``inplace=True``);
 the backward pass then reads the result instead."""
@@ -177,7 +190,7 @@ class StepMemory:
 
 
 def training_memory(
-    network: Network, setting: Setting, *, together: bool = True, in_place: bool = True
+    network: Network, setting: Setting, *, on_cpu: bool = False, in_place: bool = True
 ) -> StepMemory:
     """Return what a training step of eager PyTorch allocates.
 
@@ -187,8 +200,8 @@ def training_memory(
         At the batch size of the step.
     setting : Setting
         Its precision and optimizer decide.
-    together : bool
-        Whether an update computes all weights at once, as on CUDA; else one after the other.
+    on_cpu : bool
+        Whether weights are updated one after the other, and oneDNN copies what it convolves.
     in_place : bool
         Whether the functions of `IN_PLACE` overwrite their input, as most modules have it.
 
@@ -198,12 +211,12 @@ def training_memory(
         If the optimizer is none of `OPTIMIZERS`.
     """
     run, kernels, ends = run_tensors(network, setting)
-    step = _Step(run, kernels, ends)
+    step = _Step(run, kernels, ends, on_cpu=on_cpu)
     optimizer = optimizer_of(setting)
     step.reside(optimizer.state)
     step.forward(kernels, IN_PLACE if in_place else frozenset())
     step.backward(kernels)
-    step.update(optimizer, together=together)
+    step.update(optimizer)
     step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
     reasons = dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason)
     step.memory.unknown = (*reasons, *step.unlisted)
@@ -221,13 +234,66 @@ def _convolved_bytes(kernel: TorchKernel) -> int:
     return values * DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
 
 
+def _copied(kernel: TorchKernel, at: int) -> tuple[int, ...]:
+    """Return the bytes of an operator's copies on a CPU; the last one outlives the others.
+
+    A convolution reads and writes blocks. `at` is one of the three words above, or the operand
+    whose gradient is computed.
+    """
+    if kernel.op in CELLS:
+        sizes = dict(zip((_STEPS, _GRADIENTS, _RESULT), _cell_bytes(kernel)[1:], strict=True))
+        return (sizes.get(at, 0),)
+    if kernel.op != "convolution":
+        return ()
+    (rows, channels, *pixels), (filters, *places) = (
+        kernel.operator.operand(position).shape for position in (0, 1)
+    )
+    width = DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
+    x = width * rows * _padded(channels) * math.prod(pixels)
+    w = width * _padded(filters) * math.prod(places)
+    y = width * rows * _padded(filters) * math.prod(kernel.operator.result()[2:])
+    # Convolutions of images read few channels as they are.
+    return {_RESULT: (x if channels >= _BLOCK else 0, w, y), 0: (y, w, x), 1: (y, x, w)}.get(at, ())
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // _BLOCK) * _BLOCK
+
+
+def _cell_bytes(kernel: TorchKernel) -> tuple[int, int, int, int]:
+    """Return the bytes that a recurrent operator on a CPU holds besides its result.
+
+    Kept for the backward pass; while it computes gradients step by step, then those of its inputs,
+    and its result: measured with PyTorch 2.13, whose LSTM is oneDNN's.
+    """
+    steps, _, features = kernel.operator.operand(0).shape
+    _, rows, hidden = kernel.operator.operand(2).shape  # (directions, gates * hidden, hidden)
+    width = DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
+    result = width * math.prod(kernel.operator.result())
+    gates, weights = rows // hidden, width * rows * hidden
+    if kernel.op != "lstm":
+        kept = 7 if kernel.op == "gru" else 1
+        return kept * result, 3 * weights, gates * result, gates * result
+    states = result // steps * (steps + 1) * (6 * max(features, hidden) / hidden + 5.2)
+    matrices = weights + width * rows * features
+    blocks = 2.0 if hidden % _BLOCK == features % _BLOCK == 0 else 2.8
+    sizes = 4 * result + states, 5.3 * result + blocks * matrices, 0, 4.3 * result + matrices
+    return tuple(map(int, sizes))  # type: ignore[return-value]
+
+
 class _Step:
     """Writes down what is allocated; tensors are counted by who still needs them."""
 
     def __init__(
-        self, network: Network, kernels: Sequence[TorchKernel], ends: Sequence[str]
+        self,
+        network: Network,
+        kernels: Sequence[TorchKernel],
+        ends: Sequence[str],
+        *,
+        on_cpu: bool,
     ) -> None:
         self.memory = StepMemory()
+        self._on_cpu = on_cpu
         self._network = network
         self._holders: list[int] = []
         self._of: dict[str, int] = {}
@@ -271,6 +337,17 @@ class _Step:
         self._holders.append(1)
         return number
 
+    @contextmanager
+    def _workspace(self, kernel: TorchKernel, at: int) -> Iterator[None]:
+        """Hold what a CPU needs to compute the result, or the gradient of an operand."""
+        copies = _copied(kernel, at) if self._on_cpu else ()
+        numbers = [self._allocate(WORKSPACES, size) for size in copies]
+        for number in numbers[:-1]:
+            self._release(number)
+        yield
+        for number in numbers[-1:]:
+            self._release(number)
+
     def _hold(self, number: int) -> int:
         self._holders[number] += 1
         return number
@@ -304,8 +381,9 @@ class _Step:
             if any(self._has_gradient(kernel)) and "float" in kernel.output_dtype:
                 self._differentiable.update(_results(kernel)[:1])
             overwrites = kernel.op in in_place and self._overwrite(kernel, resident)
-            self._write(kernel)
-            self._saved.append(self._save(kernel, overwrites))
+            with self._workspace(kernel, _RESULT):
+                self._write(kernel)
+                self._saved.append(self._save(kernel, overwrites))
             self._unread.subtract(kernel.storages)
             for name in dict.fromkeys((*kernel.storages, *_results(kernel))):
                 if name in self._of and name not in resident and self._unread[name] <= 0:
@@ -341,7 +419,8 @@ class _Step:
         result = _results(kernel)[:1]
         if not any(gradients) or self._differentiable.isdisjoint(result):
             return []
-        if kernel.op not in _LISTED:
+        is_cell = self._on_cpu and kernel.op in CELLS
+        if kernel.op not in _LISTED and not is_cell:
             self.unlisted[f"what {kernel.op} keeps for its backward pass is not counted"] = None
         kept = [
             kernel.storages[at] for at in SAVED_INPUTS.get(kernel.op, ()) if at < len(gradients)
@@ -358,6 +437,11 @@ class _Step:
                 self._rename(saved[-1], f"kept for {kernel.op}")
         besides = SAVED_BESIDES.get(kernel.op)
         sizes = besides(kernel) if besides else []
+        if is_cell:
+            sizes = [_cell_bytes(kernel)[0]]
+        elif self._on_cpu and kernel.op == "native_dropout":
+            # The factors, not whether each value was kept.
+            sizes = [values * _STATISTIC for values in sizes]
         return [*saved, *(self._allocate(f"kept for {kernel.op}", size) for size in sizes)]
 
     def _rename(self, number: int, what: str) -> None:
@@ -382,7 +466,13 @@ class _Step:
             gradient = self._gradients.get(name)
             computed = []
             if gradient is not None:
-                computed = self._gradients_of(kernel, gradient)
+                if saved and self._on_cpu and kernel.op in CELLS:
+                    with self._workspace(kernel, _STEPS):
+                        pass
+                    # What each step has kept is freed by then.
+                    self._release(saved.pop())
+                with self._workspace(kernel, _GRADIENTS):
+                    computed = self._gradients_of(kernel, gradient)
                 self._release(self._gradients.pop(name))
             for number in saved:
                 self._release(number)
@@ -393,8 +483,8 @@ class _Step:
         """Compute the gradients of a kernel's inputs: each input's memory and its gradient."""
         computed = []
         result_bytes = self._size(gradient)
-        for name, storage, has_gradient in zip(
-            kernel.operands, kernel.storages, self._has_gradient(kernel), strict=True
+        for at, (name, storage, has_gradient) in enumerate(
+            zip(kernel.operands, kernel.storages, self._has_gradient(kernel), strict=True)
         ):
             if not has_gradient:
                 continue
@@ -409,7 +499,8 @@ class _Step:
                 number = self._allocate(what, own_bytes)
                 self._release(full)
             else:
-                number = self._allocate(what, own_bytes)
+                with self._workspace(kernel, at):
+                    number = self._allocate(what, own_bytes)
             if own_bytes != whole_bytes:
                 # That of a slice is written into zeros, that of a repeated tensor is summed.
                 whole = self._allocate(what, whole_bytes)
@@ -438,10 +529,11 @@ class _Step:
 
     # Update
 
-    def update(self, optimizer: Optimizer, *, together: bool) -> None:
+    def update(self, optimizer: Optimizer) -> None:
         """Update the weights, and free their gradients."""
-        groups = [self._weights] if together else [[tensor] for tensor in self._weights]
-        temporaries = optimizer.together if together else optimizer.alone
+        groups, temporaries = [self._weights], optimizer.together
+        if self._on_cpu:
+            groups, temporaries = [[tensor] for tensor in self._weights], optimizer.alone
         for group in groups:
             numbers = [self._allocate(UPDATE, size_of(tensor)) for tensor in group * temporaries]
             for number in numbers:

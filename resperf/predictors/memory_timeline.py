@@ -47,10 +47,12 @@ def simulated(network: Network, setting: Setting, device: str) -> Simulated:
         If the memory that the optimizer needs is not known.
     """
     where = device_class(device, setting.framework)
+    on_cpu = where == DEFAULT.device_class
     memory = training_memory(
         network,
         setting.with_optimizer(setting.optimizer or _USUAL),
-        together=where != DEFAULT.device_class,
+        on_cpu=on_cpu,
+        in_place=not on_cpu,
     )
     return Simulated(peaks_of(memory), memory.convolved_bytes, memory.unknown)
 
