@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _ONLY_WITH_BUNDLE = ("split",)
 _ONLY_WITH_METHODS = ("test", "rows", "folds", "seed", "by")
 _GROUPS = ("network", "family")
-_NOT_OF_NETWORKS = ("test", "rows")
-"""Options that say nothing about networks that are left out."""
 _EXAMPLES = """\b
 Examples:
   resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
@@ -70,7 +68,8 @@ def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> t
 @options.numbers(
     "--rows",
     section=WHAT,
-    help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
+    help="Learning curve: train on that many rows of each kind, or of seen families, --rows 500 "
+    "1000 2000.",
 )
 @option(
     "--folds",
@@ -132,13 +131,16 @@ def command(
     from resperf.training import ComparisonSettings
 
     if by:
-        _refuse(ctx, _NOT_OF_NETWORKS, "a comparison of methods for layers, without --leave-out")
-    if by and by[0] not in _GROUPS:
-        _refuse(ctx, ("folds",), "--leave-out network or family")
+        of_families = by[0] not in _GROUPS
+        _refuse(ctx, ("test",), "a comparison of methods for layers, without --leave-out")
+        if of_families:
+            _refuse(ctx, ("folds",), "--leave-out network or family")
+        else:
+            _refuse(ctx, ("rows",), "--leave-out FAMILY,... or methods for layers")
     if methods == ("all",):
         methods = methods_of(Level.NETWORK if by else Level.LAYER)
     if by:
-        _leave_out(file, methods, by, folds, seed, as_json)
+        _leave_out(file, methods, by, rows, folds, seed, as_json)
     else:
         _compare(file, ComparisonSettings(methods, rows, folds, seed=seed), test, as_json)
 
@@ -201,6 +203,7 @@ def _leave_out(
     file: Path,
     methods: tuple[str, ...],
     by: tuple[str, ...],
+    rows: tuple[int, ...],
     folds: int | None,
     seed: int,
     as_json: bool,
@@ -208,7 +211,7 @@ def _leave_out(
     from resperf.training import leave_out
 
     notes: list[str] = []
-    what = {"by": by[0]} if by[0] in _GROUPS else {"unseen": by}
+    what = {"by": by[0]} if by[0] in _GROUPS else {"unseen": by, "counts": rows}
     results = leave_out(file, methods, **what, folds=folds, seed=seed, notes=notes)
     options.show(as_json, [result.to_json() for result in results], left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))

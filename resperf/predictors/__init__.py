@@ -53,6 +53,21 @@ METHODS: dict[str, str] = {
 }
 """Method -> module:class. Help texts list the methods in this order."""
 
+_OF_DNNPERF = "resperf.predictors.graph_baselines:"
+VARIANTS: dict[str, str] = {
+    "dnnperf-gbdt": f"{_OF_DNNPERF}GBDT",
+    "dnnperf-boosted": f"{_OF_DNNPERF}BoostedSums",
+    "dnnperf-mlp": f"{_OF_DNNPERF}Perceptron",
+    "dnnperf-brp-nas": f"{_OF_DNNPERF}BRPNAS",
+    "dnnperf-log": f"{_OF_DNNPERF}Logarithms",
+    "dnnperf-gat": f"{_OF_DNNPERF}GraphAttention",
+    "dnnperf-standard-scaler": f"{_OF_DNNPERF}StandardScaler",
+    "dnnperf-no-tensor-cost": f"{_OF_DNNPERF}NoTensorCost",
+    "dnnperf-concat-edge": f"{_OF_DNNPERF}ConcatEdge",
+    "dnnperf-average-readout": f"{_OF_DNNPERF}AverageReadout",
+}
+"""What DNNPerf is compared with, and DNNPerf without one of its parts: methods only by name."""
+
 DEFAULT_METHOD = "boosted"
 
 
@@ -64,16 +79,17 @@ def predictor_class(method: str) -> type[Predictor]:
     TrainingError
         If there is no such method, or its package is broken.
     """
-    if method not in METHODS:
+    if method not in METHODS | VARIANTS:
         _add_installed()
-    if method not in METHODS:
+    if method not in METHODS | VARIANTS:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
-    module_name, class_name = METHODS[method].split(":")
+    target = (METHODS | VARIANTS)[method]
+    module_name, class_name = target.split(":")
     try:
         return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
     except (ImportError, AttributeError) as error:
         raise TrainingError(
-            f"method {method} cannot be loaded from {METHODS[method]} ({first_line(error)}); "
+            f"method {method} cannot be loaded from {target} ({first_line(error)}); "
             "fix or remove the package that provides it"
         ) from error
 

@@ -1,7 +1,4 @@
-"""What DNNPerf is compared with (section IV-B), and what it loses without its parts (Table VIII).
-
-`resperf.predictors.register` makes methods of them.
-"""
+"""What DNNPerf is compared with (section IV-B), and DNNPerf without parts of it (Table VIII)."""
 
 from __future__ import annotations
 

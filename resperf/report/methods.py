@@ -44,15 +44,15 @@ def left_out_text(rows: Sequence[LeftOut]) -> str:
     """
     labels = ("quantity", "device", "setting", "method")
     headings = (
-        *labels, "rows", "fits", "MAPE", "median", "R2", "NRMSE", "in 90% interval", "width",
-        "fit s",
+        *labels, "rows", "fits", "learnt", "MAPE", "median", "R2", "NRMSE", "in 90% interval",
+        "width", "fit s",
     )  # fmt: skip
     cells = [
         [
             row.quantity, row.device, row.setting, row.method, str(row.errors.rows), str(row.fits),
-            percent_cell(row.errors.mape), percent_cell(row.errors.median_ape), f"{row.r2:.3f}",
-            f"{row.nrmse:.3f}", percent_cell(row.in_interval), percent_cell(row.width),
-            f"{row.fit_s:.2f}",
+            str(row.learnt), percent_cell(row.errors.mape), percent_cell(row.errors.median_ape),
+            f"{row.r2:.3f}", f"{row.nrmse:.3f}", percent_cell(row.in_interval),
+            percent_cell(row.width), f"{row.fit_s:.2f}",
         ]
         for row in rows
     ]  # fmt: skip

@@ -70,8 +70,8 @@ class LeftOut(Record):
         In words.
     by : str
         ``"network"`` or ``"family"``; ``"part"`` where families are seen and unseen.
-    fits : int
-        How many were made: one for each group, or for each fold of them.
+    fits, learnt : int
+        How many were made, one for each group or fold of them; rows that each learnt from.
     errors : Errors
         Of all rows.
     r2, nrmse : float
@@ -93,6 +93,7 @@ class LeftOut(Record):
     setting: str
     by: str
     fits: int
+    learnt: int
     errors: Errors
     r2: float
     nrmse: float
@@ -114,6 +115,7 @@ def leave_out(
     *,
     by: By = "network",
     unseen: Sequence[str] = (),
+    counts: Sequence[int] = (),
     folds: int | None = None,
     seed: int = 0,
     notes: list[str] | None = None,
@@ -132,7 +134,10 @@ def leave_out(
         architecture), or one family.
     unseen : sequence of str
         Judge these families instead, and a fifth of the runs of the others, by one fit to 70% of
-        them; a tenth chooses the best epoch (DNNPerf, section IV).
+        them; a tenth chooses the best epoch (DNNPerf, section IV). An optimizer that only they
+        were measured with is predicted from rows of others.
+    counts : sequence of int, optional
+        With `unseen`, fit to that many rows instead, once for each number.
     folds : int, optional
         Leave out so many parts of about equally many groups, not each group by itself.
     seed : int
@@ -156,7 +161,7 @@ def leave_out(
             if name not in (cls.quantities or {name}):
                 continue
             examples = network_examples(dataset, name, lists=cls.reads_lists, left_out=remarks)
-            for setting, platform, rows in _by_way(examples):
+            for setting, platform, rows in _by_way(examples, unseen):
                 groups = rows.groups
                 if unseen:
                     groups = [_SEEN[family in unseen] for family in rows.groups]
@@ -166,12 +171,16 @@ def leave_out(
                     there = ", ".join(sorted(set(rows.groups)))
                     remarks.append(f"{platform}: nothing can be left out of {there}")
                     continue
-                parts = (
-                    [_unseen_part(rows, np.array(groups) == _SEEN[True], seed)] if unseen
-                    else _left_out_parts(groups, folds, cls.uses_validation)
-                )  # fmt: skip
-                what = "part" if unseen else by
-                judged.append(_judged(method, rows, groups, parts, what, seed, platform, setting))
+                if not unseen:
+                    parts = _left_out_parts(groups, folds, cls.uses_validation)
+                    judged.append(_judged(method, rows, groups, parts, by, seed, platform, setting))
+                    continue
+                part = _unseen_part(rows, np.array(groups) == _SEEN[True], seed)
+                for parts in _fewer(part, counts, seed):
+                    what = "part"
+                    judged.append(
+                        _judged(method, rows, groups, parts, what, seed, platform, setting)
+                    )
     if not judged:
         raise TrainingError(
             f"{dataset} has no networks that {', '.join(methods)} can learn from"
@@ -207,22 +216,41 @@ def _unseen_part(rows: Examples, is_unseen: Mask, seed: int) -> _Part:
     return learnt, validation, judged
 
 
+def _fewer(part: _Part, counts: Sequence[int], seed: int) -> list[list[_Part]]:
+    """Return a part with so many rows to learn from, for each number; as it is without any."""
+    learnt, validation, judged = part
+    order = np.random.default_rng(seed).permutation(learnt)
+    return [[(order[:count], validation, judged)] for count in counts] or [[part]]
+
+
 def _architecture(network: Network | RunNetwork) -> str:
     listed = network.architecture if isinstance(network, RunNetwork) else ""
     return listed or architecture_of(network.name)
 
 
-def _by_way(examples: Examples) -> list[tuple[str, str, Examples]]:
-    """Split rows by setting and device, named in words."""
-    places: dict[tuple[str, str], list[int]] = {}
+def _by_way(examples: Examples, unseen: Sequence[str] = ()) -> list[tuple[str, str, Examples]]:
+    """Split rows by setting and device, named in words.
+
+    An optimizer that unseen families alone have is judged by rows of others.
+    """
+    places: dict[tuple[str, str, str], list[int]] = {}
     for row, (setting, platform) in enumerate(examples.per_row()):
         how = setting.without_batch()
         words = (how.framework, how.framework_version, how.mode.value, how.precision, how.layout,
-                 how.compiled, how.optimizer, *how.options.values())  # fmt: skip
+                 how.compiled, *how.options.values())  # fmt: skip
         threads = f"{how.threads} threads" if how.threads else ""
-        key = (", ".join(filter(None, (*words, threads))), platform.device)
+        key = (", ".join(filter(None, (*words, threads))), platform.device, how.optimizer)
         places.setdefault(key, []).append(row)
-    return [(*key, examples.select(np.array(rows))) for key, rows in places.items()]
+    ways = []
+    for (way, device, optimizer), own in places.items():
+        rows = own
+        if unseen and all(examples.groups[row] in unseen for row in own):
+            alike = [other for key, other in places.items() if key[:2] == (way, device)]
+            seen = [row for other in alike for row in other if examples.groups[row] not in unseen]
+            rows = [*own, *seen]
+        setting_words = ", ".join(filter(None, (way, optimizer)))
+        ways.append((setting_words, device, examples.select(np.array(rows))))
+    return ways
 
 
 def _judged(
@@ -250,8 +278,10 @@ def _judged(
     bounded = np.isfinite(low) & np.isfinite(high)
     inside = ((low <= measured) & (measured <= high))[bounded]
     wide = ((high - low) / np.maximum(values, 1e-12))[bounded]
+    rows_learnt = sum(len(own) for own, *_ in parts) // len(parts)
     return LeftOut(
-        rows.quantity, method, device, setting, by, len(seconds), errors(measured, values),
+        rows.quantity, method, device, setting, by, len(parts), rows_learnt,
+        errors(measured, values),
         r_squared(measured, values), _nrmse(measured, values),
         float(inside.mean()) if len(inside) else math.nan,
         float(np.median(wide)) if len(wide) else math.nan,

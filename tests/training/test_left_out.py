@@ -25,6 +25,10 @@ NAMES = ("vgg11", "resnet18", "mobilenet_v1", "squeezenet1_1", "nin", "zfnet", "
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """Write made-up times of seven networks at twenty batch sizes; LeNet has two files."""
+    return write_runs(tmp_path / "runs.h5", {})
+
+
+def write_runs(path: Path, optimizers: dict[str, str]) -> Path:
     platform = this_platform("cpu")
     graphs = {name: weightless(NETWORKS / f"{name}.onnx") for name in NAMES}
     files = {**{name: name for name in NAMES}, "lenet5b": "lenet5"}
@@ -33,7 +37,7 @@ def runs(tmp_path: Path) -> Path:
             NetworkRef(name, graph_digest(graphs[graph])),
             Status.OK,
             {"execution_ms": Samples((float(batch * (2 + index)),), 1, 0, StopReason.BUDGET)},
-            setting=Setting("synthetic", "1", batch=batch),
+            setting=Setting("synthetic", "1", batch=batch, optimizer=optimizers.get(name, "sgd")),
             platform=platform,
         )
         for index, (name, graph) in enumerate(files.items())
@@ -42,7 +46,6 @@ def runs(tmp_path: Path) -> Path:
     info = DatasetInfo(
         Setting("synthetic", "1"), platform, {}, 0, {}, "2026-01-02T03:04:05+00:00", {}
     )
-    path = tmp_path / "runs.h5"
     contents = {graph_digest(graph): graph for graph in graphs.values()}
     write_dataset(path, Dataset(info, rows, contents))
     return path
@@ -108,6 +111,7 @@ def test_unseen_families_are_judged_beside_a_fifth_of_the_others(
     judged = {group.name: group.rows for group in result.groups}
     assert judged["unseen families"] == 2 * len(BATCHES)
     assert judged["seen families"] == seen_rows - len(learnt) - len(validation)
+    assert result.learnt == len(learnt)
     assert result.errors.rows == sum(judged.values())
     assert (result.by, result.fits) == ("part", 1)
     # Of 100 runs, give or take three standard deviations.
@@ -115,3 +119,27 @@ def test_unseen_families_are_judged_beside_a_fifth_of_the_others(
     assert len(validation) == pytest.approx(10, abs=9)
     with pytest.raises(TrainingError, match=r"nothing can be left out of lenet5, mobilenet_v1"):
         leave_out(runs, ["convmeter"], unseen=["vgg"])
+
+
+def test_an_optimizer_that_unseen_families_alone_have_is_judged_by_rows_of_others(
+    tmp_path: Path, fits: list[Any]
+) -> None:
+    runs = write_runs(tmp_path / "runs.h5", {"nin": "adam"})
+    of_adam, of_sgd = leave_out(runs, ["convmeter"], unseen=["nin", "vgg11"])[::-1]
+    assert (of_adam.setting, of_sgd.setting) == (
+        "synthetic, 1, inference, adam",
+        "synthetic, 1, inference, sgd",
+    )
+    for result in (of_adam, of_sgd):
+        unseen = next(group for group in result.groups if group.name == "unseen families")
+        assert unseen.rows == len(BATCHES)
+    for learnt, _ in fits:
+        assert {setting.optimizer for setting, _ in learnt.per_row()} == {"sgd"}
+
+
+def test_a_learning_curve_is_judged_by_the_same_rows(runs: Path, fits: list[Any]) -> None:
+    few, more = leave_out(runs, ["convmeter"], unseen=["nin", "vgg11"], counts=[8, 12])
+    assert [few.learnt, more.learnt] == [8, 12]
+    assert [len(learnt) for learnt, _ in fits] == [8, 12]
+    assert runs_of(fits[0][0]) < runs_of(fits[1][0])
+    assert [group.rows for group in few.groups] == [group.rows for group in more.groups]
