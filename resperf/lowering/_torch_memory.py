@@ -256,6 +256,14 @@ def _copied(kernel: TorchKernel, at: int) -> tuple[int, ...]:
     return {_RESULT: (x if channels >= _BLOCK else 0, w, y), 0: (y, w, x), 1: (y, x, w)}.get(at, ())
 
 
+def copied_bytes(kernel: TorchKernel, gradients: int) -> list[int]:
+    """Return the bytes of all copies of a convolution on a CPU in a training step.
+
+    Without a gradient of its input there is one gradient, else there are two.
+    """
+    return [size for at in (_RESULT, 1, 0)[: 1 + gradients] for size in _copied(kernel, at)]
+
+
 def _padded(channels: int) -> int:
     return -(-channels // _BLOCK) * _BLOCK
 

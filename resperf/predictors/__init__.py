@@ -48,6 +48,7 @@ METHODS: dict[str, str] = {
     "convmeter-relative": "resperf.predictors.convmeter:ConvMeterRelative",
     "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",
     "operator-totals": "resperf.predictors.convmeter:OperatorTotals",
+    "step-costs": "resperf.predictors.step_costs:StepCosts",
     "memory-timeline": "resperf.predictors.memory_timeline:MemoryTimeline",
     "dnnperf": "resperf.predictors.dnnperf:DNNPerf",
 }

@@ -165,6 +165,30 @@ class LinearInTotals(Predictor):
         self.fits_ = [LinearFit.from_json(fit) for fit in stored(values, "fits")]
 
 
+class LinearInGraph(LinearInTotals):
+    """Base of methods that are linear in what follows from the graph of a network, as it runs."""
+
+    reads_lists = False
+    prepared = Predictor.prepared
+    at_batches = Predictor.at_batches
+
+    @property
+    def depends_on_devices(self) -> bool:
+        """Whether several devices matter: each does the same."""
+        return False
+
+    def not_counted(self, network: Network, setting: Setting, platform: Platform) -> Sequence[str]:
+        """Return which operators are not counted, and why."""
+        raise NotImplementedError
+
+    def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
+        """Say whether a network is extrapolated, and which operators are not counted."""
+        (row,) = self.rows([network], [(setting, platform)])
+        outside = self.fit_for(setting, platform).outside(row)
+        left_out = tuple(self.not_counted(network, setting, platform))
+        return Account(INFERRED_FROM, {}, {}, outside, left_out)
+
+
 class ConvMeter(LinearInTotals):
     """ConvMeter as published: ordinary least squares.
 

@@ -18,8 +18,7 @@ from resperf.lowering._torch_memory import training_memory
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._allocator import Peaks, peaks_of
-from resperf.predictors._base import Account, Predictor
-from resperf.predictors.convmeter import LinearInTotals
+from resperf.predictors.convmeter import LinearInGraph
 from resperf.predictors.intervals import bounds_of
 from resperf.predictors.linear import Robust
 from resperf.quantities import PEAK_MEMORY, PROCESS_MEMORY, RESERVED_MEMORY
@@ -57,20 +56,12 @@ def simulated(network: Network, setting: Setting, device: str) -> Simulated:
     return Simulated(peaks_of(memory), memory.convolved_bytes, memory.unknown)
 
 
-class MemoryTimeline(LinearInTotals):
+class MemoryTimeline(LinearInGraph):
     """Simulated bytes, a constant for the context, and bytes of convolutions for workspaces."""
 
     method = "memory-timeline"
     quantities = frozenset({PEAK_MEMORY, RESERVED_MEMORY, PROCESS_MEMORY})
-    reads_lists = False
     robust = Robust(rounds=5, least_error=0.02)
-    prepared = Predictor.prepared
-    at_batches = Predictor.at_batches
-
-    @property
-    def depends_on_devices(self) -> bool:
-        """Whether several devices matter: each holds all weights."""
-        return False
 
     def rows(
         self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
@@ -106,8 +97,6 @@ class MemoryTimeline(LinearInTotals):
         low, high = bounds_of(fit.intervals, values, inside)
         return float(values[0]), float(low[0]), float(high[0])
 
-    def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
-        """Say whether a network is extrapolated, and which operators are not counted."""
-        step = simulated(network, setting, platform.device)
-        outside = self.fit_for(setting, platform).outside(self._row(step))
-        return Account("whole networks on this device", {}, {}, outside, step.unknown)
+    def not_counted(self, network: Network, setting: Setting, platform: Platform) -> Sequence[str]:
+        """Return which operators are not counted."""
+        return simulated(network, setting, platform.device).unknown

@@ -1,0 +1,117 @@
+"""Training steps on CPUs as sums of what operators cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.network import Network, Node, Tensor, read_network
+from resperf.platform import Platform
+from resperf.predictors import Examples
+from resperf.predictors.step_costs import TERMS, StepCosts, step_terms
+from resperf.settings import Mode, Setting
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+NAMES = ("lenet5", "alexnet", "vgg11", "resnet18", "mobilenet_v2", "squeezenet1_1")
+SGD = Setting("torch", mode=Mode.TRAINING, optimizer="sgd", precision="fp32")
+CPU = Platform("cpu")
+
+
+def network_of(
+    nodes: list[tuple[str, list[str], str, dict[str, Any]]], shapes: dict[str, tuple[int, ...]]
+) -> Network:
+    """Nodes as (op, inputs, output, attributes); x is the input, names with w are weights."""
+    return Network(
+        "net",
+        tuple(
+            Node(output, op, "", tuple(inputs), (output,), attributes)
+            for op, inputs, output, attributes in nodes
+        ),
+        {
+            name: Tensor(name, shape, "float32", is_weight=name.startswith("w"))
+            for name, shape in shapes.items()
+        },
+        ("x",), (nodes[-1][2],), {"": 17}, shapes["x"][0],
+    )  # fmt: skip
+
+
+def test_terms_by_hand() -> None:
+    """A convolution of an image, one of 16 channels, and a product of 4 rows."""
+    network = network_of(
+        [
+            ("Conv", ["x", "w1"], "a", {"kernel_shape": (3, 3)}),
+            ("Relu", ["a"], "r", {}),
+            ("Conv", ["r", "w2"], "b", {"kernel_shape": (1, 1)}),
+            ("Flatten", ["b"], "f", {}),
+            ("MatMul", ["f", "w3"], "y", {}),
+        ],
+        {
+            "x": (4, 3, 10, 10), "w1": (16, 3, 3, 3), "a": (4, 16, 8, 8), "r": (4, 16, 8, 8),
+            "w2": (32, 16, 1, 1), "b": (4, 32, 8, 8), "f": (4, 2048), "w3": (2048, 10),
+            "y": (4, 10),
+        },
+    )  # fmt: skip
+    terms = step_terms(network, SGD)
+    assert set(terms) == set(TERMS)
+    first, second, product = 4 * 16 * 64 * 27, 4 * 32 * 64 * 16, 4 * 2048 * 10
+    assert terms["GFLOP of few channels"] == pytest.approx(2 * 2 * first / 1e9)  # no dx
+    assert terms["GFLOP of places"] == pytest.approx(3 * 2 * second / 1e9)
+    assert terms["GFLOP of products"] == pytest.approx(3 * 2 * product / 1e9)
+    assert terms["MB of values"] == pytest.approx(2 * 2 * 4 * 4 * 16 * 64 / 1e6)
+    assert terms["operators"] == 3 * 4
+    assert (terms["products"], terms["tensors updated"]) == (3, 3)
+    weights = 4 * (16 * 27 + 32 * 16 + 20480)
+    assert terms["MB updated"] == pytest.approx(3 * weights / 1e6)
+    assert step_terms(network, SGD.with_optimizer("adam"))["MB updated"] == pytest.approx(
+        19 * weights / 1e6
+    )
+    x, w1, a = 4 * 4 * 16 * 100, 4 * 16 * 27, 4 * 4 * 16 * 64
+    w2, b = 4 * 32 * 16, 4 * 4 * 32 * 64
+    copied = (w1 + a) + (a + x + w1) + 3 * (a + w2 + b)  # an image is padded for its gradient
+    assert terms["MB copied"] == pytest.approx(copied / 1e6)
+
+
+def test_cells_cost_their_steps_and_large_blocks_are_mapped_anew() -> None:
+    def recurrent(op: str, gates: int, steps: int) -> dict[str, float]:
+        network = network_of(
+            [(op, ["x", "w", "wr"], "y", {"hidden_size": 64, "linear_before_reset": 1})],
+            {
+                "x": (steps, 2, 32), "w": (1, gates * 64, 32), "wr": (1, gates * 64, 64),
+                "y": (steps, 1, 2, 64),
+            },
+        )  # fmt: skip
+        return step_terms(network, SGD)
+
+    gru, longer = recurrent("GRU", 3, 10), recurrent("GRU", 3, 20)
+    assert longer["operators"] - gru["operators"] == 10 * 32
+    assert longer["products"] == 2 * gru["products"] == 60
+    assert recurrent("LSTM", 4, 10)["steps of LSTMs"] == 10
+    assert recurrent("RNN", 1, 10)["operators"] < gru["operators"]
+    wide = network_of(
+        [("MatMul", ["x", "w"], "y", {})], {"x": (1, 4096), "w": (4096, 4096), "y": (1, 4096)}
+    )
+    assert step_terms(wide, SGD)["MB mapped"] == pytest.approx(4 * 4096**2 / 1e6)
+    assert gru["MB mapped"] == 0
+
+
+def test_costs_are_found_again() -> None:
+    networks, times_ms = [], []
+    for name in NAMES:
+        for batch in (1, 2, 4, 8, 16):
+            networks.append(read_network(NETWORKS / f"{name}.onnx", batch=batch))
+            terms = step_terms(networks[-1], SGD)
+            work = sum(value for term, value in terms.items() if term.startswith("GFLOP"))
+            times_ms.append(5.0 * work + 0.01 * terms["operators"] + 0.1 * terms["MB updated"])
+    rows = Examples(networks, "step_ms", np.array(times_ms), [SGD], [CPU])
+    fitted = StepCosts("network").fit(rows, validation=rows, seed=0)
+    times = fitted.predict(networks, SGD, CPU)["step_ms"].values
+    errors = np.abs(times / np.array(times_ms) - 1)
+    assert np.median(errors) < 0.01
+    assert errors.max() < 0.2
+    twice = read_network(NETWORKS / "vgg11.onnx", batch=64)
+    account = fitted.account(twice, SGD, CPU)
+    assert account.extrapolated
+    assert not account.left_out
