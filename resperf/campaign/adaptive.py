@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from resperf.campaign.plan import Lowerer, Plan, Planned
+from resperf.grouping import grouped
 from resperf.layers import Layer, kind_of_key
 
 Acquisition = Callable[[Path, Sequence[Layer]], Sequence[float]]
@@ -158,9 +159,7 @@ def choose_by_score(
     list of int
         Indices of the chosen candidates; fewer than `count` where there are no more.
     """
-    indices: dict[str, list[int]] = {}
-    for index, kind in enumerate(kinds):
-        indices.setdefault(kind, []).append(index)
+    indices = grouped((kind, index) for index, kind in enumerate(kinds))
     if not any(scores):
         scores = [1.0] * len(scores)
     least = min(weights.values())

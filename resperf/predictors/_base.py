@@ -15,6 +15,7 @@ import numpy.typing as npt
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError, UnsupportedError
 from resperf.features import Array, Columns, take
+from resperf.grouping import grouped
 from resperf.quantities import Level, quantity
 from resperf.settings import same_settings
 from resperf.targets import UNKNOWN
@@ -136,9 +137,7 @@ class Examples:
             If settings or platforms are not known.
         """
         rows = self.per_row()
-        places: dict[tuple[int, int], list[int]] = {}
-        for row, (setting, platform) in enumerate(rows):
-            places.setdefault((id(setting), id(platform)), []).append(row)
+        places = grouped((tuple(map(id, conditions)), row) for row, conditions in enumerate(rows))
         for indices in places.values():
             yield *rows[indices[0]], np.array(indices, dtype=np.intp)
 

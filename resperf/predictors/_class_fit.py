@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Array
+from resperf.grouping import grouped
 from resperf.predictors._base import Band, Estimate, stored
 from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import Robust, fit_coefficients, left_out
@@ -529,9 +530,8 @@ class ClassFit:
 
     @cached_property
     def _pools(self) -> Mapping[Cost, float]:
-        coefficients: dict[Cost, list[float]] = {}
-        for cost, coefficient in zip(self.costs, self.coefficients, strict=True):
-            coefficients.setdefault(pool_of(cost), []).append(float(coefficient))
+        pairs = zip(map(pool_of, self.costs), self.coefficients.tolist(), strict=True)
+        coefficients: dict[Cost, list[float]] = grouped(pairs)
         return {pool: sum(values) / len(values) for pool, values in coefficients.items()}
 
     def bands(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
@@ -546,10 +546,8 @@ class ClassFit:
         sheet_ms, unlisted_ms = self._columns([network])[0], self._unlisted_ms([network])[0]
         plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
         factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)
-        places: dict[str, list[int]] = {}
-        for index, cost in enumerate(self.costs):
-            if sheet_ms[index] > 0:
-                places.setdefault(name_of(cost.of), []).append(index)
+        used = np.flatnonzero(sheet_ms > 0).tolist()
+        places = grouped((name_of(self.costs[index].of), index) for index in used)
         bands = {}
         for name, chosen in places.items():
             value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])

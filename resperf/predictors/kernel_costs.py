@@ -26,7 +26,7 @@ from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, device
 from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns, columns_of, quantities
-from resperf.layers import Layer
+from resperf.grouping import grouped
 from resperf.layers.recurrent import Recurrent
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network
@@ -83,10 +83,8 @@ def kernel_terms(lowered: LoweredNetwork, precision: str, facts: DeviceFacts) ->
 
     Terms of computing are named after the precision that decides their peak.
     """
-    by_kind: dict[str, list[Layer]] = {}
-    for node in lowered.nodes:
-        if node.layer is not None:
-            by_kind.setdefault(node.layer.kind, []).append(node.layer)
+    layers_run = [node.layer for node in lowered.nodes if node.layer is not None]
+    by_kind = grouped((layer.kind, layer) for layer in layers_run)
     terms: dict[Cost, float] = defaultdict(float)
     for kind, layers in by_kind.items():
         columns = columns_of(layers)

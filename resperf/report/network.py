@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from resperf.bundle import Calibration
 from resperf.errors import Message, printable
+from resperf.grouping import grouped
 from resperf.measurement import layer_and_optimizer, written_kind
 from resperf.prediction import (
     WHOLE_NETWORK,
@@ -395,10 +396,11 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     """List skipped operators, one line per operator type and reason."""
     where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
-    groups: dict[tuple[str, str], list[str]] = {}
     reasons = [Message.of(operator.reason) for operator in result.skipped]
-    for operator, reason in zip(result.skipped, reasons, strict=True):
-        groups.setdefault((operator.op, reason.general), []).append(operator.name)
+    groups = grouped(
+        ((operator.op, reason.general), operator.name)
+        for operator, reason in zip(result.skipped, reasons, strict=True)
+    )
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))
     lines = [
         f"{len(names)} x {op}: {reason} ({_named(names, len(names) if every else SHOWN_SOURCES)})"
@@ -437,10 +439,8 @@ def _batch_cell(batch: int | None) -> str:
 
 def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     """Join equal lines of several devices, (device, line) each, and name the first devices."""
-    names: dict[str, dict[str, None]] = {}
-    for name, line in lines:
-        names.setdefault(line, {})[name] = None
-    return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
+    names = grouped((line, name) for name, line in dict.fromkeys(lines))
+    return [f"{_named(devices, SHOWN_DEVICES)}{line}" for line, devices in names.items()]
 
 
 def _device_row(name: str, prediction: Prediction) -> list[str]:

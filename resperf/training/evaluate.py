@@ -24,6 +24,7 @@ from resperf.dataset import (
 from resperf.devices import device_class
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
+from resperf.grouping import grouped
 from resperf.measurement import DEFECTS
 from resperf.platform import Platform
 from resperf.predictors import Examples, Predictor, predictor_class
@@ -422,11 +423,8 @@ def _evaluate_kind(kind: str, table: KindTable, runs: Sequence[_Run]) -> list[Ev
 def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     """Return each layer's measurements that are not noisy; its median if all are noisy."""
     clean = np.flatnonzero(table.ok & ~table.noisy)
-    times_ms: dict[str, list[float]] = {}
-    for key, time_ms in zip(
-        table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
-    ):
-        times_ms.setdefault(key, []).append(float(time_ms))
+    clean_ms = table.times_ms[phase][clean].tolist()
+    times_ms = grouped(zip(table.key[clean].astype(str), clean_ms, strict=True))
     medians_ms = rows.times_ms[phase].tolist()
     return [
         np.array(times_ms.get(key, [median_ms]))

@@ -16,8 +16,9 @@ from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
+from resperf.grouping import grouped
 from resperf.layers import bytes_between_layers, layer_from_key
-from resperf.measurement import Measurement, NetworkRef, Status
+from resperf.measurement import NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform
@@ -271,14 +272,13 @@ def measured_networks(
     )
     if result.reason == "interrupted":
         raise KeyboardInterrupt
-    rows: dict[tuple[str, int | None], list[Measurement]] = {}
-    for row in read_networks(dataset).measurements:
-        if (
-            isinstance(row.subject, NetworkRef)
-            and not row.platform.differences(platform)
-            and replace(row.setting, batch=None) == here
-        ):
-            rows.setdefault((row.subject.digest, row.setting.batch), []).append(row)
+    rows = grouped(
+        ((row.subject.digest, row.setting.batch), row)
+        for row in read_networks(dataset).measurements
+        if isinstance(row.subject, NetworkRef)
+        and not row.platform.differences(platform)
+        and replace(row.setting, batch=None) == here
+    )
     measured_ms: dict[tuple[Path, int], list[float]] = {}
     for (path, batch), timed in predicted.items():
         measurements = rows[digests[path], timed.batch]

@@ -27,6 +27,7 @@ from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.grouping import grouped
 from resperf.platform import this_platform
 from resperf.predictors import METHODS
 from resperf.predictors.metrics import Errors
@@ -74,11 +75,11 @@ class Unit:
 
 def sources(data: Path) -> dict[str, list[Path]]:
     """Find the published files: dataset such as ``perfnet-1080ti`` -> its files."""
-    files: dict[str, list[Path]] = {}
-    for name in FORMATS:
-        for file in sorted((data / name).glob("*_*.csv.gz")):
-            files.setdefault(f"{name}-{file.name.partition('_')[0]}", []).append(file)
-    return files
+    return grouped(
+        (f"{name}-{file.name.partition('_')[0]}", file)
+        for name in FORMATS
+        for file in sorted((data / name).glob("*_*.csv.gz"))
+    )
 
 
 def import_layers(name: str, work: Path) -> Path:
