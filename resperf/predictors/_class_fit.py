@@ -26,6 +26,7 @@ from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import Robust, fit_coefficients, left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
+from resperf.units import json_values
 
 REST = "other"
 """Class that rare classes are pooled in."""
@@ -319,6 +320,11 @@ RARE_SHARE = 0.05
 _NEARNESS = 0.5
 """Nearness from which a network has the interval of those near known ones."""
 _MARK = np.dtype(np.uint16)
+_PLAIN = (
+    "costs", "shrinkage", "near", "far", "shortest_ms", "families", "least_batch", "largest_batch",
+    "rare",
+)  # fmt: skip
+"""Attributes of `ClassFit` that are stored as plain JSON values."""
 _PER_PLACE = 1e4
 """Steps in which places of networks are stored."""
 
@@ -576,16 +582,8 @@ class ClassFit:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without `arrays`."""
         return {
-            "costs": [list(cost) for cost in self.costs],
-            "shrinkage": list(self.shrinkage),
+            **{name: json_values(value) for name, value in vars(self).items() if name in _PLAIN},
             "identified": self.identified._asdict(),
-            "near": None if self.near is None else self.near.to_json(),
-            "far": None if self.far is None else self.far.to_json(),
-            "shortest_ms": self.shortest_ms,
-            "families": self.families,
-            "least_batch": self.least_batch,
-            "largest_batch": self.largest_batch,
-            "rare": list(self.rare),
         }
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, device_facts
+from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, known_facts
 from resperf.devices.estimate import LAUNCH_MS
-from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns, columns_of, quantities
 from resperf.grouping import grouped
 from resperf.layers.recurrent import Recurrent
@@ -428,13 +427,7 @@ def network_terms(
     UnsupportedError
         If the device has no data sheet, or the network cannot be lowered.
     """
-    facts = device_facts(platform.device)
-    if facts is None:
-        raise UnsupportedError(
-            f"the data sheet of {platform.device!r} is not known; add its facts as in "
-            "docs/importing.md"
-        )
-    precision = _precision_of(setting)
+    facts, precision = known_facts(platform.device), _precision_of(setting)
     kept, key = {} if kept is None else kept, (id(network), LOWERED_AS.get(precision, precision))
     if key not in kept:
         kept[key] = _lowered(network, setting, platform)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from resperf.grouping import grouped
 from resperf.quantities import QUANTITIES
 from resperf.report.tables import ms_cell, percent_cell, table
 
@@ -89,12 +90,8 @@ def by_kind_and_quantity(
 
 def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
     """Return each method's result with the most training rows, in order of the methods."""
-    most: dict[str, Compared] = {}
-    for row in rows:
-        best = most.get(row.method)
-        if best is None or row.rows_trained > best.rows_trained:
-            most[row.method] = row
-    return list(most.values())
+    by_method = grouped((row.method, row) for row in rows).values()
+    return [max(own, key=lambda row: row.rows_trained) for own in by_method]
 
 
 def bin_title(time_bin: TimeBin) -> str:

@@ -244,12 +244,7 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
             return _Role.PROFILE, content
         case [{"computeMs": _}, *_]:
             return _Role.TIMES, content
-        case (
-            {"device_information": _}
-            | {"inference_options": _}
-            | {"build_options": _}
-            | {"model_options": _}
-        ):
+        case dict() if not _SECTIONS.isdisjoint(content):
             return _Role.FACTS, dict(_flat(content))
         case [{"Name": _, "ComputeCapability": _}]:
             return _Role.FACTS, {_DEVICE: str(content[0]["Name"])}
@@ -257,6 +252,10 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
         f"{file.name} is no export of trtexec: expected layer information, a profile, times, a log "
         "or metadata"
     )
+
+
+_SECTIONS = frozenset({"device_information", "inference_options", "build_options", "model_options"})
+"""Of metadata files."""
 
 
 def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
