@@ -209,11 +209,7 @@ _ROWS = (
         default_for_class=True,
     ),
     # The same operators; only their kernels are others.
-    _torch(
-        device_class="rocm",
-        no_such_costs=_TORCH_FREE,
-        precisions=_TORCH_PRECISIONS,
-    ),
+    _torch(device_class="rocm", no_such_costs=_TORCH_FREE, precisions=_TORCH_PRECISIONS),
     _torch(
         device_class="cpu",
         backend=_TORCH_BACKEND,

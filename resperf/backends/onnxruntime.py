@@ -47,12 +47,7 @@ from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
-from resperf.lowering.onnxruntime import (
-    add_weights,
-    block_size,
-    session_options,
-    share_threads,
-)
+from resperf.lowering.onnxruntime import add_weights, block_size, session_options, share_threads
 from resperf.network import Network
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock

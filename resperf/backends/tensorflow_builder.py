@@ -55,11 +55,7 @@ class Builder:
     """
 
     def __init__(
-        self,
-        network: Network,
-        weights: Mapping[str, Array] | None,
-        *,
-        training: bool = False,
+        self, network: Network, weights: Mapping[str, Array] | None, *, training: bool = False
     ) -> None:
         self.network = network
         self.training = training

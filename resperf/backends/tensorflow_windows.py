@@ -128,10 +128,7 @@ def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:
         # Fused with a bias, this kernel's own explicit pads abort TensorFlow 2.21.
         x, padding = tf.raw_ops.Pad(input=x, paddings=window.margins), {"padding": "VALID"}
     return tf.raw_ops.DepthwiseConv2dNative(
-        input=x,
-        filter=kernel,
-        strides=_around(window.strides, 1),
-        **padding,
+        input=x, filter=kernel, strides=_around(window.strides, 1), **padding
     )
 
 
@@ -205,10 +202,7 @@ def _image_pool(builder: Builder, node: Node) -> Any:
                 "TensorFlow"
             )
     x, padding = builder.value(node, 0), window.padding
-    how = {
-        "ksize": _around(window.kernel, 1),
-        "strides": _around(window.strides, 1),
-    }
+    how = {"ksize": _around(window.kernel, 1), "strides": _around(window.strides, 1)}
     if "Max" in node.op:
         return tf.raw_ops.MaxPool(input=x, **how, **padding)
     counts_pads = bool(node.attributes.get("count_include_pad", 0))

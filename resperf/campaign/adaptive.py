@@ -181,10 +181,7 @@ def choose_by_score(
 
 
 def allocated(
-    count: int,
-    portions: Mapping[str, float],
-    have: Mapping[str, int],
-    most: Mapping[str, int],
+    count: int, portions: Mapping[str, float], have: Mapping[str, int], most: Mapping[str, int]
 ) -> dict[str, int]:
     """Allocate rows to kinds so that the totals are as close to proportional as possible.
 

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.devices.estimate import (
-    estimated_layer_ms,
-    estimated_ms,
-    lower_bound_ms,
-)
+from resperf.devices.estimate import estimated_layer_ms, estimated_ms, lower_bound_ms
 from resperf.devices.facts import FP32, UNIFIED, DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.limits import read_toml

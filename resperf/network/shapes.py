@@ -268,10 +268,7 @@ def model_outputs(model: ModelProto) -> dict[str, PartialType]:
 
 
 def declared_outputs(
-    graph: GraphProto,
-    inputs: Sequence[ValueInfoProto],
-    sizes: Inputs,
-    given: Mapping[str, int],
+    graph: GraphProto, inputs: Sequence[ValueInfoProto], sizes: Inputs, given: Mapping[str, int]
 ) -> dict[str, TensorType]:
     """Return types and shapes that the file states in full: custom operators have no other.
 

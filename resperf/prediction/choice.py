@@ -39,13 +39,7 @@ from resperf.errors import (
 )
 from resperf.grouping import grouped
 from resperf.network import Network
-from resperf.prediction.offers import (
-    Offer,
-    RestsOn,
-    accelerator,
-    offers,
-    own_offers,
-)
+from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers
 from resperf.settings import (
     COMPILED_WORDS,
     HALF_TYPES,

@@ -410,10 +410,7 @@ def _precision_of(setting: Setting) -> str:
 
 
 def network_terms(
-    network: Network,
-    setting: Setting,
-    platform: Platform,
-    kept: Kept | None = None,
+    network: Network, setting: Setting, platform: Platform, kept: Kept | None = None
 ) -> Terms:
     """Return the terms of a network under a setting on a platform.
 

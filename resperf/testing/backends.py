@@ -126,10 +126,7 @@ class Conformance:
 
 
 def check_backend(
-    backend: Backend,
-    target: Target,
-    *,
-    kinds: Collection[str] = tuple(KINDS),
+    backend: Backend, target: Target, *, kinds: Collection[str] = tuple(KINDS)
 ) -> Conformance:
     """Check a backend against all rules of this module.
 

@@ -350,11 +350,7 @@ def _evaluated(
 
 
 def _run(
-    trial: Trial,
-    phase: str,
-    method: str,
-    settings: ComparisonSettings,
-    progress: Progress | None,
+    trial: Trial, phase: str, method: str, settings: ComparisonSettings, progress: Progress | None
 ) -> tuple[Array, float, float]:
     """Fit, store, load, and predict the test rows.
 

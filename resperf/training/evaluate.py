@@ -286,11 +286,7 @@ def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str
 
 
 def _evaluate_networks(
-    dataset: Path,
-    bundle: Bundle,
-    split: Part,
-    totals: Predictor | None,
-    notes: list[str],
+    dataset: Path, bundle: Bundle, split: Part, totals: Predictor | None, notes: list[str]
 ) -> list[Evaluated]:
     """Evaluate predictors of whole networks, and totals of layers, on measured networks."""
     quantities = network_quantities(dataset)

@@ -24,10 +24,7 @@ def fit_rows(
     """Fit one quantity of layers; without validation rows, the training rows are used."""
     validation = validation if len(validation) else train
     return predictor.fit(
-        train.examples(phase),
-        validation=validation.examples(phase),
-        seed=seed,
-        progress=progress,
+        train.examples(phase), validation=validation.examples(phase), seed=seed, progress=progress
     )
 
 

@@ -127,10 +127,7 @@ def _setting(published: Published, words: Mapping[str, str], session: str) -> Se
 
 
 def _add_file(
-    published: Published,
-    file: ForeignFile,
-    words: Mapping[str, str],
-    networks: _Networks,
+    published: Published, file: ForeignFile, words: Mapping[str, str], networks: _Networks
 ) -> None:
     rows = list(_rows(file, words["mode"], published))
     merged = networks.are_merged(rows)

@@ -655,8 +655,7 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
         ran[name] = shape
     layers = (
         replace(
-            layer,
-            inputs=tuple(replace(x, shape=ran.get(x.name, x.shape)) for x in layer.inputs),
+            layer, inputs=tuple(replace(x, shape=ran.get(x.name, x.shape)) for x in layer.inputs)
         )
         for layer in engine.layers
     )
