@@ -26,7 +26,6 @@ gpumemnet, with exports of timm's networks (batch normalisations not folded) in 
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,7 @@ from gpus import import_all
 from pages import ROOT, dataset, parser_of, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
-from resperf.bundle import Bundle, replaced_folder, write_manifest
+from resperf.bundle import Bundle, write_calibrated
 from resperf.bundle._provenance import changed
 from resperf.campaign.builder import Builder, weight
 from resperf.campaign.families import Draw, draw_networks
@@ -389,10 +388,7 @@ def write_changed(learnt: Bundle, output: Path, reason: str, **values: object) -
     """Write a bundle with other values in its only part."""
     provenance = changed(learnt.manifest["provenance"], reason)
     manifest = learnt.manifest | {"parts": [learnt.part | values], "provenance": provenance}
-    with replaced_folder(output) as folder:
-        skipped = shutil.ignore_patterns("bundle.json")
-        shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
-        write_manifest(folder, manifest)
+    write_calibrated(Bundle(learnt.path, manifest), output)
 
 
 def build_torch(work: Path, output: Path) -> None:

@@ -106,9 +106,7 @@ def _image_conv(builder: Builder, node: Node) -> Any:
             **window.padding,
         )
     bias = builder.bias(node)
-    if bias is None:
-        return y
-    return tf.raw_ops.BiasAdd(value=y, bias=bias)
+    return y if bias is None else tf.raw_ops.BiasAdd(value=y, bias=bias)
 
 
 def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:

@@ -644,7 +644,5 @@ def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Ar
 
 def group_of(name: str) -> str:
     """Return the group of a class."""
-    for group, beginnings in GROUPS.items():
-        if name.startswith(beginnings):
-            return group
-    return OTHER_GROUP
+    groups = (group for group, beginnings in GROUPS.items() if name.startswith(beginnings))
+    return next(groups, OTHER_GROUP)

@@ -242,9 +242,7 @@ def _mark(prediction: Prediction) -> str:
 
 def share_cell(share: float) -> str:
     """Write a share, rounded down: 0% only for nothing, 100% only for all."""
-    if 0 < share < 0.01:
-        return "less than 1%"
-    return f"{math.floor(share * 100)}%"
+    return "less than 1%" if 0 < share < 0.01 else f"{math.floor(share * 100)}%"
 
 
 def _host_and_device(prediction: Prediction) -> list[str]:

@@ -61,8 +61,8 @@ class Judged:
     @property
     def precision(self) -> str:
         """The network's precision by its name, as networks.toml gives them."""
-        named = [name for name in ("fp16", "int8") if f"-{name}" in self.path.stem]
-        return named[0] if named else "float32"
+        named = (name for name in ("fp16", "int8") if f"-{name}" in self.path.stem)
+        return next(named, "float32")
 
     def row(self, name: str) -> ComparisonRow:
         lacking = len(self.prediction.skipped)
