@@ -328,8 +328,7 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     key = (framework or "", device_class or "")
     if key in _table:
         return _table[key]
-    rows = _rows_of(framework)
-    fitting = [row for row in rows if device_class in (None, row.device_class)]
+    fitting = [row for row in _rows_of(framework) if device_class in (None, row.device_class)]
     if not fitting:
         wanted = f"{framework}/{device_class}" if framework else f"for {device_class!r}"
         raise ResperfError(

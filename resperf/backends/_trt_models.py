@@ -171,10 +171,9 @@ class _Graph:
             name: (shape, "float32" if dtype == "bfloat16" else dtype)
             for name, (shape, dtype) in self._reads.items()
         }
-        arrays = kernel_values(self._kernel, inputs)
         return {
             name: _bits(values) if self._reads[name][1] == "bfloat16" else values
-            for name, values in arrays.items()
+            for name, values in kernel_values(self._kernel, inputs).items()
         }
 
     def node(self, op: str, *inputs: str, more_outputs: int = 0, **attributes: object) -> str:
@@ -475,5 +474,4 @@ def _halve_node(node: NodeProto, dtype: str) -> None:
             attribute.i = half
         elif attribute.name in ("value_float", "value_floats"):
             values = np.array(helper.get_attribute_value(attribute), np.float32)
-            constant = tensor("", values, dtype)
-            attribute.CopyFrom(helper.make_attribute("value", constant))
+            attribute.CopyFrom(helper.make_attribute("value", tensor("", values, dtype)))

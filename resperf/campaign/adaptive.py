@@ -118,8 +118,7 @@ class Batches:
     def _weights(self) -> Mapping[str, float]:
         """Weight of each kind's error: its share of the random draws, to the power in the file."""
         power = self.plan.stream.campaign.adaptive.share_power
-        counts = self.plan.counts
-        return {kind: (count / self.wanted) ** power for kind, count in counts.items()}
+        return {kind: (count / self.wanted) ** power for kind, count in self.plan.counts.items()}
 
 
 def choose_by_score(

@@ -210,8 +210,7 @@ def harvest(
     layers: dict[str, Layer] = {}
     for path in paths:
         for network in networks_at(path, batches):
-            lowered = lower(network, setting, platform)
-            for node in lowered.nodes:
+            for node in lower(network, setting, platform).nodes:
                 if node.layer is not None:
                     layers.setdefault(node.layer.key, node.layer)
     return list(layers.values())

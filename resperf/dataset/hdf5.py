@@ -413,8 +413,7 @@ def read_dataset(path: Path) -> Dataset:
         If the file is missing, damaged, not a dataset, of another schema, or has an invalid layer.
     """
     with open_dataset(path) as file:
-        names = [name for name in file if name not in FILES]
-        return _dataset(path, file, names)
+        return _dataset(path, file, [name for name in file if name not in FILES])
 
 
 def read_networks(path: Path) -> Dataset:

@@ -129,8 +129,7 @@ class Pool(WindowLayer):
                 attributes["count_include_pad"] = int(self.count_include_pad)
                 if max(attributes.pop("dilations")) > 1:
                     raise LayerError("pool: average pooling has no dilation before opset 19")
-        op = _OPS[self.mode, self.whole_image]
-        return self._node(op, attributes)
+        return self._node(_OPS[self.mode, self.whole_image], attributes)
 
     @property
     def is_runnable(self) -> bool:

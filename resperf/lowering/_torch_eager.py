@@ -263,8 +263,7 @@ class _Eager:
 
     def _transpose(self, node: Node) -> None:
         view = self.view(node.inputs[0])
-        rank = len(view.shape)
-        perm = node.attributes.get("perm") or tuple(reversed(range(rank)))
+        perm = node.attributes.get("perm") or tuple(reversed(range(len(view.shape))))
         self.views[node.outputs[0]] = view.permuted(perm)
 
     def _identity(self, node: Node) -> None:
@@ -341,8 +340,7 @@ class _Eager:
         """Run an operator value by value: the result lies in memory like its operands."""
         self.emit(node, op, self._operands(node))
         views = [self.view(name) for name in node.inputs if name and name in self.network.tensors]
-        shape = self.tensor(node.outputs[0]).shape
-        self.views[node.outputs[0]] = like(shape, views)
+        self.views[node.outputs[0]] = like(self.tensor(node.outputs[0]).shape, views)
 
     def _image(self, node: Node, op: str) -> None:
         """Run an operator on images: channels stay last in memory if they were."""
@@ -546,8 +544,7 @@ def _attention_layer(operator: Operator) -> Layer:
 
 def _stack_layer(operator: Operator) -> Layer:
     """Return a concatenation along a new axis."""
-    result = operator.result()
-    axis = operator.attributes.get("axis", 0) % len(result)
+    axis = operator.attributes.get("axis", 0) % len(operator.result())
     wide = tuple(
         replace(operand, shape=(*operand.shape[:axis], 1, *operand.shape[axis:]), value=None)
         for operand in operator.inputs

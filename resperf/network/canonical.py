@@ -147,8 +147,7 @@ def _group_norm(graph: Rewriting, last: Node) -> _Joined:
     if len(grouped) != 3 or graph.shape(value) != graph.shape(last.outputs[0]):
         return None
     attributes = {**norm.attributes, "num_groups": grouped[1]}
-    inputs = (value, scaled[0], shifted[0])
-    return match, _joined(last, "GroupNormalization", inputs, attributes)
+    return match, _joined(last, "GroupNormalization", (value, scaled[0], shifted[0]), attributes)
 
 
 def _times_one(graph: Rewriting, last: Node) -> _Joined:

@@ -317,8 +317,7 @@ def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
 
 def _gather_elements(values: Sequence[Array], attributes: Attributes) -> Array:
     data, index = values[0], values[1]
-    axis = _fitting_axis(data, index, attributes)
-    return np.take_along_axis(data, index, axis)
+    return np.take_along_axis(data, index, _fitting_axis(data, index, attributes))
 
 
 def _fitting_axis(data: Array, index: Array, attributes: Attributes) -> int:

@@ -586,7 +586,6 @@ def predict_everywhere(
             answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, run)
         except ResperfError as error:
-            why = Message.of(error).general
-            failures.append(Failure("", device, its_framework, why))
+            failures.append(Failure("", device, its_framework, Message.of(error).general))
     by_time = sorted(predictions, key=lambda one: (math.isnan(one.sorting_ms), one.sorting_ms))
     return sorted(by_time, key=lambda one: one.subject.batch or 0), failures

@@ -361,8 +361,7 @@ def _without_layer(
     is_card = facts.device_class != DEFAULT.device_class
     bound_ms = facts.least_moving_ms(work.moved_bytes)
     if dtype != "float32":  # Which operators have fast algorithms in it is not known.
-        peak = facts.largest_peak_of(dtype)
-        bound_ms = max(bound_ms, ideal_ms(2 * work.macs / taps, peak))
+        bound_ms = max(bound_ms, ideal_ms(2 * work.macs / taps, facts.largest_peak_of(dtype)))
     return LayerPrediction(
         name=node.name,
         kind=node.op,

@@ -493,8 +493,7 @@ class LayerPredictor(Predictor):
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
         """Predict the learnt quantity; the bundle adds intervals from validation rows."""
-        values = self.values(cast(Columns, subjects))
-        return {self.quantity_: Estimate.without_bounds(values)}
+        return {self.quantity_: Estimate.without_bounds(self.values(cast(Columns, subjects)))}
 
 
 def stored(values: Mapping[str, Any], name: str, kind: type = object) -> Any:

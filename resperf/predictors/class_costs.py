@@ -435,8 +435,7 @@ def _class_of(device: str) -> str:
 
 def _version(key: str) -> tuple[int, ...]:
     """Return the numbers of the version that a key ends with; none come before all others."""
-    words = key.rpartition("torch-")[2].split(".")
-    return tuple(int(word) for word in words if word.isdigit())
+    return tuple(int(word) for word in key.rpartition("torch-")[2].split(".") if word.isdigit())
 
 
 def _latest(keys: Mapping[str, str]) -> dict[str, str]:

@@ -376,10 +376,9 @@ class KernelCosts(Predictor):
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say whose latencies it was inferred from; single kernels are not told apart."""
         devices = "this device" if self.has_rows_of(platform, setting) else "other devices"
-        nodes = _lowered(network, setting, platform).nodes
         left_out = tuple(
             node.reason or "a recurrence runs step after step, and is counted as one kernel"
-            for node in nodes
+            for node in _lowered(network, setting, platform).nodes
             if node.role == "unknown" or isinstance(node.layer, Recurrent)
         )
         return Account(f"latencies of whole networks on {devices}", {}, {}, left_out=left_out)

@@ -75,8 +75,7 @@ def _worst(row: LeftOut, by: str, errors: Sequence[LeftOutGroup]) -> str:
     ]  # fmt: skip
     rest = f", the worst {_WORST} of {len(groups)}" if len(groups) > _WORST else ""
     title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {by}{rest}"
-    unit = QUANTITIES[row.quantity].unit
-    headings = (by, "rows", "MAPE", f"RMSE {unit}", "NRMSE")
+    headings = (by, "rows", "MAPE", f"RMSE {QUANTITIES[row.quantity].unit}", "NRMSE")
     return f"{title}\n{table(headings, cells, text=(by,))}"
 
 

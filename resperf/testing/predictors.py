@@ -54,8 +54,7 @@ def check_predictor(make: Callable[[], Predictor], examples: Examples, folder: P
     fitted = predictor.fit(examples, validation=examples, seed=0)
     assert fitted is predictor, "fit does not return the predictor"
     check_predictions(predictor, examples)
-    loaded = check_export(predictor, examples, folder)
-    check_predictions(loaded, examples)
+    check_predictions(check_export(predictor, examples, folder), examples)
     for bad, reason in (
         (examples.select(np.arange(TOO_FEW)), f"{TOO_FEW} rows"),
         (_with_value(examples, np.nan), "a value that is no number"),

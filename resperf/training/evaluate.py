@@ -421,10 +421,9 @@ def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     clean = np.flatnonzero(table.ok & ~table.noisy)
     clean_ms = table.times_ms[phase][clean].tolist()
     times_ms = grouped(zip(table.key[clean].astype(str), clean_ms, strict=True))
-    medians_ms = rows.times_ms[phase].tolist()
     return [
         np.array(times_ms.get(key, [median_ms]))
-        for key, median_ms in zip(rows.keys, medians_ms, strict=True)
+        for key, median_ms in zip(rows.keys, rows.times_ms[phase].tolist(), strict=True)
     ]
 
 

@@ -96,8 +96,7 @@ def shortened(trial: Trial, count: int, seed: int) -> Trial:
     The test rows are unchanged. A larger trial of the same seed contains all rows of a smaller one.
     Validation rows count, since they had to be measured too.
     """
-    keys = (*trial.train.keys, *trial.validation.keys)
-    chosen = first_of_keys(keys, count, seed)
+    chosen = first_of_keys((*trial.train.keys, *trial.validation.keys), count, seed)
     border = len(trial.train)
     return Trial(
         trial.train.select(chosen[:border]), trial.validation.select(chosen[border:]), trial.test

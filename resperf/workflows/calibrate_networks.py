@@ -125,8 +125,7 @@ def calibrate(
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        where = replace(platform, device=bundle.device)
-        base, remarks = _scaled_to(bundle, target, here, where)
+        base, remarks = _scaled_to(bundle, target, here, replace(platform, device=bundle.device))
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(

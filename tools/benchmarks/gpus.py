@@ -93,8 +93,7 @@ def import_all(work: Path) -> list[Path]:
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    files = sorted(work.glob(f"{source}-*.h5"))
-    dataset = pages.dataset(work / f"{source}.h5", "merge", *files)
+    dataset = pages.dataset(work / f"{source}.h5", "merge", *sorted(work.glob(f"{source}-*.h5")))
     rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(

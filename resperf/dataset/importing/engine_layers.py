@@ -129,8 +129,7 @@ def _activation(layer: EngineLayer) -> str:
     if written not in _ACTIVATIONS:
         raise LayerError(f"fused activation {written} is none of layers")
     if written == "NONE" and "PWN(" in layer.name:
-        chain = layer.name[layer.name.index("PWN(") :]
-        return _chain(layer.nodes, chain)
+        return _chain(layer.nodes, layer.name[layer.name.index("PWN(") :])
     return _ACTIVATIONS[written]
 
 

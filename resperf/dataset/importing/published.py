@@ -343,8 +343,7 @@ class Published:
 
     def _misfit(self, subject: NetworkRef, content: bytes) -> str:
         """Return why a graph is not that of a network; empty if it may be."""
-        described = self._descriptions[subject.description]
-        description = NetworkDescription.from_bytes(described)
+        description = NetworkDescription.from_bytes(self._descriptions[subject.description])
         if description.parameters is None:
             return ""
         least, most = graph_parameters(content, subject.name)
