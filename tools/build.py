@@ -44,7 +44,7 @@ from published import TIMM_DEVICES, import_layers, import_networks
 from resperf.bundle import Bundle, write_calibrated
 from resperf.bundle._provenance import changed
 from resperf.campaign.builder import Builder, weight
-from resperf.campaign.families import Draw, draw_networks
+from resperf.campaign.families import VGG, Draw, draw_networks
 from resperf.campaign.laws import law
 from resperf.campaign.spec import DrawnSpec
 from resperf.dataset import read_info
@@ -298,9 +298,7 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
     "mobilenet_v2": lambda: mobile(fixed(width_percent=100), V2, Builder.relu6),
     "densenet121": lambda: densenet(fixed(growth=32)),
     "unet": lambda: unet(fixed(channels=1, pixels=256, filters=64)),
-    "vgg11": lambda: vgg(1, 1, 2, 2, 2),
-    "vgg16": lambda: vgg(2, 2, 3, 3, 3),
-    "vgg19": lambda: vgg(2, 2, 4, 4, 4),
+    **{f"vgg{depth}": partial(vgg, *counts) for depth, counts in VGG.items()},
     "resnet18": lambda: resnet(BASIC, (2, 2, 2, 2)),
     "resnet50": lambda: resnet(BOTTLENECK, (3, 4, 6, 3)),
 }  # fmt: skip

@@ -217,9 +217,7 @@ class _Graph:
             weight = _made_up_weight(name, shape, "int8" if int8 else dtype, self._copy)
             self._graph.initializer.append(weight)
             names.append(self._dequantized(name) if int8 else name)
-        if self._kernel.op == "Clip":
-            return self._bounds()
-        return names
+        return self._bounds() if self._kernel.op == "Clip" else names
 
     def _bounds(self) -> list[str]:
         return [self.constant(0.0), self.constant(6.0)]

@@ -160,9 +160,8 @@ class Builder:
     def axis(self, node: Node, axis: int) -> int:
         """Return the position in memory of an axis of a node's first input in the file."""
         rank = self.rank(node, 0)
-        if rank == 4 and self.reads_images(node):
-            return STORED_AXES.index(axis % 4)
-        return axis % rank
+        is_image = rank == 4 and self.reads_images(node)
+        return STORED_AXES.index(axis % 4) if is_image else axis % rank
 
     def is_held(self, node: Node, position: int) -> bool:
         """Whether a node's input is a captured constant."""

@@ -520,9 +520,8 @@ def _operand(tensor: Tensor) -> Operand:
 def _clone_layer(operator: Operator) -> Layer:
     """Return a copy: a transposition where the order of axes changes."""
     perm = tuple(operator.attributes["perm"])
-    if perm == tuple(range(len(perm))):
-        return Move.copied(operator)
-    return layer_of_operator(operator)
+    is_plain = perm == tuple(range(len(perm)))
+    return Move.copied(operator) if is_plain else layer_of_operator(operator)
 
 
 def _attention_layer(operator: Operator) -> Layer:

@@ -86,9 +86,8 @@ def main() -> None:
     paths = network_files(words.networks) if words.networks else shipped_networks(["*"])
     names = network_names(paths)
     runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
-    turns: Turns = {}
-    if words.store and words.store.exists():
-        turns = json.loads(words.store.read_text())
+    is_stored = words.store and words.store.exists()
+    turns: Turns = json.loads(words.store.read_text()) if is_stored else {}
     first = next(iter(bundles.values()))
     before = words.turns // 2 if words.calibrate_seconds else words.turns
     measure(runs, turns, before, first, words.seconds, words.store)
