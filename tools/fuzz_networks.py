@@ -350,8 +350,7 @@ def _peak_bytes() -> int:
 
 
 def _new_pool() -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, context, initializer=_watch_process)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_watch_process)
 
 
 def fuzz(

@@ -258,8 +258,7 @@ def _layer_norm(graph: Rewriting, last: Node) -> _Joined:
         return None
     epsilon = graph.tensors[variance[0]].value
     attributes = {"axis": -1} | ({} if epsilon is None else {"epsilon": float(epsilon.item())})
-    inputs = (value, weighted[0], operands[0])
-    return match, _joined(last, "LayerNormalization", inputs, attributes)
+    return match, _joined(last, "LayerNormalization", (value, weighted[0], operands[0]), attributes)
 
 
 def _attention(graph: Rewriting, last: Node) -> _Joined:

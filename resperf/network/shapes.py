@@ -111,8 +111,7 @@ def partial_outputs(
         (tensor.dtype, tensor.shape, values.get(name)) if (tensor := inputs.get(name)) else None
         for name in node.input
     )
-    written = tuple(map(bool, node.output))
-    key = (node.domain, node.op_type, version, attributes, operands, written)
+    key = (node.domain, node.op_type, version, attributes, operands, tuple(map(bool, node.output)))
     outputs = _cache.get(key)
     if outputs is None:
         outputs = _inferred(node, inputs, version)

@@ -101,8 +101,8 @@ def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ..
     bins = []
     for number in np.unique(index):
         judged = errors(measured_ms[index == number], predicted_ms[index == number])
-        ends_ms = map(float, bounds[number : number + 2])
-        bins.append(TimeBin(*ends_ms, judged.rows, judged.mape, judged.within_10))
+        low_ms, high_ms = map(float, bounds[number : number + 2])
+        bins.append(TimeBin(low_ms, high_ms, judged.rows, judged.mape, judged.within_10))
     return tuple(bins)
 
 

@@ -85,8 +85,7 @@ def sources(data: Path) -> dict[str, list[Path]]:
 def import_layers(name: str, work: Path) -> Path:
     """Import a dataset such as ``justus-k80``, once."""
     source, _, device = name.partition("-")
-    files = sources(pages.public_data())[name]
-    words = ("import", *files, "--format", source, "--device", device)
+    words = ("import", *sources(pages.public_data())[name], "--format", source, "--device", device)
     return pages.dataset(work / f"{name}.h5", *words)
 
 
