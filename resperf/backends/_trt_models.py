@@ -245,8 +245,7 @@ class _Graph:
 def _gelu(graph: _Graph, names: Sequence[str]) -> str:
     """Add a GELU as PyTorch exports it: x / 2 * (1 + erf(x / sqrt(2)))."""
     (x,) = names
-    scaled = graph.node("Div", x, graph.constant(math.sqrt(2)))
-    return _gated(graph, x, graph.node("Erf", scaled))
+    return _gated(graph, x, graph.node("Erf", graph.node("Div", x, graph.constant(math.sqrt(2)))))
 
 
 def _gelu_tanh(graph: _Graph, names: Sequence[str]) -> str:

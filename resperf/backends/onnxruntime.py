@@ -170,8 +170,7 @@ def filled_input(value: Any, given: Mapping[str, Sequence[float]]) -> npt.NDArra
     word = value.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(word, word)
     values = network_input(value.name, value.shape, dtype, value.type)
-    own = np.asarray(given.get(value.name, values), values.dtype)
-    return np.resize(own, values.shape)
+    return np.resize(np.asarray(given.get(value.name, values), values.dtype), values.shape)
 
 
 class OnnxRuntimeBackend(Backend):

@@ -114,8 +114,7 @@ def plan_networks(
             continue
         network = NetworkRef(path.stem, graph_digest(graph))
         if family:
-            description = NetworkDescription(path.stem, architecture_of(path.stem), family)
-            content = description.to_bytes()
+            content = NetworkDescription(path.stem, architecture_of(path.stem), family).to_bytes()
             network = replace(network, description=description_digest(content))
             contents[network.description] = content
         contents[network.digest] = graph

@@ -485,8 +485,7 @@ class _Run:
                 and item is not None
             ):
                 self._retries_left -= 1
-                later = time.monotonic() + self.campaign.run.retry_wait_s
-                self._waiting.append((later, item))
+                self._waiting.append((time.monotonic() + self.campaign.run.retry_wait_s, item))
 
     @property
     def _usual(self) -> dict[str, tuple[float, int]]:

@@ -113,10 +113,9 @@ class Pool(WindowLayer):
             return PoolNd.read(operator)
         (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes
         kernel = None if whole_image else tuple(attributes.get("kernel_shape", ()))
-        counts_pad = mode == "average" and bool(attributes.get("count_include_pad", 0))
         return cls(
             **cls._read_image(operator, kernel), mode=mode, whole_image=whole_image,
-            count_include_pad=counts_pad,
+            count_include_pad=mode == "average" and bool(attributes.get("count_include_pad", 0)),
             ceil_mode=not whole_image and bool(attributes.get("ceil_mode", 0)),
         )  # fmt: skip
 

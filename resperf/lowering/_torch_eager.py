@@ -163,8 +163,7 @@ class _Eager:
                 self._unknown(node, Message.of(error))
             except MALFORMED as error:
                 del self.kernels[start:]
-                malformed = Message(f"its shapes or attributes are malformed ({error!r})")
-                self._unknown(node, malformed)
+                self._unknown(node, Message(f"its shapes or attributes are malformed ({error!r})"))
         return self.kernels
 
     def _unknown(self, node: Node, why: Message) -> None:

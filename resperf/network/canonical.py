@@ -120,8 +120,7 @@ def _packed_product(graph: Rewriting, last: Node) -> _Joined:
         return None
     if graph.tensors[matrix.inputs[0]].dtype not in LOW_BITS:
         return None
-    inputs = (last.inputs[0], *matrix.inputs, *last.inputs[2:])
-    return match, _joined(last, "MatMulNBits", inputs)
+    return match, _joined(last, "MatMulNBits", (last.inputs[0], *matrix.inputs, *last.inputs[2:]))
 
 
 def _plain_conv(graph: Rewriting, node: Node) -> _Joined:

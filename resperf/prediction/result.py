@@ -61,8 +61,7 @@ class PhaseTimes(Record):
     @property
     def total_ms(self) -> float:
         """Sum of the three phases (equation 3) as far as they are known; NaN if none is."""
-        times_ms = (self.preprocess_ms, self.execution_ms, self.postprocess_ms)
-        return known_sum(times_ms)
+        return known_sum((self.preprocess_ms, self.execution_ms, self.postprocess_ms))
 
 
 @dataclass(frozen=True)

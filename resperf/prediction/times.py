@@ -347,8 +347,7 @@ def _without_layer(
     counted.update(node.sources)
     facts = None if math.isnan(work.macs + work.moved_bytes) else limits()
     if facts is None:
-        reason = node.reason or "no layer kind fits this operator"
-        return Skipped(node.name, node.op, reason, *work)
+        return Skipped(node.name, node.op, node.reason or "no layer kind fits this operator", *work)
     factor = network_factor(bundle, node.op)
     op = node.op.rpartition(".")[2]
     dtype, taps = multiplied(network, node.sources)

@@ -436,9 +436,8 @@ def rows_of(parts: Sequence[Examples], kept: Kept | None = None) -> Rows:
     settings, platforms = zip(*(row for part in parts for row in part.per_row()), strict=True)
     names = [network.name for network in networks]
     kept = {} if kept is None else kept
-    rows = zip(networks, settings, platforms, strict=True)
     return Rows(
-        [network_terms(*row, kept) for row in rows],
+        [network_terms(*row, kept) for row in zip(networks, settings, platforms, strict=True)],
         np.concatenate([part.values for part in parts]),
         np.array([canonical_device(platform.device) for platform in platforms]),
         np.array([setting.options.get(SESSION, "") for setting in settings]),

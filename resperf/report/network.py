@@ -282,11 +282,10 @@ def _parts(prediction: Prediction, every: bool) -> str:
         "groups of operators: attributed from the times of whole networks, not measured; bands of "
         "equally good fits"
     )
-    levels = [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
     rows = [
         [group.name, ms_cell(group.ms), f"{ms_cell(group.low)}-{ms_cell(group.high)}",
          percent_cell(group.ms / prediction.total_ms)]
-        for parts in levels
+        for parts in [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
         for group in sorted(parts, key=lambda part: -part.ms)
     ]  # fmt: skip
     headings = ("operators", "ms", "band", "of total")

@@ -108,8 +108,7 @@ def check_export(predictor: Predictor, examples: Examples, folder: Path) -> Pred
     ------
     AssertionError
     """
-    values = json.loads(json.dumps(predictor.export(folder, "stem")))
-    loaded = type(predictor).load(values, folder)
+    loaded = type(predictor).load(json.loads(json.dumps(predictor.export(folder, "stem"))), folder)
     kept = (predictor.kind, predictor.quantity_)
     assert (loaded.kind, loaded.quantity_) == kept, "kind or quantity is another one when loaded"
     trained, again = (

@@ -80,8 +80,7 @@ def main() -> None:
                 for way, network, options in ways(name, Path(folder))
             }
         text = ", ".join(f"{way} {ms_cell(total)}" for way, total in totals.items())
-        spread = max(totals.values()) / min(totals.values()) - 1
-        rows.append([name, text, percent_cell(spread)])
+        rows.append([name, text, percent_cell(max(totals.values()) / min(totals.values()) - 1)])
     print(markdown_table(("network", "way: total in ms", "largest difference"), rows))
 
 

@@ -308,8 +308,7 @@ def _reformat(layer: EngineLayer) -> Layer:
             raise LayerError("it changes type and format at once")
         return _conversion(source, result)
     if source.layout == result.layout:
-        copied = Operator("Slice", {}, (_operand(source),), (result.shape,))
-        return layer_of_operator(copied)
+        return layer_of_operator(Operator("Slice", {}, (_operand(source),), (result.shape,)))
     if is_alike:
         raise LayerError("it pads channels, or drops their padding")
     if len(source.shape) != 4:

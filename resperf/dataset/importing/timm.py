@@ -244,8 +244,7 @@ def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescript
                 values = parse_json(line)
                 if values["ok"]:
                     described = _listed(values)
-                    key = _Key(described.architecture, described.image_size or 0)
-                    lists[key].append(described)
+                    lists[_Key(described.architecture, described.image_size or 0)].append(described)
             except (ValueError, TypeError, LookupError) as error:
                 raise DatasetError(
                     f"{file.name} line {number} is no list of operators ({first_line(error)})"

@@ -504,8 +504,7 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
     times_ms = [layer.ms for layer in timed if layer.type not in _NOT_PROFILED]
     untimed = sum(map(math.isnan, times_ms))
     if untimed > _MOST_UNTIMED * len(times_ms):
-        why = f"of which it lacks {untimed} of {len(times_ms)} layers"
-        raise _other_engine(file, engine, why)
+        raise _other_engine(file, engine, f"of which it lacks {untimed} of {len(times_ms)} layers")
     return replace(engine, layers=tuple(timed), profiled_runs=runs)
 
 
