@@ -489,11 +489,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument(
             "--only", nargs="+", choices=builders, metavar="NAME", default=[*builders]
         )
-        command.add_argument(
-            "--output",
-            type=Path,
-            default=ROOT / ("build" if what == "dnnperf-unseen" else "models") / what,
-        )
+        output = ROOT / ("build" if what == "dnnperf-unseen" else "models") / what
+        command.add_argument("--output", type=Path, default=output)
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -83,10 +83,8 @@ def _class(cls: type) -> dict[str, Any]:
                 properties[name] = "rw" if getattr(value, "fset", None) else "ro"
             elif callable(value) or isinstance(value, staticmethod | classmethod):
                 methods[name] = signatures(name, getattr(cls, name))
-    return {
-        "methods": dict(sorted(methods.items())),
-        "properties": dict(sorted(properties.items())),
-    }
+    own = {"methods": methods, "properties": properties}
+    return {group: dict(sorted(rows.items())) for group, rows in own.items()}
 
 
 def signatures(name: str, function: Any) -> list[list[str]]:

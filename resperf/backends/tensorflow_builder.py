@@ -366,9 +366,7 @@ def kernel_axes(rank: int) -> tuple[int, ...]:
     return (*range(2, rank), 1, 0)
 
 
-PER_CHANNEL = frozenset({
-    "Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization",
-})  # fmt: skip
+PER_CHANNEL = frozenset({"Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization"})
 """Operators whose weights, behind the first input, hold one value per channel."""
 
 

@@ -410,9 +410,7 @@ class ClassCosts(Predictor):
 
 def setting_name(setting: Setting, platform: Platform) -> str:
     """Return the name that a fit is stored by."""
-    words = (
-        platform.device, *_words(setting), f"torch-{setting.framework_version or 'unknown'}",
-    )  # fmt: skip
+    words = (platform.device, *_words(setting), f"torch-{setting.framework_version or 'unknown'}")
     return " ".join(words)
 
 

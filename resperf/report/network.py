@@ -257,9 +257,7 @@ def _host_and_device(prediction: Prediction) -> list[str]:
             f"{low_ms} to {high_ms}: {launches} on the hosts that measured, {usual} are usual; "
             "set yours with --host-dispatch-us"
         )
-    return [
-        _time_line("  device", device_ms), _time_line("  host", costs.host_ms, launches),
-    ]  # fmt: skip
+    return [_time_line("  device", device_ms), _time_line("  host", costs.host_ms, launches)]
 
 
 def _scaled(calibration: Calibration) -> str:

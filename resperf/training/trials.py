@@ -54,9 +54,7 @@ class Trial:
 def own_split(rows: LayerRows) -> Trial:
     """Evaluate on the file's own test split."""
     split = split_of_keys(rows.keys)
-    return Trial(
-        rows.select(split.train), rows.select(split.validation), rows.select(split.test)
-    )  # fmt: skip
+    return Trial(rows.select(split.train), rows.select(split.validation), rows.select(split.test))
 
 
 def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:

@@ -409,18 +409,18 @@ def keras(name: str, folder: Path) -> bytes:
         network = getattr(tf.keras.applications, name)(weights=None)
     several = isinstance(network.input, dict)
     tensors = network.input if several else {"x": network.input}
-    function = tf.function(
-        lambda *given: network(
-            dict(zip(tensors, given, strict=True)) if several else given[0], training=False
-        )
-    )
+
+    def call(*given: Any) -> Any:
+        inputs = dict(zip(tensors, given, strict=True)) if several else given[0]
+        return network(inputs, training=False)
+
     signature = [
         tf.TensorSpec((None, *shapes.get(key, tensor.shape[1:])), tensor.dtype, name=key)
         for key, tensor in tensors.items()
     ]
     path = folder / "whole.onnx"
     tf2onnx.convert.from_function(
-        function, input_signature=signature, opset=KERAS_OPSET, output_path=str(path)
+        tf.function(call), input_signature=signature, opset=KERAS_OPSET, output_path=str(path)
     )
     return bytes(stripped_model(path).SerializeToString())
 

@@ -199,8 +199,7 @@ def summary(judged: Sequence[Judged]) -> str:
     """Say how far off runs are, and what their intervals hold."""
     off = [abs(run.error) for run in judged]
     shown = [run.prediction for run in judged]
-    inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms
-              for run in judged]  # fmt: skip
+    inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms for run in judged]
     width = median((run.high_ms - run.low_ms) / run.total_ms for run in shown)
     lacking = sum(not prediction.complete for prediction in shown)
     return (

@@ -146,9 +146,7 @@ def compared(record: Mapping[str, Any]) -> Compared:
     values, none = record["result"], np.empty(0)
     own = {field.name: values[field.name] for field in fields(Compared) if field.name in values}
     own["noise_floor"] = math.nan if own["noise_floor"] is None else own["noise_floor"]
-    return Compared(
-        **own, errors=Errors.from_json(values), measured_ms=none, predicted_ms=none
-    )  # fmt: skip
+    return Compared(**own, errors=Errors.from_json(values), measured_ms=none, predicted_ms=none)
 
 
 def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:
