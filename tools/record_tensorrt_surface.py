@@ -83,7 +83,7 @@ def _class(cls: type) -> dict[str, Any]:
                 properties[name] = "rw" if getattr(value, "fset", None) else "ro"
             elif callable(value) or isinstance(value, staticmethod | classmethod):
                 methods[name] = signatures(name, getattr(cls, name))
-    own = {"methods": methods, "properties": properties}
+    own: dict[str, dict[str, Any]] = {"methods": methods, "properties": properties}
     return {group: dict(sorted(rows.items())) for group, rows in own.items()}
 
 
