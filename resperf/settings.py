@@ -38,9 +38,7 @@ HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precision -> type of all floating-point values."""
 PRECISION_OF = {"float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 """Type of a network's own values, if it is not float32 -> the precision that it is run in."""
-PEAK_NEEDED = {
-    "amp": "fp16", "fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "tf32": "tf32",
-}  # fmt: skip
+PEAK_NEEDED = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "tf32": "tf32"}
 """Precision -> peak (`resperf.devices.facts.Peaks`) that a device must have for it."""
 PEAKS_OF: Mapping[str, tuple[str, ...]] = {
     "float32": ("fp32_matrix", "tf32"),

@@ -209,11 +209,7 @@ _ROWS = (
         default_for_class=True,
     ),
     # The same operators; only their kernels are others.
-    _torch(
-        device_class="rocm",
-        no_such_costs=_TORCH_FREE,
-        precisions=_TORCH_PRECISIONS,
-    ),
+    _torch(device_class="rocm", no_such_costs=_TORCH_FREE, precisions=_TORCH_PRECISIONS),
     _torch(
         device_class="cpu",
         backend=_TORCH_BACKEND,
@@ -332,8 +328,7 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     key = (framework or "", device_class or "")
     if key in _table:
         return _table[key]
-    rows = _rows_of(framework)
-    fitting = [row for row in rows if device_class in (None, row.device_class)]
+    fitting = [row for row in _rows_of(framework) if device_class in (None, row.device_class)]
     if not fitting:
         wanted = f"{framework}/{device_class}" if framework else f"for {device_class!r}"
         raise ResperfError(

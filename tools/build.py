@@ -26,7 +26,6 @@ gpumemnet, with exports of timm's networks (batch normalisations not folded) in 
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +41,10 @@ from gpus import import_all
 from pages import ROOT, dataset, parser_of, public_data, run
 from published import TIMM_DEVICES, import_layers, import_networks
 
-from resperf.bundle import Bundle, replaced_folder, write_manifest
+from resperf.bundle import Bundle, write_calibrated
 from resperf.bundle._provenance import changed
 from resperf.campaign.builder import Builder, weight
-from resperf.campaign.families import Draw, draw_networks
+from resperf.campaign.families import VGG, Draw, draw_networks
 from resperf.campaign.laws import law
 from resperf.campaign.spec import DrawnSpec
 from resperf.dataset import read_info
@@ -299,9 +298,7 @@ NETWORKS: dict[str, Callable[[], Builder]] = {
     "mobilenet_v2": lambda: mobile(fixed(width_percent=100), V2, Builder.relu6),
     "densenet121": lambda: densenet(fixed(growth=32)),
     "unet": lambda: unet(fixed(channels=1, pixels=256, filters=64)),
-    "vgg11": lambda: vgg(1, 1, 2, 2, 2),
-    "vgg16": lambda: vgg(2, 2, 3, 3, 3),
-    "vgg19": lambda: vgg(2, 2, 4, 4, 4),
+    **{f"vgg{depth}": partial(vgg, *counts) for depth, counts in VGG.items()},
     "resnet18": lambda: resnet(BASIC, (2, 2, 2, 2)),
     "resnet50": lambda: resnet(BOTTLENECK, (3, 4, 6, 3)),
 }  # fmt: skip
@@ -389,10 +386,7 @@ def write_changed(learnt: Bundle, output: Path, reason: str, **values: object) -
     """Write a bundle with other values in its only part."""
     provenance = changed(learnt.manifest["provenance"], reason)
     manifest = learnt.manifest | {"parts": [learnt.part | values], "provenance": provenance}
-    with replaced_folder(output) as folder:
-        skipped = shutil.ignore_patterns("bundle.json")
-        shutil.copytree(learnt.path, folder, dirs_exist_ok=True, ignore=skipped)
-        write_manifest(folder, manifest)
+    write_calibrated(Bundle(learnt.path, manifest), output)
 
 
 def build_torch(work: Path, output: Path) -> None:
@@ -495,11 +489,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument(
             "--only", nargs="+", choices=builders, metavar="NAME", default=[*builders]
         )
-        command.add_argument(
-            "--output",
-            type=Path,
-            default=ROOT / ("build" if what == "dnnperf-unseen" else "models") / what,
-        )
+        output = ROOT / ("build" if what == "dnnperf-unseen" else "models") / what
+        command.add_argument("--output", type=Path, default=output)
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from resperf.files import write_whole
+from resperf.grouping import grouped
 from resperf.predictors.intervals import SHARE
 from resperf.predictors.linear import fit_coefficients
 from resperf.report.markdown import markdown_table, percent
@@ -38,11 +38,10 @@ LARGE_BYTES = 1e6
 
 def times(path: Path) -> dict[tuple[int, int], np.ndarray]:
     """Return sizes in bytes and times in ms, by devices and devices per node."""
-    points: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    names = ("num_workers", "devices_per_node", "size", "time_stats.all_reduce.median")
     with gzip.open(path, "rt") as file:
-        for row in csv.DictReader(file):
-            key = int(row["num_workers"]), int(row["devices_per_node"])
-            points[key].append((float(row["size"]), float(row["time_stats.all_reduce.median"])))
+        cells = [[float(row[name]) for name in names] for row in csv.DictReader(file)]
+    points = grouped(((int(n), int(per_node)), rest) for n, per_node, *rest in cells)
     return {key: np.array(sorted(rows)) for key, rows in sorted(points.items())}
 
 

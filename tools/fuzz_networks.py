@@ -163,8 +163,7 @@ def _attributes(model: onnx.ModelProto, source: random.Random) -> None:
     name = attribute.name
     lists: list[list[int]] = [[], [0, 0], [-1, -1, -1, -1], [1 << 40] * 4, [3]]
     value = source.choice([0, -1, 1 << 62, *lists, "NOTHING", 0.5, [1] * 900])
-    replacement = helper.make_attribute(name, value, attr_type=7 if value == [] else None)
-    attribute.CopyFrom(replacement)
+    attribute.CopyFrom(helper.make_attribute(name, value, attr_type=7 if value == [] else None))
 
 
 def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
@@ -350,8 +349,7 @@ def _peak_bytes() -> int:
 
 
 def _new_pool() -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, context, initializer=_watch_process)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_watch_process)
 
 
 def fuzz(

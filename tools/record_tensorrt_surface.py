@@ -58,7 +58,7 @@ def surface(module: ModuleType, only: str = ".*") -> dict[str, Any]:
             for inner, nested in vars(value).items():
                 if isinstance(nested, type) and (inside := enum_members(nested)) is not None:
                     recorded["enums"][f"{name}.{inner}"] = inside
-        elif callable(value) and not _is_enum_value(value):
+        elif callable(value) and enum_members(type(value)) is None:
             recorded["functions"][name] = signatures(name, value)
     return recorded
 
@@ -69,10 +69,6 @@ def enum_members(cls: type) -> list[str] | None:
     if not isinstance(cls, EnumMeta) and not (members and hasattr(cls, "__entries")):
         return None
     return list(members or ())
-
-
-def _is_enum_value(value: Any) -> bool:
-    return enum_members(type(value)) is not None
 
 
 def _class(cls: type) -> dict[str, Any]:
@@ -87,10 +83,8 @@ def _class(cls: type) -> dict[str, Any]:
                 properties[name] = "rw" if getattr(value, "fset", None) else "ro"
             elif callable(value) or isinstance(value, staticmethod | classmethod):
                 methods[name] = signatures(name, getattr(cls, name))
-    return {
-        "methods": dict(sorted(methods.items())),
-        "properties": dict(sorted(properties.items())),
-    }
+    own: dict[str, dict[str, Any]] = {"methods": methods, "properties": properties}
+    return {group: dict(sorted(rows.items())) for group, rows in own.items()}
 
 
 def signatures(name: str, function: Any) -> list[list[str]]:

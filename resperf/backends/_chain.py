@@ -133,10 +133,7 @@ def weights_costs(copies_ms: Callable[[Layer, int], float]) -> Mapping[str, floa
 
 
 def _excess_ms(
-    backend: Backend,
-    build: Callable[[Network], Built],
-    network: Network,
-    layers: Sequence[Layer],
+    backend: Backend, build: Callable[[Network], Built], network: Network, layers: Sequence[Layer]
 ) -> float:
     """Return the time of a network minus the marginal times of its layers, measured alternately."""
     with ExitStack() as stack:

@@ -122,8 +122,7 @@ class Member(TorchBackend):
             [name for name, buffer in module.named_buffers()
              if not (buffer.is_floating_point() and buffer.ndim)],
         )  # fmt: skip
-        shared = DistributedDataParallel(module)
-        built = super()._trained_network(module, shared, inputs)
+        built = super()._trained_network(module, DistributedDataParallel(module), inputs)
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         peak, copied_bytes = built.phases["peak_memory_bytes"], size_bytes(weights)
         phases = {

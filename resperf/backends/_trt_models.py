@@ -171,10 +171,9 @@ class _Graph:
             name: (shape, "float32" if dtype == "bfloat16" else dtype)
             for name, (shape, dtype) in self._reads.items()
         }
-        arrays = kernel_values(self._kernel, inputs)
         return {
             name: _bits(values) if self._reads[name][1] == "bfloat16" else values
-            for name, values in arrays.items()
+            for name, values in kernel_values(self._kernel, inputs).items()
         }
 
     def node(self, op: str, *inputs: str, more_outputs: int = 0, **attributes: object) -> str:
@@ -218,9 +217,7 @@ class _Graph:
             weight = _made_up_weight(name, shape, "int8" if int8 else dtype, self._copy)
             self._graph.initializer.append(weight)
             names.append(self._dequantized(name) if int8 else name)
-        if self._kernel.op == "Clip":
-            return self._bounds()
-        return names
+        return self._bounds() if self._kernel.op == "Clip" else names
 
     def _bounds(self) -> list[str]:
         return [self.constant(0.0), self.constant(6.0)]
@@ -248,8 +245,7 @@ class _Graph:
 def _gelu(graph: _Graph, names: Sequence[str]) -> str:
     """Add a GELU as PyTorch exports it: x / 2 * (1 + erf(x / sqrt(2)))."""
     (x,) = names
-    scaled = graph.node("Div", x, graph.constant(math.sqrt(2)))
-    return _gated(graph, x, graph.node("Erf", scaled))
+    return _gated(graph, x, graph.node("Erf", graph.node("Div", x, graph.constant(math.sqrt(2)))))
 
 
 def _gelu_tanh(graph: _Graph, names: Sequence[str]) -> str:
@@ -475,5 +471,4 @@ def _halve_node(node: NodeProto, dtype: str) -> None:
             attribute.i = half
         elif attribute.name in ("value_float", "value_floats"):
             values = np.array(helper.get_attribute_value(attribute), np.float32)
-            constant = tensor("", values, dtype)
-            attribute.CopyFrom(helper.make_attribute("value", constant))
+            attribute.CopyFrom(helper.make_attribute("value", tensor("", values, dtype)))

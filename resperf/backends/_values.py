@@ -41,8 +41,7 @@ def onnx_kernel(layer: Layer, framework: str) -> Kernel:
 
 def weights_of_kernel(kernel: Kernel) -> list[Typed]:
     """Return the constant inputs after the first input."""
-    types = kernel.input_dtypes[1:]
-    return list(zip(kernel.weight_shapes, types, strict=False))
+    return list(zip(kernel.weight_shapes, kernel.input_dtypes[1:], strict=False))
 
 
 def inputs_of_kernel(kernel: Kernel) -> dict[str, Typed]:

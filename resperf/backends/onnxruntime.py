@@ -47,12 +47,7 @@ from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
-from resperf.lowering.onnxruntime import (
-    add_weights,
-    block_size,
-    session_options,
-    share_threads,
-)
+from resperf.lowering.onnxruntime import add_weights, block_size, session_options, share_threads
 from resperf.network import Network
 from resperf.settings import NCHWC_BLOCK, Setting
 from resperf.timing import WallClock
@@ -175,8 +170,7 @@ def filled_input(value: Any, given: Mapping[str, Sequence[float]]) -> npt.NDArra
     word = value.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(word, word)
     values = network_input(value.name, value.shape, dtype, value.type)
-    own = np.asarray(given.get(value.name, values), values.dtype)
-    return np.resize(own, values.shape)
+    return np.resize(np.asarray(given.get(value.name, values), values.dtype), values.shape)
 
 
 class OnnxRuntimeBackend(Backend):

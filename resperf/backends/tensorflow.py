@@ -397,8 +397,7 @@ class TensorFlowBackend(Backend):
             If it does not fit.
         """
         try:
-            operator = operator_of(layer)
-            return layer_run(operator, self._call_costs_ms, budget_ms, self._device)
+            return layer_run(operator_of(layer), self._call_costs_ms, budget_ms, self._device)
         except _REFUSALS as error:
             raise refused(error) from error
 

@@ -55,11 +55,7 @@ class Builder:
     """
 
     def __init__(
-        self,
-        network: Network,
-        weights: Mapping[str, Array] | None,
-        *,
-        training: bool = False,
+        self, network: Network, weights: Mapping[str, Array] | None, *, training: bool = False
     ) -> None:
         self.network = network
         self.training = training
@@ -164,9 +160,8 @@ class Builder:
     def axis(self, node: Node, axis: int) -> int:
         """Return the position in memory of an axis of a node's first input in the file."""
         rank = self.rank(node, 0)
-        if rank == 4 and self.reads_images(node):
-            return STORED_AXES.index(axis % 4)
-        return axis % rank
+        is_image = rank == 4 and self.reads_images(node)
+        return STORED_AXES.index(axis % 4) if is_image else axis % rank
 
     def is_held(self, node: Node, position: int) -> bool:
         """Whether a node's input is a captured constant."""
@@ -371,9 +366,7 @@ def kernel_axes(rank: int) -> tuple[int, ...]:
     return (*range(2, rank), 1, 0)
 
 
-PER_CHANNEL = frozenset({
-    "Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization",
-})  # fmt: skip
+PER_CHANNEL = frozenset({"Conv", "ConvTranspose", "InstanceNormalization", "BatchNormalization"})
 """Operators whose weights, behind the first input, hold one value per channel."""
 
 

@@ -274,8 +274,7 @@ def _pixel_shuffle(builder: Builder, node: Node, side: int) -> Any:
     """Build the order of channels that TensorFlow has no operation for: reshaped and transposed."""
     batch, channels, rows, columns = builder.input_shape(node, 0)
     kept, x = channels // side**2, builder.value(node, 0)
-    apart = (batch, rows, columns, kept, side, side)
-    x = tf.transpose(tf.reshape(x, apart), (0, 1, 4, 2, 5, 3))
+    x = tf.transpose(tf.reshape(x, (batch, rows, columns, kept, side, side)), (0, 1, 4, 2, 5, 3))
     return tf.reshape(x, builder.stored_shape(node.outputs[0]))
 
 
@@ -341,8 +340,7 @@ def _slice(builder: Builder, node: Node) -> Any:
     rank, shape = builder.rank(node, 0), builder.input_shape(node, 0)
     parts = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = shape[axis % rank]
-        first, last, step = slice(start, end, step).indices(size)
+        first, last, step = slice(start, end, step).indices(shape[axis % rank])
         stop = None if last < 0 else last
         parts[builder.axis(node, axis)] = slice(first, stop, step)
     return builder.value(node, 0)[tuple(parts)]

@@ -101,8 +101,7 @@ def operator_of(layer: Layer) -> Operator:
 
 def _of_kernel(kernel: Kernel, *, residual: bool = False) -> Operator:
     """Return a kernel's operations: its operator, a residual, and the activation fused into it."""
-    network = _alone(kernel)
-    builder = Builder(network, None)
+    builder = Builder(_alone(kernel), None)
     activation = ACTIVATION_FUNCTIONS[kernel.activation]
     inputs = {
         name: (builder.stored_shape(name), dtype)

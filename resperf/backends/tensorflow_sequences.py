@@ -123,9 +123,7 @@ def attention(builder: Builder, node: Node) -> Any:
         repeats = query.shape[1] // key.shape[1]
         key, value = (tf.repeat(tensor, repeats, axis=1) for tensor in (key, value))
     mixed = _mixed(node, query, key, value)
-    if builder.rank(node, 0) == 4:
-        return mixed
-    return _joined(builder, node, mixed)
+    return mixed if builder.rank(node, 0) == 4 else _joined(builder, node, mixed)
 
 
 def _projected(builder: Builder, node: Node) -> Any:

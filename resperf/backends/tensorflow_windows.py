@@ -106,9 +106,7 @@ def _image_conv(builder: Builder, node: Node) -> Any:
             **window.padding,
         )
     bias = builder.bias(node)
-    if bias is None:
-        return y
-    return tf.raw_ops.BiasAdd(value=y, bias=bias)
+    return y if bias is None else tf.raw_ops.BiasAdd(value=y, bias=bias)
 
 
 def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:
@@ -128,10 +126,7 @@ def _depthwise(window: _Window, x: Any, kernel: Any) -> Any:
         # Fused with a bias, this kernel's own explicit pads abort TensorFlow 2.21.
         x, padding = tf.raw_ops.Pad(input=x, paddings=window.margins), {"padding": "VALID"}
     return tf.raw_ops.DepthwiseConv2dNative(
-        input=x,
-        filter=kernel,
-        strides=_around(window.strides, 1),
-        **padding,
+        input=x, filter=kernel, strides=_around(window.strides, 1), **padding
     )
 
 
@@ -205,10 +200,7 @@ def _image_pool(builder: Builder, node: Node) -> Any:
                 "TensorFlow"
             )
     x, padding = builder.value(node, 0), window.padding
-    how = {
-        "ksize": _around(window.kernel, 1),
-        "strides": _around(window.strides, 1),
-    }
+    how = {"ksize": _around(window.kernel, 1), "strides": _around(window.strides, 1)}
     if "Max" in node.op:
         return tf.raw_ops.MaxPool(input=x, **how, **padding)
     counts_pads = bool(node.attributes.get("count_include_pad", 0))

@@ -80,11 +80,7 @@ class TensorRTBackend(Backend):
     name = "tensorrt"
 
     def __init__(
-        self,
-        *,
-        device: str = "cuda",
-        precision: str = "fp32",
-        optimization_level: int = 3,
+        self, *, device: str = "cuda", precision: str = "fp32", optimization_level: int = 3
     ) -> None:
         precision = precision or "fp32"
         check_choices("TensorRT", precision=(precision, PRECISIONS))
@@ -104,10 +100,7 @@ class TensorRTBackend(Backend):
             framework=self.name,
             framework_version=VERSION,
             precision=self._precision,
-            options={
-                "optimization_level": str(self._optimization_level),
-                "aux_streams": "0",
-            },
+            options={"optimization_level": str(self._optimization_level), "aux_streams": "0"},
         )
 
     @cached_property

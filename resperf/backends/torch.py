@@ -384,11 +384,10 @@ class TorchBackend(Backend):
         """Return a call that runs copies of a function, each with inputs of its own after `x`."""
         if self._compiled != "eager" and sets:
             return self._compiled_run(function, x, sets)
-        mode = torch.inference_mode
 
         def run() -> Any:
             result = None
-            with mode():
+            with torch.inference_mode():
                 for others in sets:
                     result = function(x, *others)
             return result

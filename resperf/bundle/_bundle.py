@@ -470,10 +470,9 @@ class Bundle:
     @property
     def validation(self) -> dict[str, float]:
         """Map each kind to the validation MAPE of its `own_quantity`, a fraction."""
-        errors = self.errors.get("validation", {})
         return {
             kind: quantities[self.own_quantity(kind)]["mape"]
-            for kind, quantities in errors.items()
+            for kind, quantities in self.errors.get("validation", {}).items()
             if self.own_quantity(kind) in quantities
         }
 
@@ -525,8 +524,7 @@ class Bundle:
             predicted = predictor.predict(networks, how, where)[name]
             if (how, where) == (self.settings[0], self.platforms[0]):
                 self._golden.check_networks(networks, name, predicted.values)
-            inside = np.ones(len(networks), dtype=bool)
-            bounded = self._bounded(NETWORK, name, predicted, inside)
+            bounded = self._bounded(NETWORK, name, predicted, np.ones(len(networks), dtype=bool))
             for calibration in self.runs_calibrations(name, how, where):
                 shares = predictor.network_shares(networks, how, where)
                 accounts = [predictor.account(network, how, where) for network in networks]

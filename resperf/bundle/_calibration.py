@@ -457,8 +457,7 @@ class Calibration(Record):
         layer_ci = np.array([self.layer_ci.get(group, self.log_width) for group in GROUPS])
         # Those without `layer_ci` may have an infinite width: a share of nothing adds nothing.
         layer_ci = np.where(shares > 0, layer_ci, 0.0)
-        widths = np.hypot(np.linalg.norm(shares * layer_ci, axis=1), self.host_ci)
-        return factors, widths
+        return factors, np.hypot(np.linalg.norm(shares * layer_ci, axis=1), self.host_ci)
 
     def sum_ci(self, layers: Sequence[Layer], times_ms: Sequence[float] | Array) -> float:
         """Return the logarithm of the half width that `factor_ci` leaves of a sum of layers.

@@ -12,6 +12,7 @@ import numpy as np
 from resperf.bundle._manifest import NETWORK, damage_named
 from resperf.errors import BundleError
 from resperf.features import Array, columns_of_keys, feature_matrix
+from resperf.grouping import grouped
 from resperf.layers import kind_of_key
 from resperf.measurement import layer_kind
 from resperf.network import Network, structure_digest
@@ -105,11 +106,8 @@ class Golden:
         layers = self.check_features(kind)
         if (kind, quantity) in self._same_outputs:
             return
-        by_conditions: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
-        for entry, conditions in layers:
-            if quantity in entry["values"]:
-                by_conditions.setdefault(conditions, []).append(entry)
-        for conditions, some in by_conditions.items():
+        pairs = ((how, entry) for entry, how in layers if quantity in entry["values"])
+        for conditions, some in grouped(pairs).items():
             columns = columns_of_keys(entry["key"] for entry in some)
             with damage_named(self.path):
                 predicted = predictor.predict(columns, *conditions)

@@ -20,10 +20,7 @@ PACKAGES = (
 
 
 def provenance(
-    datasets: Sequence[Mapping[str, Any]],
-    *,
-    seeds: Mapping[str, int],
-    excluded: Mapping[str, Any],
+    datasets: Sequence[Mapping[str, Any]], *, seeds: Mapping[str, int], excluded: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Describe a bundle that is being trained now.
 

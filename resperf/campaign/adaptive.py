@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from resperf.campaign.plan import Lowerer, Plan, Planned
+from resperf.grouping import grouped
 from resperf.layers import Layer, kind_of_key
 
 Acquisition = Callable[[Path, Sequence[Layer]], Sequence[float]]
@@ -117,8 +118,7 @@ class Batches:
     def _weights(self) -> Mapping[str, float]:
         """Weight of each kind's error: its share of the random draws, to the power in the file."""
         power = self.plan.stream.campaign.adaptive.share_power
-        counts = self.plan.counts
-        return {kind: (count / self.wanted) ** power for kind, count in counts.items()}
+        return {kind: (count / self.wanted) ** power for kind, count in self.plan.counts.items()}
 
 
 def choose_by_score(
@@ -158,9 +158,7 @@ def choose_by_score(
     list of int
         Indices of the chosen candidates; fewer than `count` where there are no more.
     """
-    indices: dict[str, list[int]] = {}
-    for index, kind in enumerate(kinds):
-        indices.setdefault(kind, []).append(index)
+    indices = grouped((kind, index) for index, kind in enumerate(kinds))
     if not any(scores):
         scores = [1.0] * len(scores)
     least = min(weights.values())
@@ -182,10 +180,7 @@ def choose_by_score(
 
 
 def allocated(
-    count: int,
-    portions: Mapping[str, float],
-    have: Mapping[str, int],
-    most: Mapping[str, int],
+    count: int, portions: Mapping[str, float], have: Mapping[str, int], most: Mapping[str, int]
 ) -> dict[str, int]:
     """Allocate rows to kinds so that the totals are as close to proportional as possible.
 

@@ -152,10 +152,7 @@ def _plan_with(planner: Lowerer, campaign: Campaign, bench: Bench) -> Plan:
 
 
 def _settings_of_networks(
-    campaign: Campaign,
-    networks: NetworkSpec,
-    bench: Bench,
-    planner: Lowerer,
+    campaign: Campaign, networks: NetworkSpec, bench: Bench, planner: Lowerer
 ) -> list[tuple[Mapping[str, Any], Setting]]:
     """Ask a process for the setting that each combination of keywords makes."""
     settings: list[tuple[Mapping[str, Any], Setting]] = []

@@ -138,9 +138,7 @@ or branches of steps."""
 
 def _mixed_35(pooled: int) -> Step:
     """Return the branches of a block of 35 x 35 values."""
-    return [
-        [(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], ["average", (pooled, 1)]
-    ]  # fmt: skip
+    return [[(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], ["average", (pooled, 1)]]
 
 
 def _mixed_17(n: int) -> Step:

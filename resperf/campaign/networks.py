@@ -114,8 +114,7 @@ def plan_networks(
             continue
         network = NetworkRef(path.stem, graph_digest(graph))
         if family:
-            description = NetworkDescription(path.stem, architecture_of(path.stem), family)
-            content = description.to_bytes()
+            content = NetworkDescription(path.stem, architecture_of(path.stem), family).to_bytes()
             network = replace(network, description=description_digest(content))
             contents[network.description] = content
         contents[network.digest] = graph
@@ -210,8 +209,7 @@ def harvest(
     layers: dict[str, Layer] = {}
     for path in paths:
         for network in networks_at(path, batches):
-            lowered = lower(network, setting, platform)
-            for node in lowered.nodes:
+            for node in lower(network, setting, platform).nodes:
                 if node.layer is not None:
                     layers.setdefault(node.layer.key, node.layer)
     return list(layers.values())

@@ -197,11 +197,7 @@ def run_campaign(
         complete = False
         try:
             with _stop_signals() as stop:
-                batches = (
-                    None
-                    if acquisition is None
-                    else Batches(planned, acquisition, first_batch(planned, hours))
-                )
+                batches = acquisition and Batches(planned, acquisition, first_batch(planned, hours))
                 run = _Run(campaign, bench, planned, store, stop, hours, batches)
                 reason = run.measure_all()
             store.compact()
@@ -397,9 +393,7 @@ class _Run:
             return *self._pending.popleft(), False
         if self._unsettled and self._worker is not None:
             self._read_reference()
-        if self._waiting:
-            return self._waiting.popleft()[1], 0.0, True
-        return None
+        return (self._waiting.popleft()[1], 0.0, True) if self._waiting else None
 
     def _ask(self, item: Planned) -> Taken:
         """Let the measuring process measure a layer or a network."""
@@ -491,8 +485,7 @@ class _Run:
                 and item is not None
             ):
                 self._retries_left -= 1
-                later = time.monotonic() + self.campaign.run.retry_wait_s
-                self._waiting.append((later, item))
+                self._waiting.append((time.monotonic() + self.campaign.run.retry_wait_s, item))
 
     @property
     def _usual(self) -> dict[str, tuple[float, int]]:

@@ -183,11 +183,9 @@ def _by_networks(
     lines = [_text_of_networks(learnt)]
     for layers in scaled:
         values["layers"] = layers.to_json()
-        how = (
-            f"multiplied by {layers.others:.2f}"
-            if layers.speeds is None
-            else f"scaled by {layers.count} calibration layers here"
-        )
+        how = f"scaled by {layers.count} calibration layers here"
+        if layers.speeds is None:
+            how = f"multiplied by {layers.others:.2f}"
         lines.append(f"layer times of {calibrated.origin.machine}, {how}")
     lines.append(f"{calibrated.path}: predictions of networks now include this correction")
     options.show(as_json, values, "\n".join(lines), notes)
@@ -325,11 +323,9 @@ def _text_of_layers(bundle: Bundle, calibration: Calibration) -> str:
         for group, ci in calibration.factor_ci.items()
     ]
     factors = table(("group", "here / there", "within a factor of"), rows, text=("group",))
-    there = (
-        "its own predictions (fallback)"
-        if calibration.predicted_reference
-        else "measured there, as far as it holds them"
-    )
+    there = "measured there, as far as it holds them"
+    if calibration.predicted_reference:
+        there = "its own predictions (fallback)"
     single = math.exp(calibration.log_width)
     used = counting(calibration.times)
     joined = ""

@@ -21,17 +21,10 @@ from resperf.settings import PRECISIONS
 )
 @click.argument("networks", nargs=-1, required=True, metavar="NETWORK|RUN...", type=options.PATH)
 @options.words(
-    "--device",
-    "devices",
-    section=COMMON,
-    help="Devices, such as h100 a100; see `resperf devices`.",
+    "--device", "devices", section=COMMON, help="Devices, such as h100 a100; see `resperf devices`."
 )
 @options.words(
-    "--precision",
-    "precisions",
-    section=COMMON,
-    type=click.Choice(PRECISIONS),
-    help="Precisions.",
+    "--precision", "precisions", section=COMMON, type=click.Choice(PRECISIONS), help="Precisions."
 )
 @options.BATCH
 @options.JSON

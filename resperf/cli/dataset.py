@@ -192,9 +192,7 @@ def check(file: Path, as_json: bool) -> None:
         )
 
 
-@command.command(
-    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv",
-)
+@command.command(epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv")
 @options.DATASET
 @options.output("OUT.csv", "The file to write.", required=True)
 @FORCE

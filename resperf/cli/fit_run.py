@@ -32,17 +32,8 @@ from resperf.errors import TrainingError
     metavar="N",
     help="Fit to runs of at most so many iterations; the others judge the fit.",
 )
-@options.numbers(
-    "--batch",
-    "batches",
-    section=COMMON,
-    help="Batch sizes to predict.",
-)
-@options.numbers(
-    "--iterations",
-    section=COMMON,
-    help="Numbers of iterations to predict.",
-)
+@options.numbers("--batch", "batches", section=COMMON, help="Batch sizes to predict.")
+@options.numbers("--iterations", section=COMMON, help="Numbers of iterations to predict.")
 @options.JSON
 def command(
     log: Path,

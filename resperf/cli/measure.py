@@ -73,10 +73,7 @@ def command(
     done: list[MeasuredNetwork] = []
     try:
         for graph in networks:
-            with (
-                options.bar_of_steps("layers") as progress,
-                reference_monitor(started) as monitor,
-            ):
+            with options.bar_of_steps("layers") as progress, reference_monitor(started) as monitor:
                 measured = measure_network(
                     network,
                     started,

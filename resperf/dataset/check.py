@@ -94,10 +94,9 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
 
 def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]:
     settings, platforms = references_of(file)
-    counts = {"setting": len(settings), "platform": len(platforms)}
     return [
         line
-        for name, count in counts.items()
+        for name, count in {"setting": len(settings), "platform": len(platforms)}.items()
         for line in _problem_lines((arrays[name] < 0) | (arrays[name] >= count), f"no such {name}")
     ]
 

@@ -46,6 +46,7 @@ from resperf.dataset.schema import (
 )
 from resperf.errors import DatasetError, LayerError, first_line
 from resperf.files import write_whole
+from resperf.grouping import grouped
 from resperf.layers import KINDS, kind_of
 from resperf.measurement import Measurement, NetworkRef, layer_kind, written_kind
 from resperf.platform import Platform
@@ -108,9 +109,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     DatasetError
         If a phase has more samples than a row holds.
     """
-    rows: dict[str, list[Measurement]] = {}
-    for measurement in dataset.measurements:
-        rows.setdefault(group_of(measurement), []).append(measurement)
+    rows = grouped((group_of(row), row) for row in dataset.measurements)
     _refuse_lacking_graphs(rows.get(NETWORKS, ()), dataset.graphs)
     settings = References(dataset.info.setting)
     platforms = References(dataset.info.platform)
@@ -414,8 +413,7 @@ def read_dataset(path: Path) -> Dataset:
         If the file is missing, damaged, not a dataset, of another schema, or has an invalid layer.
     """
     with open_dataset(path) as file:
-        names = [name for name in file if name not in FILES]
-        return _dataset(path, file, names)
+        return _dataset(path, file, [name for name in file if name not in FILES])
 
 
 def read_networks(path: Path) -> Dataset:

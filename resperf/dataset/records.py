@@ -252,8 +252,7 @@ class NetworkDescription:
     def to_bytes(self) -> bytes:
         """Return the JSON that a dataset stores."""
         # `dataclasses.asdict` copies everything, which takes longer than all else of an import.
-        text = json.dumps(vars(self), default=vars, sort_keys=True, separators=(",", ":"))
-        return text.encode()
+        return json.dumps(vars(self), default=vars, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:

@@ -68,7 +68,7 @@ _NETWORK_NAMES: Mapping[str, Column] = {
     "digest": Column("name", "SHA-256 of its graph, the name of which in graphs it is", TEXT),
 }
 _DESCRIBED: Mapping[str, Column] = {
-    "description": Column("name", "SHA-256 of its description, its name in descriptions", TEXT),
+    "description": Column("name", "SHA-256 of its description, its name in descriptions", TEXT)
 }
 _OF_LAYERS = frozenset({"key", "isolated_ms", "call_ms"})
 

@@ -200,8 +200,7 @@ class Summary:
             },
         }
         del values["info"], values["groups"]
-        plain: dict[str, Any] = json_values(values)
-        return plain
+        return {name: json_values(value) for name, value in values.items()}
 
 
 def _named(group: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.devices.estimate import (
-    estimated_layer_ms,
-    estimated_ms,
-    lower_bound_ms,
-)
+from resperf.devices.estimate import estimated_layer_ms, estimated_ms, lower_bound_ms
 from resperf.devices.facts import FP32, UNIFIED, DeviceFacts, facts_of, read_device
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, UnsupportedError
 from resperf.limits import read_toml
 
 __all__ = [
@@ -88,6 +84,22 @@ def device_facts(name: str) -> DeviceFacts | None:
     if device in _added or device not in _tables():
         return _added.get(device)
     return facts_of(device, _tables()[device], _FILE.name)
+
+
+def known_facts(name: str) -> DeviceFacts:
+    """Return the facts of a device by any of its names.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is not in the table.
+    """
+    facts = device_facts(name)
+    if facts is None:
+        raise UnsupportedError(
+            f"the data sheet of {name!r} is not known; add its facts as in docs/importing.md"
+        )
+    return facts
 
 
 def device_class(name: str, framework: str | None = None) -> str:

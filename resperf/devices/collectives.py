@@ -80,8 +80,7 @@ class Topology:
         """
         exact = [row for row in self.all_reduces if row.devices == devices]
         nearest = max(
-            exact or self.all_reduces,
-            key=lambda row: (-abs(row.devices - devices), row.per_node),
+            exact or self.all_reduces, key=lambda row: (-abs(row.devices - devices), row.per_node)
         )
         nodes = -(-nearest.devices // nearest.per_node)
         where = f"{nearest.devices} in {nodes} node{'s' * (nodes > 1)}"

@@ -125,8 +125,7 @@ def estimated_layer_ms(layer: Layer, facts: DeviceFacts, by_plane: bool = False)
         # Integers are added as fast as float32; on a CPU memory decides.
         dtype = "float32"
     kernels, more_bytes = layer.step_work
-    moved_bytes = layer.moved_bytes + more_bytes
-    sheet = estimated_ms(layer.flops, moved_bytes, facts, dtype, kernels=kernels)
+    sheet = estimated_ms(layer.flops, layer.moved_bytes + more_bytes, facts, dtype, kernels=kernels)
     if not by_plane or not isinstance(layer, ResizedLayer) or layer.flops == layer.value_count:
         return sheet  # Of the nearest pixel, planes are computed together.
     ms = LAUNCH_MS + _TAP_MS * layer.flops / math.prod(layer.output_shape[2:])

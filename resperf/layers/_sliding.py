@@ -224,7 +224,7 @@ class WindowLayer(SlidingLayer):
 
     AXES = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "pad": ("pad_top", "pad_left", "pad_bottom", "pad_right"),
+        "pad": ("pad_top", "pad_left", "pad_bottom", "pad_right")
     }
     INDEPENDENT_FIELDS = True
     WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -112,8 +112,7 @@ class Attention(Layer):
     @property
     def weight_bytes(self) -> int:
         """Bytes of the projections' weights and biases."""
-        weights = (self.features + 1) * self._width
-        return either(self.features > 0, weights, 0) * self.element_bytes
+        return either(self.features > 0, (self.features + 1) * self._width, 0) * self.element_bytes
 
     def own_quantities(self) -> dict[str, Any]:
         """Work of projections and heads, and bytes of the scores."""

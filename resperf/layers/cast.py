@@ -27,9 +27,7 @@ class Cast(FlatLayer):
     dtype: str = name("type of one input value", DTYPES, default="float32")
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
-    PLAIN = (
-        "threaded", "vector_rest", *(f"dtype_out={dtype}" for dtype in _DRAWN),
-    )  # fmt: skip
+    PLAIN = ("threaded", "vector_rest", *(f"dtype_out={dtype}" for dtype in _DRAWN))
     LOG2 = ("values", "in_bytes", "out_bytes")
     RANGES: ClassVar[Mapping[str, Any]] = {
         "values": log_uniform(16, 3_000_000),

@@ -48,9 +48,7 @@ class Einsum(ProductLayer):
     OPERATORS = frozenset({"Einsum"})
 
     def _shape(self, order: str) -> tuple[int, ...]:
-        lengths = {
-            "b": self.batch * self.outer, "m": self.rows, "k": self.depth, "n": self.columns,
-        }  # fmt: skip
+        lengths = {"b": self.batch * self.outer, "m": self.rows, "k": self.depth, "n": self.columns}
         return tuple(lengths[letter] for letter in order)
 
     @property

@@ -113,10 +113,9 @@ class Pool(WindowLayer):
             return PoolNd.read(operator)
         (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes
         kernel = None if whole_image else tuple(attributes.get("kernel_shape", ()))
-        counts_pad = mode == "average" and bool(attributes.get("count_include_pad", 0))
         return cls(
             **cls._read_image(operator, kernel), mode=mode, whole_image=whole_image,
-            count_include_pad=counts_pad,
+            count_include_pad=mode == "average" and bool(attributes.get("count_include_pad", 0)),
             ceil_mode=not whole_image and bool(attributes.get("ceil_mode", 0)),
         )  # fmt: skip
 
@@ -129,8 +128,7 @@ class Pool(WindowLayer):
                 attributes["count_include_pad"] = int(self.count_include_pad)
                 if max(attributes.pop("dilations")) > 1:
                     raise LayerError("pool: average pooling has no dilation before opset 19")
-        op = _OPS[self.mode, self.whole_image]
-        return self._node(op, attributes)
+        return self._node(_OPS[self.mode, self.whole_image], attributes)
 
     @property
     def is_runnable(self) -> bool:

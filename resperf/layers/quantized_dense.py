@@ -51,9 +51,7 @@ class QuantizedDense(WeightedProduct):
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
     # QuantizedMatMul reads these two, which may be batched.
-    OPERATORS = frozenset(_FUNCTION_OF) - {
-        "QLinearMatMul", "MatMulInteger",
-    }  # fmt: skip
+    OPERATORS = frozenset(_FUNCTION_OF) - {"QLinearMatMul", "MatMulInteger"}
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

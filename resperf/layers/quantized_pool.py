@@ -71,8 +71,7 @@ class QuantizedPool(VolumePool):
         if self.mode != "global_average":
             attributes |= self._onnx_window()
         if self.mode == "max":
-            last = self.layout == "nhwc"
-            op, domain = (_OPS["max"], CONTRIB) if last else (_PLAIN_MAX, "")
+            op, domain = (_OPS["max"], CONTRIB) if self.layout == "nhwc" else (_PLAIN_MAX, "")
             return Kernel(op, domain, attributes, shape, result, dtype=self.dtype)
         attributes.pop("dilations", None)
         attributes["channels_last"] = int(self.layout == "nhwc")

@@ -123,10 +123,7 @@ class Resize(ResizedLayer):
             return Kernel("Upsample", "com.microsoft.nchwc", attributes, *shapes)
         attributes = {"mode": self.mode.removesuffix("_rounded")}
         if self.mode == NEAREST:
-            attributes |= {
-                "coordinate_transformation_mode": "asymmetric",
-                "nearest_mode": "floor",
-            }
+            attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         return self._node(
             "Resize", attributes, constants=(None, None, self.output_shape), dtype=self.dtype
         )

@@ -58,8 +58,7 @@ _answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxle
 
 def _lowering(setting: Setting, platform: Platform) -> Lowering:
     try:
-        row = target_of(platform.device, setting.framework)
-        return cast(Lowering, row.load("lowering"))
+        return cast(Lowering, target_of(platform.device, setting.framework).load("lowering"))
     except ResperfError as error:
         raise UnsupportedError(f"no lowering: {error}") from error
 

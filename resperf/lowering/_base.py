@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from resperf.errors import LayerError, UnsupportedError
+from resperf.grouping import grouped
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.layers._base import FieldValue
 from resperf.network import Network, Node, Tensor
@@ -182,19 +183,15 @@ def answer(
     """
     owner = {name: index for index, node in enumerate(nodes) for name in node.sources}
     missing = [node for node in network.nodes if node.name not in owner]
-    maker: dict[str, str] = {}
-    readers: dict[str, list[str]] = defaultdict(list)
-    for node in network.nodes:
-        maker |= {name: node.name for name in node.outputs if name}
-        for name in node.inputs:
-            readers[name].append(node.name)
+    maker = {name: node.name for node in network.nodes for name in node.outputs if name}
+    readers = grouped((name, node.name) for node in network.nodes for name in node.inputs)
     more: dict[int, list[str]] = defaultdict(list)
     # Forwards again for nodes after those that have an owner by now.
     for forwards in (True, False, True):
         for node in missing if forwards else reversed(missing):
             others = [maker[name] for name in node.inputs if name in maker]
             if not forwards:
-                others = [reader for name in node.outputs for reader in readers[name]]
+                others = [reader for name in node.outputs for reader in readers.get(name, ())]
             indices = [owner[name] for name in others if name in owner]
             if indices and node.name not in owner:
                 owner[node.name] = max(indices) if forwards else min(indices)

@@ -80,8 +80,7 @@ def _given(tensor: Tensor | None) -> Tensor:
 def _rotation(node: Node, inputs: _Inputs) -> _Parts:
     values = _given(inputs[0])
     parts = _Parts(node, values.dtype)
-    angles = parts.tensor("angles", values.shape[-2:])
-    parts.add("Mul", (node.inputs[0], angles), node.outputs[0])
+    parts.add("Mul", (node.inputs[0], parts.tensor("angles", values.shape[-2:])), node.outputs[0])
     return parts
 
 

@@ -207,8 +207,7 @@ class Placing:
             else None
             for s in self.steps
         ]
-        outputs = {("", name) for name in self.network.outputs}
-        in_place = added_in_place(reads, residuals, outputs)
+        in_place = added_in_place(reads, residuals, {("", name) for name in self.network.outputs})
         lowered = []
         for step, writes_over in zip(self.steps, in_place, strict=True):
             layer, op = step.layer, step.node.op

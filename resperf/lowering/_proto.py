@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import UnsupportedError
+from resperf.grouping import grouped
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
 from resperf.network.graph import all_tensors, captured
@@ -209,10 +209,7 @@ def _bias_scales(network: Network) -> dict[str, npt.NDArray[Any]]:
 
 def _free_matrices(network: Network) -> set[str]:
     """Names of large weights that only matrix products without a BatchNormalization read."""
-    following: dict[str, list[Node]] = defaultdict(list)
-    for node in network.nodes:
-        for name in node.inputs:
-            following[name].append(node)
+    following = grouped((name, node) for node in network.nodes for name in node.inputs)
     products = set()
     for node in network.nodes:
         if node.op not in ("Gemm", "MatMul"):

@@ -112,8 +112,7 @@ class _Parts:
 
     def last(self, op: str, *inputs: str, **attributes: object) -> list[Node]:
         """Return all nodes, of which the last one has the name and result of the whole."""
-        node = replace(self.whole, op=op, inputs=inputs, attributes=attributes)
-        return [*self.nodes, node]
+        return [*self.nodes, replace(self.whole, op=op, inputs=inputs, attributes=attributes)]
 
 
 def _scores_of(node: Node, tensors: dict[str, Tensor]) -> tuple[int, ...]:

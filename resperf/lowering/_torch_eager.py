@@ -163,8 +163,7 @@ class _Eager:
                 self._unknown(node, Message.of(error))
             except MALFORMED as error:
                 del self.kernels[start:]
-                malformed = Message(f"its shapes or attributes are malformed ({error!r})")
-                self._unknown(node, malformed)
+                self._unknown(node, Message(f"its shapes or attributes are malformed ({error!r})"))
         return self.kernels
 
     def _unknown(self, node: Node, why: Message) -> None:
@@ -263,8 +262,7 @@ class _Eager:
 
     def _transpose(self, node: Node) -> None:
         view = self.view(node.inputs[0])
-        rank = len(view.shape)
-        perm = node.attributes.get("perm") or tuple(reversed(range(rank)))
+        perm = node.attributes.get("perm") or tuple(reversed(range(len(view.shape))))
         self.views[node.outputs[0]] = view.permuted(perm)
 
     def _identity(self, node: Node) -> None:
@@ -341,8 +339,7 @@ class _Eager:
         """Run an operator value by value: the result lies in memory like its operands."""
         self.emit(node, op, self._operands(node))
         views = [self.view(name) for name in node.inputs if name and name in self.network.tensors]
-        shape = self.tensor(node.outputs[0]).shape
-        self.views[node.outputs[0]] = like(shape, views)
+        self.views[node.outputs[0]] = like(self.tensor(node.outputs[0]).shape, views)
 
     def _image(self, node: Node, op: str) -> None:
         """Run an operator on images: channels stay last in memory if they were."""
@@ -522,9 +519,8 @@ def _operand(tensor: Tensor) -> Operand:
 def _clone_layer(operator: Operator) -> Layer:
     """Return a copy: a transposition where the order of axes changes."""
     perm = tuple(operator.attributes["perm"])
-    if perm == tuple(range(len(perm))):
-        return Move.copied(operator)
-    return layer_of_operator(operator)
+    is_plain = perm == tuple(range(len(perm)))
+    return Move.copied(operator) if is_plain else layer_of_operator(operator)
 
 
 def _attention_layer(operator: Operator) -> Layer:
@@ -546,8 +542,7 @@ def _attention_layer(operator: Operator) -> Layer:
 
 def _stack_layer(operator: Operator) -> Layer:
     """Return a concatenation along a new axis."""
-    result = operator.result()
-    axis = operator.attributes.get("axis", 0) % len(result)
+    axis = operator.attributes.get("axis", 0) % len(operator.result())
     wide = tuple(
         replace(operand, shape=(*operand.shape[:axis], 1, *operand.shape[axis:]), value=None)
         for operand in operator.inputs

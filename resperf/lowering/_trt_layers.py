@@ -179,8 +179,7 @@ def _largest(network: Network, kernel: Kernel, nodes: Sequence[Node]) -> Layer:
     if given != result.dtype:
         values = math.prod(result.shape)
         return Cast(batch=1, values=values, dtype=given, dtype_out=result.dtype)
-    operand = Operand(result.shape, given)
-    return Move.copied(Operator("Identity", {}, (operand,), (result.shape,)))
+    return Move.copied(Operator("Identity", {}, (Operand(result.shape, given),), (result.shape,)))
 
 
 def _with_bytes(layer: Layer, moved_bytes: float) -> Layer:

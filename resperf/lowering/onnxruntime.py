@@ -319,8 +319,7 @@ def ask(network: Network, block: int, without: Sequence[str] = ()) -> list[Lower
     lowered: list[LoweredNode] = []
     if parts.nodes:
         without = (*without, BLOCKS, SUMS) if block else (*without, BLOCKS)
-        model = optimised_model(skeleton(parts), without)
-        around, sources = _read(parts, model.graph)
+        around, sources = _read(parts, optimised_model(skeleton(parts), without).graph)
         if block:
             around = _with_hard_swish(network, around, sources)
         lowered = named_by_sources(network, Placing(around, block, sources).run())

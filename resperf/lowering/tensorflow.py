@@ -423,8 +423,7 @@ def _dense(rules: _Rules, node: Node) -> LoweredNode:
     plain = layer_of(Dense, rules.network, node)
     fusion = _Fusion(rules.graph, [node])
     bias = plain.bias or fusion.fuse_bias(channel_axis=-1)
-    layer = plain.replace(bias=bias, activation=fusion.fuse_activation())
-    return fusion.lowered("MatMul", layer)
+    return fusion.lowered("MatMul", plain.replace(bias=bias, activation=fusion.fuse_activation()))
 
 
 def _pool(rules: _Rules, node: Node) -> LoweredNode:

@@ -138,9 +138,7 @@ def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchK
 
 
 def _how(setting: Setting) -> dict[str, bool]:
-    return {
-        "channels_last": setting.layout == "nhwc", "training": setting.mode is Mode.TRAINING
-    }  # fmt: skip
+    return {"channels_last": setting.layout == "nhwc", "training": setting.mode is Mode.TRAINING}
 
 
 def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:

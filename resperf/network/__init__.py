@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.network._base import (
-    MALFORMED,
-    NETWORKS_CACHED,
-    Network,
-    Node,
-    Rewritten,
-    Tensor,
-)
+from resperf.network._base import MALFORMED, NETWORKS_CACHED, Network, Node, Rewritten, Tensor
 from resperf.network.block import block_of
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest

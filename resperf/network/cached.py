@@ -82,8 +82,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _array(dtype: str, shape: tuple[int, ...], content: str) -> np.ndarray[Any, Any]:
-    values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
-    return values.reshape(shape).copy()
+    return np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape).copy()
 
 
 _CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {

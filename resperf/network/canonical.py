@@ -120,8 +120,7 @@ def _packed_product(graph: Rewriting, last: Node) -> _Joined:
         return None
     if graph.tensors[matrix.inputs[0]].dtype not in LOW_BITS:
         return None
-    inputs = (last.inputs[0], *matrix.inputs, *last.inputs[2:])
-    return match, _joined(last, "MatMulNBits", inputs)
+    return match, _joined(last, "MatMulNBits", (last.inputs[0], *matrix.inputs, *last.inputs[2:]))
 
 
 def _plain_conv(graph: Rewriting, node: Node) -> _Joined:
@@ -147,8 +146,7 @@ def _group_norm(graph: Rewriting, last: Node) -> _Joined:
     if len(grouped) != 3 or graph.shape(value) != graph.shape(last.outputs[0]):
         return None
     attributes = {**norm.attributes, "num_groups": grouped[1]}
-    inputs = (value, scaled[0], shifted[0])
-    return match, _joined(last, "GroupNormalization", inputs, attributes)
+    return match, _joined(last, "GroupNormalization", (value, scaled[0], shifted[0]), attributes)
 
 
 def _times_one(graph: Rewriting, last: Node) -> _Joined:
@@ -259,8 +257,7 @@ def _layer_norm(graph: Rewriting, last: Node) -> _Joined:
         return None
     epsilon = graph.tensors[variance[0]].value
     attributes = {"axis": -1} | ({} if epsilon is None else {"epsilon": float(epsilon.item())})
-    inputs = (value, weighted[0], operands[0])
-    return match, _joined(last, "LayerNormalization", inputs, attributes)
+    return match, _joined(last, "LayerNormalization", (value, weighted[0], operands[0]), attributes)
 
 
 def _attention(graph: Rewriting, last: Node) -> _Joined:

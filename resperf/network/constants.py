@@ -227,8 +227,7 @@ def _reduce(function: Callable[..., Any], values: Sequence[Array], attributes: A
     keep = bool(attributes.get("keepdims", 1))
     if not axes and attributes.get("noop_with_empty_axes"):
         return values[0]
-    result = function(values[0], axis=axes or None, keepdims=keep)
-    return np.asarray(result, dtype=values[0].dtype)
+    return np.asarray(function(values[0], axis=axes or None, keepdims=keep), dtype=values[0].dtype)
 
 
 def _slice(values: Sequence[Any], attributes: Attributes) -> Array:
@@ -317,8 +316,7 @@ def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
 
 def _gather_elements(values: Sequence[Array], attributes: Attributes) -> Array:
     data, index = values[0], values[1]
-    axis = _fitting_axis(data, index, attributes)
-    return np.take_along_axis(data, index, axis)
+    return np.take_along_axis(data, index, _fitting_axis(data, index, attributes))
 
 
 def _fitting_axis(data: Array, index: Array, attributes: Attributes) -> int:
@@ -374,8 +372,7 @@ def _index_of(
     function: Callable[..., Any], values: Sequence[Array], attributes: Attributes
 ) -> Array:
     keep = bool(attributes.get("keepdims", 1))
-    indices = function(values[0], axis=attributes.get("axis", 0), keepdims=keep)
-    return np.asarray(indices, np.int64)
+    return np.asarray(function(values[0], axis=attributes.get("axis", 0), keepdims=keep), np.int64)
 
 
 def _concat(values: Sequence[Array], attributes: Attributes) -> Array:

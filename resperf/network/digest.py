@@ -67,6 +67,4 @@ def _plain(value: Any) -> Any:
         return (value.dtype.name, value.shape, value.tolist())
     if isinstance(value, Tensor):
         return _described(value)
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
-    return value
+    return hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else value

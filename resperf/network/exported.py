@@ -157,8 +157,7 @@ def _of_program(program: Any, inputs: Any, shapes: Shapes) -> Source:
     module = program.module(check_guards=False) if guarded else program.module()
     if inputs is not None or program.example_inputs is None:
         return _of_module(module, inputs, shapes)
-    names = program.graph_signature.user_inputs
-    exports = _of_torch(module, program.example_inputs, names, shapes)
+    exports = _of_torch(module, program.example_inputs, program.graph_signature.user_inputs, shapes)
     return Source("program", tuple(partial(_at_batch, export) for export in exports), {})
 
 

@@ -146,9 +146,7 @@ def _misses(
     fits = -1 in dims or math.prod(dims) == math.prod(shape)
     if op == "Resize":
         fits = 0 not in dims and (len(dims) < 3 or "axes" in attributes or dims[0] == shape[0])
-    if fits:
-        return ""
-    return f"cannot make {dims_words(dims)} of its input {dims_words(shape)}"
+    return "" if fits else f"cannot make {dims_words(dims)} of its input {dims_words(shape)}"
 
 
 def _too_wide(shapes: Shapes, attributes: Mapping[str, Any]) -> str:

@@ -210,8 +210,7 @@ def external_data(path: Path, proto: TensorProto) -> npt.NDArray[Any] | None:
         If the file is too short, or the element type is unknown.
     """
     entries = {entry.key: entry.value for entry in proto.external_data}
-    location = entries.get("location", "")
-    file = _inside(path.parent, location)
+    file = _inside(path.parent, entries.get("location", ""))
     # Values of less than a byte are packed, and take the same time whatever they are.
     if file is None or LOW_BITS.get(dtype_name(proto.data_type), 8) < 8:
         return None

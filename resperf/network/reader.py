@@ -22,13 +22,7 @@ from resperf.network.graph import branch_nodes, captured, check_text, live_nodes
 from resperf.network.inputs import Inputs, complete_inputs, dims_of, split_shapes
 from resperf.network.model import stripped_model
 from resperf.network.parameters import sizes_of_parameters
-from resperf.network.protos import (
-    attributes_of,
-    check_size,
-    data_type_of,
-    weight,
-    weights_of,
-)
+from resperf.network.protos import attributes_of, check_size, data_type_of, weight, weights_of
 from resperf.network.rebatch import SHAPE_INPUT, rebatched
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import (

@@ -90,16 +90,12 @@ class Rewriting:
         self.sources[joined.name] = tuple(
             own
             for part in sorted(inside.values(), key=self.position)
-            for own in self.sources_of(part)
+            for own in self.sources.get(part.name, (part.name,))
         )
         for part in inner:
             self.replace(part)
         self.replace(last, joined)
         return True
-
-    def sources_of(self, node: Node) -> tuple[str, ...]:
-        """Names of the original nodes that a node replaces."""
-        return self.sources.get(node.name, (node.name,))
 
     def is_read_once(self, node: Node) -> bool:
         """Whether exactly one node reads a node's output, which is no output of the network."""

@@ -111,8 +111,7 @@ def partial_outputs(
         (tensor.dtype, tensor.shape, values.get(name)) if (tensor := inputs.get(name)) else None
         for name in node.input
     )
-    written = tuple(map(bool, node.output))
-    key = (node.domain, node.op_type, version, attributes, operands, written)
+    key = (node.domain, node.op_type, version, attributes, operands, tuple(map(bool, node.output)))
     outputs = _cache.get(key)
     if outputs is None:
         outputs = _inferred(node, inputs, version)
@@ -268,10 +267,7 @@ def model_outputs(model: ModelProto) -> dict[str, PartialType]:
 
 
 def declared_outputs(
-    graph: GraphProto,
-    inputs: Sequence[ValueInfoProto],
-    sizes: Inputs,
-    given: Mapping[str, int],
+    graph: GraphProto, inputs: Sequence[ValueInfoProto], sizes: Inputs, given: Mapping[str, int]
 ) -> dict[str, TensorType]:
     """Return types and shapes that the file states in full: custom operators have no other.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from resperf.bundle import find_bundles, platforms_of
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError, UnsupportedError
+from resperf.grouping import grouped
 from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
 from resperf.prediction.calibrated import advice, calibrated_here
@@ -353,11 +354,9 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
     """Predict networks by what answers for their types of values, all of one type at once."""
     if not networks:
         choose(query)
-    groups: dict[str, list[Network]] = {}
     answer = _steps if query.training else _runs
     types = [network.float_type for network in networks]
-    for network, dtype in zip(networks, types, strict=True):
-        groups.setdefault(dtype, []).append(network)
+    groups = grouped(zip(types, networks, strict=True))
     predictions = {dtype: iter(answer(alike, query, run)) for dtype, alike in groups.items()}
     return [next(predictions[dtype]) for dtype in types]
 
@@ -587,7 +586,6 @@ def predict_everywhere(
             answer = choose(replace(query, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, run)
         except ResperfError as error:
-            why = Message.of(error).general
-            failures.append(Failure("", device, its_framework, why))
+            failures.append(Failure("", device, its_framework, Message.of(error).general))
     by_time = sorted(predictions, key=lambda one: (math.isnan(one.sorting_ms), one.sorting_ms))
     return sorted(by_time, key=lambda one: one.subject.batch or 0), failures

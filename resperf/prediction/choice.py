@@ -37,14 +37,9 @@ from resperf.errors import (
     listed,
     words_like,
 )
+from resperf.grouping import grouped
 from resperf.network import Network
-from resperf.prediction.offers import (
-    Offer,
-    RestsOn,
-    accelerator,
-    offers,
-    own_offers,
-)
+from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers
 from resperf.settings import (
     COMPILED_WORDS,
     HALF_TYPES,
@@ -130,11 +125,12 @@ class Query:
         Of several settings, one that is compiled only if that is asked for, of the framework's own
         layout, and of the latest version. Settings of training steps come last.
         """
-        groups: dict[tuple[int, str], list[Offer]] = {}
-        for offer in candidates:
-            fits = self.fits(offer.setting) and self._is_named(offer)
-            if fits and (not self.training or offer.has_steps):
-                groups.setdefault((id(offer.part), offer.device), []).append(offer)
+        groups = grouped(
+            ((id(offer.part), offer.device), offer)
+            for offer in candidates
+            if self.fits(offer.setting) and self._is_named(offer)
+            if not self.training or offer.has_steps
+        )
         return [
             min(
                 group,
@@ -590,10 +586,11 @@ def _lacking(query: Query, own: Sequence[Offer], answering: Bundle) -> str:
     """Say that no bundle has times of a card under a setting, and under which ones it has."""
     # Asking every setting of a precision would only take longer.
     once = {(id(offer.part), offer.setting.precision): offer for offer in own}
-    measured: dict[Bundle, list[str]] = {}
-    for offer in once.values():
-        if offer.part is not None and offer.rests_on is RestsOn.MEASURED:
-            measured.setdefault(offer.part, []).append(offer.setting.precision)
+    measured = grouped(
+        (offer.part, offer.setting.precision)
+        for offer in once.values()
+        if offer.part is not None and offer.rests_on is RestsOn.MEASURED
+    )
     there = dict.fromkeys(
         f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(precisions))))})"
         for part, precisions in measured.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.bundle import Bundle, find_bundles, is_bundle
+from resperf.grouping import grouped
 from resperf.prediction.choice import Query, first_fitting, lacked_type, place_of, precisions_of
 from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers, sheet_offers
 
@@ -70,9 +71,7 @@ def list_devices(bundle: str | Path | None = None) -> list[KnownDevice]:
 
 def _answers(parts: Sequence[Bundle]) -> dict[str, list[Offer]]:
     """Return device -> offers of its own times, else of what answers if no more is asked for."""
-    answers: dict[str, list[Offer]] = {}
-    for offer in own_offers(parts):
-        answers.setdefault(offer.device, []).append(offer)
+    answers = grouped((offer.device, offer) for offer in own_offers(parts))
     for device in dict.fromkeys(offer.device for offer in sheet_offers()):
         answers[device] = answers.get(device) or _by_default(parts, device)
     return answers
@@ -101,12 +100,12 @@ def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
         what precisions rest on if that differs; of another one, the row of what answers if nothing
         but the device is asked for.
     """
-    groups: dict[tuple[Any, ...], list[Offer]] = {}
-    for device, answers in _answers(parts).items():
-        for offer in answers:
-            if not lacked_type(offer.setting.precision, accelerator(device)):
-                key = (device, id(offer.part), offer.rests_on)
-                groups.setdefault(key, []).append(offer)
+    groups = grouped(
+        ((device, id(offer.part), offer.rests_on), offer)
+        for device, answers in _answers(parts).items()
+        for offer in answers
+        if not lacked_type(offer.setting.precision, accelerator(device))
+    )
     return [_row(group) for group in groups.values()]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resperf.bundle import Calibration
 from resperf.errors import require
+from resperf.grouping import grouped
 from resperf.lowering import LoweredNode
 from resperf.quantities import LATENCY, STEP, WHOLE_CALL, quantity
 from resperf.records import Record, csv_of_rows
@@ -60,8 +61,7 @@ class PhaseTimes(Record):
     @property
     def total_ms(self) -> float:
         """Sum of the three phases (equation 3) as far as they are known; NaN if none is."""
-        times_ms = (self.preprocess_ms, self.execution_ms, self.postprocess_ms)
-        return known_sum(times_ms)
+        return known_sum((self.preprocess_ms, self.execution_ms, self.postprocess_ms))
 
 
 @dataclass(frozen=True)
@@ -264,10 +264,7 @@ def times_by_kind(
         Other parts of the execution. What neither explains is the ``remainder``, without layers
         the ``execution``.
     """
-    groups: dict[str, list[LayerPrediction]] = {}
-    for layer in layers:
-        if layer.phase == EXECUTING:
-            groups.setdefault(layer.kind, []).append(layer)
+    groups = grouped((layer.kind, layer) for layer in layers if layer.phase == EXECUTING)
     rows = [
         KindTime(
             kind, known_sum([layer.execution_ms for layer in own]), len(own),

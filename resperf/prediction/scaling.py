@@ -28,10 +28,7 @@ from resperf.records import Record
 from resperf.settings import PASSES, Mode
 from resperf.units import MS_PER_S
 
-_TIMES = {
-    Mode.TRAINING: (STEP,),
-    Mode.INFERENCE: ("latency_ms", EXECUTION, WHOLE_CALL),
-}
+_TIMES = {Mode.TRAINING: (STEP,), Mode.INFERENCE: ("latency_ms", EXECUTION, WHOLE_CALL)}
 """Mode -> quantities that are the time of one run; the first that is known counts."""
 LEAST_GAIN = 0.5
 """Share of one device's throughput that one more device should add."""

@@ -12,6 +12,7 @@ import numpy as np
 from resperf.bundle import NETWORK, Bundle
 from resperf.errors import TrainingError
 from resperf.features import Columns
+from resperf.grouping import grouped
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.prediction.network import predict_networks
@@ -64,7 +65,7 @@ class SumOfLayers(Predictor):
             for prediction in predictions
             if not prediction.complete
         )
-        rows: dict[str, list[tuple[float, float, float]]] = {}
+        pairs: list[tuple[str, tuple[float, float, float]]] = []
         for prediction in predictions:
             unknown = (math.nan, math.nan)
             values = {name: (getattr(prediction.phases, name), *unknown) for name in PHASES}
@@ -72,8 +73,8 @@ class SumOfLayers(Predictor):
             values |= {
                 one.name: (one.value, one.low, one.high) for one in prediction.parts.quantities
             }
-            for name, value in values.items():
-                rows.setdefault(name, []).append(value)
+            pairs += values.items()
+        rows = grouped(pairs)
         return {name: Estimate(*np.array(values, dtype=float).T) for name, values in rows.items()}
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002

@@ -347,8 +347,7 @@ def _without_layer(
     counted.update(node.sources)
     facts = None if math.isnan(work.macs + work.moved_bytes) else limits()
     if facts is None:
-        reason = node.reason or "no layer kind fits this operator"
-        return Skipped(node.name, node.op, reason, *work)
+        return Skipped(node.name, node.op, node.reason or "no layer kind fits this operator", *work)
     factor = network_factor(bundle, node.op)
     op = node.op.rpartition(".")[2]
     dtype, taps = multiplied(network, node.sources)
@@ -361,8 +360,7 @@ def _without_layer(
     is_card = facts.device_class != DEFAULT.device_class
     bound_ms = facts.least_moving_ms(work.moved_bytes)
     if dtype != "float32":  # Which operators have fast algorithms in it is not known.
-        peak = facts.largest_peak_of(dtype)
-        bound_ms = max(bound_ms, ideal_ms(2 * work.macs / taps, peak))
+        bound_ms = max(bound_ms, ideal_ms(2 * work.macs / taps, facts.largest_peak_of(dtype)))
     return LayerPrediction(
         name=node.name,
         kind=node.op,

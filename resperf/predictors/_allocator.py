@@ -140,8 +140,7 @@ def peaks_of(memory: StepMemory) -> Peaks:
     blocks: dict[int, Block] = {}
     live = most = 0
     at_peak: list[int] = []
-    events = memory.events[: memory.resident] + memory.events[memory.resident :] * _STEPS
-    for event in events:
+    for event in memory.events[: memory.resident] + memory.events[memory.resident :] * _STEPS:
         if event >= 0:
             block = blocks[event] = allocator.allocate(memory.allocations[event].size_bytes)
             live += block.size

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError, UnsupportedError
 from resperf.features import Array, Columns, take
+from resperf.grouping import grouped
 from resperf.quantities import Level, quantity
 from resperf.settings import same_settings
 from resperf.targets import UNKNOWN
@@ -136,9 +137,7 @@ class Examples:
             If settings or platforms are not known.
         """
         rows = self.per_row()
-        places: dict[tuple[int, int], list[int]] = {}
-        for row, (setting, platform) in enumerate(rows):
-            places.setdefault((id(setting), id(platform)), []).append(row)
+        places = grouped((tuple(map(id, conditions)), row) for row, conditions in enumerate(rows))
         for indices in places.values():
             yield *rows[indices[0]], np.array(indices, dtype=np.intp)
 
@@ -494,8 +493,7 @@ class LayerPredictor(Predictor):
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
         """Predict the learnt quantity; the bundle adds intervals from validation rows."""
-        values = self.values(cast(Columns, subjects))
-        return {self.quantity_: Estimate.without_bounds(values)}
+        return {self.quantity_: Estimate.without_bounds(self.values(cast(Columns, subjects)))}
 
 
 def stored(values: Mapping[str, Any], name: str, kind: type = object) -> Any:

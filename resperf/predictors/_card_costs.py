@@ -184,8 +184,7 @@ class Part:
 
     def some(self) -> Places:
         """Return at most `_MOST_FITTED` rows."""
-        order = np.random.default_rng(self.seed).permutation(len(self.values))
-        return order[:_MOST_FITTED]
+        return np.random.default_rng(self.seed).permutation(len(self.values))[:_MOST_FITTED]
 
 
 def factors_of(kind: str, parts: Sequence[Part]) -> dict[str, float]:

@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Array
+from resperf.grouping import grouped
 from resperf.predictors._base import Band, Estimate, stored
 from resperf.predictors.intervals import ASSUMED, Intervals, bounds_of
 from resperf.predictors.linear import Robust, fit_coefficients, left_out
 from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 from resperf.splits import FOLDS, folds_of
+from resperf.units import json_values
 
 REST = "other"
 """Class that rare classes are pooled in."""
@@ -318,6 +320,11 @@ RARE_SHARE = 0.05
 _NEARNESS = 0.5
 """Nearness from which a network has the interval of those near known ones."""
 _MARK = np.dtype(np.uint16)
+_PLAIN = (
+    "costs", "shrinkage", "near", "far", "shortest_ms", "families", "least_batch", "largest_batch",
+    "rare",
+)  # fmt: skip
+"""Attributes of `ClassFit` that are stored as plain JSON values."""
 _PER_PLACE = 1e4
 """Steps in which places of networks are stored."""
 
@@ -529,9 +536,8 @@ class ClassFit:
 
     @cached_property
     def _pools(self) -> Mapping[Cost, float]:
-        coefficients: dict[Cost, list[float]] = {}
-        for cost, coefficient in zip(self.costs, self.coefficients, strict=True):
-            coefficients.setdefault(pool_of(cost), []).append(float(coefficient))
+        pairs = zip(map(pool_of, self.costs), self.coefficients.tolist(), strict=True)
+        coefficients: dict[Cost, list[float]] = grouped(pairs)
         return {pool: sum(values) / len(values) for pool, values in coefficients.items()}
 
     def bands(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
@@ -546,10 +552,8 @@ class ClassFit:
         sheet_ms, unlisted_ms = self._columns([network])[0], self._unlisted_ms([network])[0]
         plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
         factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)
-        places: dict[str, list[int]] = {}
-        for index, cost in enumerate(self.costs):
-            if sheet_ms[index] > 0:
-                places.setdefault(name_of(cost.of), []).append(index)
+        used = np.flatnonzero(sheet_ms > 0).tolist()
+        places = grouped((name_of(self.costs[index].of), index) for index in used)
         bands = {}
         for name, chosen in places.items():
             value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])
@@ -578,16 +582,8 @@ class ClassFit:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without `arrays`."""
         return {
-            "costs": [list(cost) for cost in self.costs],
-            "shrinkage": list(self.shrinkage),
+            **{name: json_values(value) for name, value in vars(self).items() if name in _PLAIN},
             "identified": self.identified._asdict(),
-            "near": None if self.near is None else self.near.to_json(),
-            "far": None if self.far is None else self.far.to_json(),
-            "shortest_ms": self.shortest_ms,
-            "families": self.families,
-            "least_batch": self.least_batch,
-            "largest_batch": self.largest_batch,
-            "rare": list(self.rare),
         }
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -648,7 +644,5 @@ def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Ar
 
 def group_of(name: str) -> str:
     """Return the group of a class."""
-    for group, beginnings in GROUPS.items():
-        if name.startswith(beginnings):
-            return group
-    return OTHER_GROUP
+    groups = (group for group, beginnings in GROUPS.items() if name.startswith(beginnings))
+    return next(groups, OTHER_GROUP)

@@ -261,9 +261,7 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
     return graph.file(features)
 
 
-def _with_unlike_children(
-    forest: Forest,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _with_unlike_children(forest: Forest) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Return children and leaves of which no split has two children of the same index.
 
     Leaves and splits are counted apart, so that a split may have leaf 5 and split 5 below it: ONNX

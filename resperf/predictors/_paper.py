@@ -90,11 +90,7 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         "values": _field("values"),
         "activate function": _activation,
     },
-    "reorder": {
-        "batch size": _field("batch"),
-        **_MATRIX,
-        "channel in": _field("channels_in"),
-    },
+    "reorder": {"batch size": _field("batch"), **_MATRIX, "channel in": _field("channels_in")},
 }
 """Table 3: kind -> feature -> its function of the fields."""
 PAPER_KINDS = frozenset(_FEATURES)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from resperf.devices import DeviceFacts, device_facts
+from resperf.devices import device_facts, known_facts
 from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
@@ -247,7 +247,7 @@ class ClassCosts(Predictor):
         notes = []
         for key, chosen in rows.items():
             terms = [
-                class_terms(_run(examples.networks[row], settings[row]), _facts(platforms[row]))
+                _terms(_run(examples.networks[row], settings[row]), platforms[row])
                 for row in chosen
             ]
             names = [examples.networks[row].name for row in chosen]
@@ -339,7 +339,7 @@ class ClassCosts(Predictor):
         runs = [
             _run(network, setting) for network in cast("Sequence[Network | RunNetwork]", subjects)
         ]
-        terms = [class_terms(run, _facts(platform)) for run in runs]
+        terms = [_terms(run, platform) for run in runs]
         return {self.quantity_: chosen.predict(terms, [_batch(run, chosen) for run in runs])}
 
     def account(
@@ -350,7 +350,7 @@ class ClassCosts(Predictor):
         Compiled networks have no groups and classes.
         """
         chosen, run = self._chosen(setting, platform), _run(network, setting)
-        terms, batch = class_terms(run, _facts(platform)), _batch(run, chosen)
+        terms, batch = _terms(run, platform), _batch(run, chosen)
         notes = [*chosen.notes]
         rare = min(
             (fit.rare_shares(terms) for fit in chosen.fits), key=lambda shares: sum(shares.values())
@@ -382,7 +382,7 @@ class ClassCosts(Predictor):
         shares = []
         for network in networks:
             run = _run(network, setting)
-            bands = chosen.bands(class_terms(run, _facts(platform)), _batch(run, chosen), group_of)
+            bands = chosen.bands(_terms(run, platform), _batch(run, chosen), group_of)
             total_ms = sum(band.value for band in bands.values())
             shares.append(
                 {name: band.value / total_ms for name, band in bands.items() if band.value}
@@ -410,9 +410,7 @@ class ClassCosts(Predictor):
 
 def setting_name(setting: Setting, platform: Platform) -> str:
     """Return the name that a fit is stored by."""
-    words = (
-        platform.device, *_words(setting), f"torch-{setting.framework_version or 'unknown'}",
-    )  # fmt: skip
+    words = (platform.device, *_words(setting), f"torch-{setting.framework_version or 'unknown'}")
     return " ".join(words)
 
 
@@ -435,8 +433,7 @@ def _class_of(device: str) -> str:
 
 def _version(key: str) -> tuple[int, ...]:
     """Return the numbers of the version that a key ends with; none come before all others."""
-    words = key.rpartition("torch-")[2].split(".")
-    return tuple(int(word) for word in words if word.isdigit())
+    return tuple(int(word) for word in key.rpartition("torch-")[2].split(".") if word.isdigit())
 
 
 def _latest(keys: Mapping[str, str]) -> dict[str, str]:
@@ -463,17 +460,11 @@ def _run(network: Network | RunNetwork, setting: Setting) -> RunNetwork:
     return network if isinstance(network, RunNetwork) else run_network(network, setting)
 
 
+def _terms(run: RunNetwork, platform: Platform) -> Terms:
+    return class_terms(run, known_facts(platform.device))
+
+
 def _batch(run: RunNetwork, chosen: _Chosen) -> int:
     """Return the batch size of a network; of an unknown one, one that the data has."""
     batch = max(fit.least_batch for fit in chosen.fits)
     return batch if run.batch is None else run.batch
-
-
-def _facts(platform: Platform) -> DeviceFacts:
-    facts = device_facts(platform.device)
-    if facts is None:
-        raise UnsupportedError(
-            f"the data sheet of {platform.device!r} is not known; add its facts as in "
-            "docs/importing.md"
-        )
-    return facts

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, device_facts
+from resperf.devices import FP32, UNIFIED, DeviceFacts, canonical_device, known_facts
 from resperf.devices.estimate import LAUNCH_MS
-from resperf.errors import UnsupportedError
 from resperf.features import Array, Columns, columns_of, quantities
-from resperf.layers import Layer
+from resperf.grouping import grouped
 from resperf.layers.recurrent import Recurrent
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network
@@ -83,10 +82,8 @@ def kernel_terms(lowered: LoweredNetwork, precision: str, facts: DeviceFacts) ->
 
     Terms of computing are named after the precision that decides their peak.
     """
-    by_kind: dict[str, list[Layer]] = {}
-    for node in lowered.nodes:
-        if node.layer is not None:
-            by_kind.setdefault(node.layer.kind, []).append(node.layer)
+    layers_run = [node.layer for node in lowered.nodes if node.layer is not None]
+    by_kind = grouped((layer.kind, layer) for layer in layers_run)
     terms: dict[Cost, float] = defaultdict(float)
     for kind, layers in by_kind.items():
         columns = columns_of(layers)
@@ -379,10 +376,9 @@ class KernelCosts(Predictor):
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say whose latencies it was inferred from; single kernels are not told apart."""
         devices = "this device" if self.has_rows_of(platform, setting) else "other devices"
-        nodes = _lowered(network, setting, platform).nodes
         left_out = tuple(
             node.reason or "a recurrence runs step after step, and is counted as one kernel"
-            for node in nodes
+            for node in _lowered(network, setting, platform).nodes
             if node.role == "unknown" or isinstance(node.layer, Recurrent)
         )
         return Account(f"latencies of whole networks on {devices}", {}, {}, left_out=left_out)
@@ -413,10 +409,7 @@ def _precision_of(setting: Setting) -> str:
 
 
 def network_terms(
-    network: Network,
-    setting: Setting,
-    platform: Platform,
-    kept: Kept | None = None,
+    network: Network, setting: Setting, platform: Platform, kept: Kept | None = None
 ) -> Terms:
     """Return the terms of a network under a setting on a platform.
 
@@ -430,13 +423,7 @@ def network_terms(
     UnsupportedError
         If the device has no data sheet, or the network cannot be lowered.
     """
-    facts = device_facts(platform.device)
-    if facts is None:
-        raise UnsupportedError(
-            f"the data sheet of {platform.device!r} is not known; add its facts as in "
-            "docs/importing.md"
-        )
-    precision = _precision_of(setting)
+    facts, precision = known_facts(platform.device), _precision_of(setting)
     kept, key = {} if kept is None else kept, (id(network), LOWERED_AS.get(precision, precision))
     if key not in kept:
         kept[key] = _lowered(network, setting, platform)
@@ -449,9 +436,8 @@ def rows_of(parts: Sequence[Examples], kept: Kept | None = None) -> Rows:
     settings, platforms = zip(*(row for part in parts for row in part.per_row()), strict=True)
     names = [network.name for network in networks]
     kept = {} if kept is None else kept
-    rows = zip(networks, settings, platforms, strict=True)
     return Rows(
-        [network_terms(*row, kept) for row in rows],
+        [network_terms(*row, kept) for row in zip(networks, settings, platforms, strict=True)],
         np.concatenate([part.values for part in parts]),
         np.array([canonical_device(platform.device) for platform in platforms]),
         np.array([setting.options.get(SESSION, "") for setting in settings]),

@@ -101,15 +101,8 @@ def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ..
     bins = []
     for number in np.unique(index):
         judged = errors(measured_ms[index == number], predicted_ms[index == number])
-        bins.append(
-            TimeBin(
-                from_ms=float(bounds[number]),
-                to_ms=float(bounds[number + 1]),
-                rows=judged.rows,
-                mape=judged.mape,
-                within_10=judged.within_10,
-            )
-        )
+        low_ms, high_ms = map(float, bounds[number : number + 2])
+        bins.append(TimeBin(low_ms, high_ms, judged.rows, judged.mape, judged.within_10))
     return tuple(bins)
 
 

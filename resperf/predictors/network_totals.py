@@ -159,11 +159,8 @@ def counted(network: Network | RunNetwork) -> Counted:
     if isinstance(network, RunNetwork):
         weights, operations = network.parameters, _listed(network)
         return Counted(network.name, tuple(operations), weights, network.left_out, images)
-    weights = float(
-        sum(_size(tensor) for tensor in network.tensors.values() if tensor.is_learnt)
-        if network.parameters is None
-        else network.parameters
-    )
+    learnt = (_size(tensor) for tensor in network.tensors.values() if tensor.is_learnt)
+    weights = float(sum(learnt) if network.parameters is None else network.parameters)
     return Counted(network.name, tuple(_of_graph(network)), weights, images=images)
 
 

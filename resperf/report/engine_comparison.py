@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from resperf.dataset.importing import EngineLayer
     from resperf.dataset.importing.engine_rows import EngineRun
 
+_OF_SETTING = ("framework", "framework_version", "precision")
 _SHOWN_NAME = 72
 """Characters of a fused layer's name."""
 SLOWEST, SEARCHED = 5, 7
@@ -129,9 +130,7 @@ class EngineComparison:
         values = {
             "engine": self.run.name,
             "device": self.run.platform.device,
-            "framework": setting.framework,
-            "framework_version": setting.framework_version,
-            "precision": setting.precision,
+            **{name: getattr(setting, name) for name in _OF_SETTING},
             "batch": self.run.batch,
             "matched_by": self.matched_by,
             "phases": {name: self.run.phases.get(name) for name in PHASES},
@@ -143,8 +142,7 @@ class EngineComparison:
                 for layer in self.engine_only
             ],
         }
-        plain: dict[str, Any] = json_values(values)
-        return plain
+        return {name: json_values(value) for name, value in values.items()}
 
 
 def compare_with_engine(

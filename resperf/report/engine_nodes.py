@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from resperf.grouping import grouped
 from resperf.layers import FUNCTION_OF
 from resperf.network import MALFORMED, Network, Node
 
@@ -47,14 +47,9 @@ def nodes_of_layers(
 
 
 def _by_shapes(layers: Sequence[EngineLayer], network: Network) -> list[frozenset[str]]:
-    waiting: dict[Hashable, deque[Node]] = defaultdict(deque)
-    for node in network.nodes:
-        if (shape := _shape_of_node(node, network)) is not None:
-            waiting[shape].append(node)
-    readers: dict[str, list[Node]] = defaultdict(list)
-    for node in network.nodes:
-        for name in node.inputs:
-            readers[name].append(node)
+    shapes = [_shape_of_node(node, network) for node in network.nodes]
+    waiting = grouped(pair for pair in zip(shapes, network.nodes, strict=True) if pair[0])
+    readers = grouped((name, node) for node in network.nodes for name in node.inputs)
     matched = []
     for layer in layers:
         try:
@@ -64,7 +59,7 @@ def _by_shapes(layers: Sequence[EngineLayer], network: Network) -> list[frozense
         if not same:
             matched.append(frozenset[str]())
         else:
-            matched.append(frozenset(_with_fused(same.popleft(), layer, network, readers)))
+            matched.append(frozenset(_with_fused(same.pop(0), layer, network, readers)))
     return matched
 
 
@@ -116,7 +111,7 @@ def _with_fused(
     activation = values.get("ConvActivation" if kind == _POOLED else "Activation", "NONE")
     sums, activations, poolings = len(layer.inputs) - 1, activation != "NONE", kind == _POOLED
     names = [node.name]
-    while kind in ("Convolution", _POOLED) and len(after := readers[node.outputs[0]]) == 1:
+    while kind in ("Convolution", _POOLED) and len(after := readers.get(node.outputs[0], ())) == 1:
         (node,) = after
         is_bias = node.op == "Add" and any(
             name in network.tensors and network.tensors[name].is_weight for name in node.inputs

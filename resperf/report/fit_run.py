@@ -52,5 +52,4 @@ def asked_text(fit: RunFit, asked: Sequence[tuple[int, int]]) -> str:
          f"{fit.beyond(batch, iterations):.3g}"]
         for batch, iterations in asked
     ]  # fmt: skip
-    headings = ("batch", "iterations", "predicted s", "times the largest fitted run")
-    return table(headings, rows)
+    return table(("batch", "iterations", "predicted s", "times the largest fitted run"), rows)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from resperf.grouping import grouped
 from resperf.quantities import QUANTITIES
 from resperf.report.tables import ms_cell, percent_cell, table
 
@@ -74,8 +75,7 @@ def _worst(row: LeftOut, by: str, errors: Sequence[LeftOutGroup]) -> str:
     ]  # fmt: skip
     rest = f", the worst {_WORST} of {len(groups)}" if len(groups) > _WORST else ""
     title = f"{row.quantity}, {row.method}, {row.device} ({row.setting}): each {by}{rest}"
-    unit = QUANTITIES[row.quantity].unit
-    headings = (by, "rows", "MAPE", f"RMSE {unit}", "NRMSE")
+    headings = (by, "rows", "MAPE", f"RMSE {QUANTITIES[row.quantity].unit}", "NRMSE")
     return f"{title}\n{table(headings, cells, text=(by,))}"
 
 
@@ -89,12 +89,8 @@ def by_kind_and_quantity(
 
 def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
     """Return each method's result with the most training rows, in order of the methods."""
-    most: dict[str, Compared] = {}
-    for row in rows:
-        best = most.get(row.method)
-        if best is None or row.rows_trained > best.rows_trained:
-            most[row.method] = row
-    return list(most.values())
+    by_method = grouped((row.method, row) for row in rows).values()
+    return [max(own, key=lambda row: row.rows_trained) for own in by_method]
 
 
 def bin_title(time_bin: TimeBin) -> str:

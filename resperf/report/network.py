@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from resperf.bundle import Calibration
 from resperf.errors import Message, printable
+from resperf.grouping import grouped
 from resperf.measurement import layer_and_optimizer, written_kind
 from resperf.prediction import (
     WHOLE_NETWORK,
@@ -241,9 +242,7 @@ def _mark(prediction: Prediction) -> str:
 
 def share_cell(share: float) -> str:
     """Write a share, rounded down: 0% only for nothing, 100% only for all."""
-    if 0 < share < 0.01:
-        return "less than 1%"
-    return f"{math.floor(share * 100)}%"
+    return "less than 1%" if 0 < share < 0.01 else f"{math.floor(share * 100)}%"
 
 
 def _host_and_device(prediction: Prediction) -> list[str]:
@@ -258,9 +257,7 @@ def _host_and_device(prediction: Prediction) -> list[str]:
             f"{low_ms} to {high_ms}: {launches} on the hosts that measured, {usual} are usual; "
             "set yours with --host-dispatch-us"
         )
-    return [
-        _time_line("  device", device_ms), _time_line("  host", costs.host_ms, launches),
-    ]  # fmt: skip
+    return [_time_line("  device", device_ms), _time_line("  host", costs.host_ms, launches)]
 
 
 def _scaled(calibration: Calibration) -> str:
@@ -283,11 +280,10 @@ def _parts(prediction: Prediction, every: bool) -> str:
         "groups of operators: attributed from the times of whole networks, not measured; bands of "
         "equally good fits"
     )
-    levels = [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
     rows = [
         [group.name, ms_cell(group.ms), f"{ms_cell(group.low)}-{ms_cell(group.high)}",
          percent_cell(group.ms / prediction.total_ms)]
-        for parts in levels
+        for parts in [prediction.parts.groups, *([prediction.parts.classes] if every else [])]
         for group in sorted(parts, key=lambda part: -part.ms)
     ]  # fmt: skip
     headings = ("operators", "ms", "band", "of total")
@@ -395,10 +391,11 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     """List skipped operators, one line per operator type and reason."""
     where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
-    groups: dict[tuple[str, str], list[str]] = {}
     reasons = [Message.of(operator.reason) for operator in result.skipped]
-    for operator, reason in zip(result.skipped, reasons, strict=True):
-        groups.setdefault((operator.op, reason.general), []).append(operator.name)
+    groups = grouped(
+        ((operator.op, reason.general), operator.name)
+        for operator, reason in zip(result.skipped, reasons, strict=True)
+    )
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))
     lines = [
         f"{len(names)} x {op}: {reason} ({_named(names, len(names) if every else SHOWN_SOURCES)})"
@@ -437,10 +434,8 @@ def _batch_cell(batch: int | None) -> str:
 
 def joined(lines: Iterable[tuple[str, str]]) -> list[str]:
     """Join equal lines of several devices, (device, line) each, and name the first devices."""
-    names: dict[str, dict[str, None]] = {}
-    for name, line in lines:
-        names.setdefault(line, {})[name] = None
-    return [f"{_named(list(devices), SHOWN_DEVICES)}{line}" for line, devices in names.items()]
+    names = grouped((line, name) for name, line in dict.fromkeys(lines))
+    return [f"{_named(devices, SHOWN_DEVICES)}{line}" for line, devices in names.items()]
 
 
 def _device_row(name: str, prediction: Prediction) -> list[str]:

@@ -126,10 +126,7 @@ class Conformance:
 
 
 def check_backend(
-    backend: Backend,
-    target: Target,
-    *,
-    kinds: Collection[str] = tuple(KINDS),
+    backend: Backend, target: Target, *, kinds: Collection[str] = tuple(KINDS)
 ) -> Conformance:
     """Check a backend against all rules of this module.
 
@@ -300,8 +297,7 @@ def _timed(backend: Backend, layer: Layer, built: Built) -> Iterator[Finding]:
         yield _marginal(layer.kind, built, built.phases[own])
     larger = _larger(layer)
     if larger is None:
-        reason = "no layer of four times its size"
-        yield Finding("growth", layer.kind, Verdict.SKIPPED, reason)
+        yield Finding("growth", layer.kind, Verdict.SKIPPED, "no layer of four times its size")
         return
     try:
         with backend.layer(backend.lower([larger])[0], budget_ms=BUDGET_MS) as large:
@@ -417,8 +413,7 @@ def _whole(backend: Backend, path: Path) -> Iterator[Finding]:
 
 def _sum(backend: Backend, path: Path, whole: Phase, own: str) -> Finding:
     """Add up layers, calls and views as predictions do; overhead between layers is not known."""
-    network = read_network(path, batch=BATCH)
-    nodes = lower(network, backend.setting(), backend.platform()).nodes
+    nodes = lower(read_network(path, batch=BATCH), backend.setting(), backend.platform()).nodes
     layers = {node.layer.key: node.layer for node in nodes if node.layer is not None}
     times_ms: dict[str, float] = {}
     for key, layer in layers.items():

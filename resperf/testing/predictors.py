@@ -54,8 +54,7 @@ def check_predictor(make: Callable[[], Predictor], examples: Examples, folder: P
     fitted = predictor.fit(examples, validation=examples, seed=0)
     assert fitted is predictor, "fit does not return the predictor"
     check_predictions(predictor, examples)
-    loaded = check_export(predictor, examples, folder)
-    check_predictions(loaded, examples)
+    check_predictions(check_export(predictor, examples, folder), examples)
     for bad, reason in (
         (examples.select(np.arange(TOO_FEW)), f"{TOO_FEW} rows"),
         (_with_value(examples, np.nan), "a value that is no number"),
@@ -109,8 +108,7 @@ def check_export(predictor: Predictor, examples: Examples, folder: Path) -> Pred
     ------
     AssertionError
     """
-    values = json.loads(json.dumps(predictor.export(folder, "stem")))
-    loaded = type(predictor).load(values, folder)
+    loaded = type(predictor).load(json.loads(json.dumps(predictor.export(folder, "stem"))), folder)
     kept = (predictor.kind, predictor.quantity_)
     assert (loaded.kind, loaded.quantity_) == kept, "kind or quantity is another one when loaded"
     trained, again = (

@@ -189,11 +189,7 @@ def compare(
             floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
-                    report = (
-                        partial(progress, source.rows.name, f"{phase} {method}")
-                        if progress
-                        else None
-                    )
+                    report = progress and partial(progress, source.rows.name, f"{phase} {method}")
                     try:
                         one = _evaluated(trials, phase, method, settings, floor, report)
                     except (TrainingError, LayerError) as error:
@@ -354,11 +350,7 @@ def _evaluated(
 
 
 def _run(
-    trial: Trial,
-    phase: str,
-    method: str,
-    settings: ComparisonSettings,
-    progress: Progress | None,
+    trial: Trial, phase: str, method: str, settings: ComparisonSettings, progress: Progress | None
 ) -> tuple[Array, float, float]:
     """Fit, store, load, and predict the test rows.
 

@@ -24,6 +24,7 @@ from resperf.dataset import (
 from resperf.devices import device_class
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
+from resperf.grouping import grouped
 from resperf.measurement import DEFECTS
 from resperf.platform import Platform
 from resperf.predictors import Examples, Predictor, predictor_class
@@ -285,11 +286,7 @@ def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str
 
 
 def _evaluate_networks(
-    dataset: Path,
-    bundle: Bundle,
-    split: Part,
-    totals: Predictor | None,
-    notes: list[str],
+    dataset: Path, bundle: Bundle, split: Part, totals: Predictor | None, notes: list[str]
 ) -> list[Evaluated]:
     """Evaluate predictors of whole networks, and totals of layers, on measured networks."""
     quantities = network_quantities(dataset)
@@ -422,15 +419,11 @@ def _evaluate_kind(kind: str, table: KindTable, runs: Sequence[_Run]) -> list[Ev
 def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     """Return each layer's measurements that are not noisy; its median if all are noisy."""
     clean = np.flatnonzero(table.ok & ~table.noisy)
-    times_ms: dict[str, list[float]] = {}
-    for key, time_ms in zip(
-        table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
-    ):
-        times_ms.setdefault(key, []).append(float(time_ms))
-    medians_ms = rows.times_ms[phase].tolist()
+    clean_ms = table.times_ms[phase][clean].tolist()
+    times_ms = grouped(zip(table.key[clean].astype(str), clean_ms, strict=True))
     return [
         np.array(times_ms.get(key, [median_ms]))
-        for key, median_ms in zip(rows.keys, medians_ms, strict=True)
+        for key, median_ms in zip(rows.keys, rows.times_ms[phase].tolist(), strict=True)
     ]
 
 

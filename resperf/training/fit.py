@@ -262,10 +262,7 @@ def train(
 
 
 def _learn_layers(
-    learning: Learning,
-    dataset: Path,
-    exclude_keys: Set[str],
-    device: str | None,
+    learning: Learning, dataset: Path, exclude_keys: Set[str], device: str | None
 ) -> dict[str, Any]:
     """Train a method on a dataset's layers; copies by their bytes."""
     method = learning.method

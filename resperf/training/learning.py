@@ -186,15 +186,11 @@ def values_of(predictor: Predictor, examples: Examples) -> Array:
             some = take(examples.columns, places)
             values[places] = predictor.predict(some, setting, platform)[name].values
         return values
-    return np.array(
-        [
-            predictor.predict([network], setting.without_batch(), platform)[name].values[0]
-            for network, setting, platform in zip(
-                examples.networks, examples.settings, examples.platforms, strict=True
-            )
-        ],
-        dtype=float,
-    )
+    predicted = [
+        predictor.predict([network], setting.without_batch(), platform)[name].values[0]
+        for network, (setting, platform) in zip(examples.networks, examples.per_row(), strict=True)
+    ]
+    return np.array(predicted, dtype=float)
 
 
 def _errors_of(judged: Iterable[Judged]) -> dict[str, dict[str, Any]]:

@@ -165,8 +165,7 @@ def layer_rows(
     flagged = candidate & table.noisy
     # Layers in the order of their keys, each once per setting and platform.
     layer = np.unique(keys, return_inverse=True)[1] * (1 + run.max(initial=0)) + run
-    clean_layers = np.unique(layer[candidate & ~flagged])
-    has_clean_row = np.isin(layer, clean_layers)
+    has_clean_row = np.isin(layer, np.unique(layer[candidate & ~flagged]))
     replaced = flagged & has_clean_row
     dropped = flagged & ~has_clean_row
     for run_id in np.unique(run[dropped]):

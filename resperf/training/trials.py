@@ -24,10 +24,7 @@ def fit_rows(
     """Fit one quantity of layers; without validation rows, the training rows are used."""
     validation = validation if len(validation) else train
     return predictor.fit(
-        train.examples(phase),
-        validation=validation.examples(phase),
-        seed=seed,
-        progress=progress,
+        train.examples(phase), validation=validation.examples(phase), seed=seed, progress=progress
     )
 
 
@@ -57,9 +54,7 @@ class Trial:
 def own_split(rows: LayerRows) -> Trial:
     """Evaluate on the file's own test split."""
     split = split_of_keys(rows.keys)
-    return Trial(
-        rows.select(split.train), rows.select(split.validation), rows.select(split.test)
-    )  # fmt: skip
+    return Trial(rows.select(split.train), rows.select(split.validation), rows.select(split.test))
 
 
 def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:
@@ -99,8 +94,7 @@ def shortened(trial: Trial, count: int, seed: int) -> Trial:
     The test rows are unchanged. A larger trial of the same seed contains all rows of a smaller one.
     Validation rows count, since they had to be measured too.
     """
-    keys = (*trial.train.keys, *trial.validation.keys)
-    chosen = first_of_keys(keys, count, seed)
+    chosen = first_of_keys((*trial.train.keys, *trial.validation.keys), count, seed)
     border = len(trial.train)
     return Trial(
         trial.train.select(chosen[:border]), trial.validation.select(chosen[border:]), trial.test

@@ -510,11 +510,7 @@ def _usual_costs(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fitted(
-    bundle: Bundle,
-    measured: Calibration,
-    earlier: Sequence[LayerTimes] = (),
-    *,
-    anew: bool = False,
+    bundle: Bundle, measured: Calibration, earlier: Sequence[LayerTimes] = (), *, anew: bool = False
 ) -> Calibration:
     """Fit the groups' factors to the calibration layers' times here and on the bundle's machine.
 

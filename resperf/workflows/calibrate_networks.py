@@ -16,8 +16,9 @@ from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, TrainingError, UnsupportedError, require
+from resperf.grouping import grouped
 from resperf.layers import bytes_between_layers, layer_from_key
-from resperf.measurement import Measurement, NetworkRef, Status
+from resperf.measurement import NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform
@@ -124,8 +125,7 @@ def calibrate(
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        where = replace(platform, device=bundle.device)
-        base, remarks = _scaled_to(bundle, target, here, where)
+        base, remarks = _scaled_to(bundle, target, here, replace(platform, device=bundle.device))
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
@@ -271,14 +271,13 @@ def measured_networks(
     )
     if result.reason == "interrupted":
         raise KeyboardInterrupt
-    rows: dict[tuple[str, int | None], list[Measurement]] = {}
-    for row in read_networks(dataset).measurements:
-        if (
-            isinstance(row.subject, NetworkRef)
-            and not row.platform.differences(platform)
-            and replace(row.setting, batch=None) == here
-        ):
-            rows.setdefault((row.subject.digest, row.setting.batch), []).append(row)
+    rows = grouped(
+        ((row.subject.digest, row.setting.batch), row)
+        for row in read_networks(dataset).measurements
+        if isinstance(row.subject, NetworkRef)
+        and not row.platform.differences(platform)
+        and replace(row.setting, batch=None) == here
+    )
     measured_ms: dict[tuple[Path, int], list[float]] = {}
     for (path, batch), timed in predicted.items():
         measurements = rows[digests[path], timed.batch]

@@ -267,8 +267,7 @@ def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[TimedNetwork, fl
         If it says nothing.
     """
     setting = base.setting
-    estimates = base.predict_networks([run.network], setting, base.platform, quantity)
-    estimate = estimates[quantity]
+    estimate = base.predict_networks([run.network], setting, base.platform, quantity)[quantity]
     value = float(estimate.values[0])
     if not value > 0:
         raise UnsupportedError(f"no {quantity} is predicted")

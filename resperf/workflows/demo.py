@@ -149,18 +149,13 @@ def run_demo(campaign: Campaign, folder: Path, *, minutes: float, tell: Tell) ->
             for index in spoilt:
                 rows[index] = run(*judged[index])
     append_runs(
-        folder / RUNS,
-        [(path, row.measured) for (path, _), row in zip(judged, rows, strict=True)],
+        folder / RUNS, [(path, row.measured) for (path, _), row in zip(judged, rows, strict=True)]
     )
     return DemoResult(dataset, measured, bundles, tuple(rows))
 
 
 def _collect(
-    campaign: Campaign,
-    dataset: Path,
-    minutes: float,
-    judged: Sequence[Path],
-    tell: Tell,
+    campaign: Campaign, dataset: Path, minutes: float, judged: Sequence[Path], tell: Tell
 ) -> CampaignResult | None:
     """Run the campaign for the time that earlier demos left of it."""
     spent_s = _spent_s(dataset)
@@ -171,10 +166,7 @@ def _collect(
     if spent_s:
         tell(f"      going on with {dataset}: {spent_s / 60:.1f} minutes are done")
     result = run_campaign(
-        campaign,
-        dataset,
-        Bench(exclude=list(dict.fromkeys(judged))),
-        hours=left_s / 3600,
+        campaign, dataset, Bench(exclude=list(dict.fromkeys(judged))), hours=left_s / 3600
     )
     for note in result.notes:
         tell(f"      {note}")

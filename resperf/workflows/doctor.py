@@ -33,14 +33,7 @@ from resperf.platform import (
     this_platform,
 )
 from resperf.records import Record
-from resperf.targets import (
-    Target,
-    device_class,
-    local_class,
-    local_devices,
-    targets,
-    versions_of,
-)
+from resperf.targets import Target, device_class, local_class, local_devices, targets, versions_of
 from resperf.units import format_bytes
 
 ASK_S = 90.0

@@ -257,6 +257,4 @@ def judge_runs(fit: RunFit, runs: Sequence[Run]) -> JudgedRuns:
 
 
 def _terms(batch: float, iterations: float) -> dict[str, float]:
-    return {
-        IMAGES: batch * iterations, ITERATIONS: iterations, BATCH: batch, CONSTANT: 1.0
-    }  # fmt: skip
+    return {IMAGES: batch * iterations, ITERATIONS: iterations, BATCH: batch, CONSTANT: 1.0}

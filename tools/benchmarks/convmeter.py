@@ -47,6 +47,7 @@ from resperf.report.methods import left_out_text
 from resperf.report.tables import UNKNOWN, percent_cell
 from resperf.splits import architecture_of
 from resperf.training import LeftOut
+from resperf.training.learning import values_of
 from resperf.training.left_out import _by_way, _judged, _left_out_parts
 from resperf.training.rows import network_examples, network_quantities
 
@@ -158,11 +159,7 @@ def predicted(method: str, rows: Examples, learnt: Array, judged: Array) -> Arra
     """
     train_rows = rows.select(np.flatnonzero(learnt))
     fitted = predictor_class(method)("network").fit(train_rows, validation=train_rows, seed=0)
-    asked = rows.select(np.flatnonzero(judged))
-    return np.array([
-        fitted.predict([network], setting.without_batch(), platform)[rows.quantity].values[0]
-        for network, (setting, platform) in zip(asked.networks, asked.per_row(), strict=True)
-    ])  # fmt: skip
+    return values_of(fitted, rows.select(np.flatnonzero(judged)))
 
 
 def devices_table(rows: Examples, methods: Sequence[str]) -> str:

@@ -182,8 +182,7 @@ def example(name: str, batch: int) -> Example:
     # Fused attention is exported in parts in any case; these are the parts.
     timm.layers.set_fused_attn(False)
     module = timm.create_model(name, pretrained=False, exportable=True)
-    size = module.default_cfg.get("input_size", (3, 224, 224))
-    return module, (torch.randn(batch, *size),)
+    return module, (torch.randn(batch, *module.default_cfg.get("input_size", (3, 224, 224))),)
 
 
 def torchvision_network(name: str, batch: int, size: int) -> Example:
@@ -265,8 +264,7 @@ def configured(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         return getattr(library, values["of"])(**sizes), sizes
     configuration = getattr(library, f"{values['of']}Config")(**sizes)
     configuration._attn_implementation = "eager"
-    model = getattr(library, values["of"] + values.get("model", "Model"))(configuration)
-    return model, sizes
+    return getattr(library, values["of"] + values.get("model", "Model"))(configuration), sizes
 
 
 def library_model(name: str, batch: int) -> Example:
@@ -348,8 +346,7 @@ def built(build: str, size: str) -> Example:
             given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
             return model(**given, return_dict=False)[:2]
 
-        inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
-        return as_module(model, first_outputs), inputs
+        return as_module(model, first_outputs), (ids, torch.ones_like(ids), torch.zeros_like(ids))
     if "ultralytics" in libraries:
         model.float().fuse(verbose=False)
         for module in model.modules():
@@ -412,18 +409,18 @@ def keras(name: str, folder: Path) -> bytes:
         network = getattr(tf.keras.applications, name)(weights=None)
     several = isinstance(network.input, dict)
     tensors = network.input if several else {"x": network.input}
-    function = tf.function(
-        lambda *given: network(
-            dict(zip(tensors, given, strict=True)) if several else given[0], training=False
-        )
-    )
+
+    def call(*given: Any) -> Any:
+        inputs = dict(zip(tensors, given, strict=True)) if several else given[0]
+        return network(inputs, training=False)
+
     signature = [
         tf.TensorSpec((None, *shapes.get(key, tensor.shape[1:])), tensor.dtype, name=key)
         for key, tensor in tensors.items()
     ]
     path = folder / "whole.onnx"
     tf2onnx.convert.from_function(
-        function, input_signature=signature, opset=KERAS_OPSET, output_path=str(path)
+        tf.function(call), input_signature=signature, opset=KERAS_OPSET, output_path=str(path)
     )
     return bytes(stripped_model(path).SerializeToString())
 

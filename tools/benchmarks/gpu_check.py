@@ -251,10 +251,6 @@ def report(check: Check) -> str:
     return "\n\n".join([*parts, "## Steps", table(("step", "status", "seconds"), rows)])
 
 
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the machine; return 0, 2 for no answer of doctor, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
@@ -270,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.campaign = "gpu-quick" if local_devices(options.device) is not None else "demo"
     options.networks = options.networks or shipped_networks(NETWORKS)
     for number in (signal.SIGTERM, signal.SIGINT):  # which shells may ignore in the background
-        signal.signal(number, interrupted)
+        signal.signal(number, signal.default_int_handler)
     started = Check(options)
     try:
         check(started, options)

@@ -13,7 +13,6 @@ trees. Rows that the importer flags are left out. No measured row is written int
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,6 +26,7 @@ import pages
 from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
 from resperf.devices.estimate import CARDS, estimated_layer_ms
+from resperf.grouping import grouped
 from resperf.predictors.roofline import Roofline
 from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION
@@ -80,12 +80,10 @@ class Rows:
 def import_all(work: Path) -> list[Path]:
     """Import each card's files, such as ``neusight-Tesla-T4``, once; return the datasets."""
     data = pages.public_data()
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
-        if path.name.startswith(("train_", "test_")):
-            groups[f"neusight-{path.parent.name}"].append(path)
-    for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
-        groups[f"vidur-{path.name.split('__')[1]}"].append(path)
+    neusight = sorted((data / "neusight").glob("*/*/t[er]*_*.csv.gz"))
+    pairs = [(f"neusight-{path.parent.name}", path) for path in neusight]
+    vidur = sorted((data / "vidur").glob("compute__*__mlp.csv.gz"))
+    groups = grouped([*pairs, *((f"vidur-{path.name.split('__')[1]}", path) for path in vidur)])
     return [
         pages.dataset(work / f"{name}.h5", "import", *files, "--format", name.partition("-")[0])
         for name, files in groups.items()
@@ -95,8 +93,7 @@ def import_all(work: Path) -> list[Path]:
 @cache
 def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
     """Read the usable rows of a kind from all imported datasets of a source."""
-    files = sorted(work.glob(f"{source}-*.h5"))
-    dataset = pages.dataset(work / f"{source}.h5", "merge", *files)
+    dataset = pages.dataset(work / f"{source}.h5", "merge", *sorted(work.glob(f"{source}-*.h5")))
     rows = layer_rows(read_table(dataset)[kind], info=read_info(dataset), many=True)
     held_out = fold_of_keys(rows.keys, HELD_OUT, SEED) == 0
     return Rows(
@@ -212,9 +209,7 @@ def by_card(judged: Sequence[Judged], name: str = "mape") -> str:
     judged = [result for result in judged if result.get(name) is not None]
     devices = sorted({result["device"] for result in judged},
                      key=lambda device: (device in AMD, device in APART, device))  # fmt: skip
-    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for result in judged:
-        groups[result["label"], result["device"]].append(result)
+    groups = grouped(((result["label"], result["device"]), result) for result in judged)
     cells = []
     for label in dict.fromkeys(label for label, _ in groups):
         counted, row = [], [label]

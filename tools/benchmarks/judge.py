@@ -61,8 +61,8 @@ class Judged:
     @property
     def precision(self) -> str:
         """The network's precision by its name, as networks.toml gives them."""
-        named = [name for name in ("fp16", "int8") if f"-{name}" in self.path.stem]
-        return named[0] if named else "float32"
+        named = (name for name in ("fp16", "int8") if f"-{name}" in self.path.stem)
+        return next(named, "float32")
 
     def row(self, name: str) -> ComparisonRow:
         lacking = len(self.prediction.skipped)
@@ -86,9 +86,8 @@ def main() -> None:
     paths = network_files(words.networks) if words.networks else shipped_networks(["*"])
     names = network_names(paths)
     runs = {f"{names[path]}@{batch}": (path, batch) for path in paths for batch in words.batch}
-    turns: Turns = {}
-    if words.store and words.store.exists():
-        turns = json.loads(words.store.read_text())
+    is_stored = words.store and words.store.exists()
+    turns: Turns = json.loads(words.store.read_text()) if is_stored else {}
     first = next(iter(bundles.values()))
     before = words.turns // 2 if words.calibrate_seconds else words.turns
     measure(runs, turns, before, first, words.seconds, words.store)
@@ -200,8 +199,7 @@ def summary(judged: Sequence[Judged]) -> str:
     """Say how far off runs are, and what their intervals hold."""
     off = [abs(run.error) for run in judged]
     shown = [run.prediction for run in judged]
-    inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms
-              for run in judged]  # fmt: skip
+    inside = [run.prediction.low_ms <= run.measured_ms <= run.prediction.high_ms for run in judged]
     width = median((run.high_ms - run.low_ms) / run.total_ms for run in shown)
     lacking = sum(not prediction.complete for prediction in shown)
     return (

@@ -15,7 +15,6 @@ the sources state, read from $RESPERF_PUBLIC_DATA.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from resperf.devices import DeviceFacts, canonical_device, device_facts
 from resperf.devices.estimate import estimated_layer_ms
 from resperf.devices.facts import ideal_ms
 from resperf.errors import LayerError
+from resperf.grouping import grouped
 from resperf.layers import Layer, Operand, Operator, layer_of_operator
 from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.predictors.intervals import Intervals
@@ -153,11 +153,9 @@ def factor_per_card(judged: Judged, groups: Sequence[str]) -> Array:
 
 def per_network(judged: Judged, values: Array, chosen: npt.NDArray[np.bool_]) -> Array:
     """Return the mean of values of each network on each card, over its settings."""
-    of_network: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    rows = judged.rows
-    for index in np.flatnonzero(chosen & np.isfinite(values)):
-        key = (rows.networks[index], rows.devices[index], judged.precisions[index])
-        of_network[key].append(values[index])
+    usable, rows = chosen & np.isfinite(values), judged.rows
+    keys = zip(rows.networks[usable], rows.devices[usable], judged.precisions[usable], strict=True)
+    of_network = grouped(zip(keys, values[usable], strict=True))
     return np.array([np.mean(own) for own in of_network.values()])
 
 
@@ -170,9 +168,7 @@ def accuracy(errors: Array) -> str:
 
 def table(judged: Judged, title: str, methods: Mapping[str, Array]) -> None:
     """Print the errors of methods by precision, BERT apart, on cards that have other families."""
-    families = defaultdict(set)
-    for device, family in zip(judged.rows.devices, judged.rows.families, strict=True):
-        families[device].add(family)
+    families = grouped(set(zip(judged.rows.devices, judged.rows.families, strict=True)))
     several = np.array([len(families[device]) > 1 for device in judged.rows.devices])
     usual = several & (judged.batches <= MOST_BATCH)
     print(f"\n{title}\n| | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
@@ -284,11 +280,10 @@ def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
 
 def contradictions(judged: Judged) -> None:
     """List latencies of one setting on one card that differ much, with their sources."""
-    same: dict[str, list[tuple[float, str]]] = defaultdict(list)
     of = judged.names, judged.rows.devices, judged.precisions, judged.batches.astype(str)
-    for *key, source, ms in zip(*of, judged.rows.sources, judged.rows.times_ms, strict=True):
-        same[", ".join(key)].append((ms, source))
-    for name, said in same.items():
+    keys = map(", ".join, zip(*of, strict=True))
+    times = zip(judged.rows.times_ms, judged.rows.sources, strict=True)
+    for name, said in grouped(zip(keys, times, strict=True)).items():
         if max(said)[0] > FAR_APART * min(said)[0]:
             print(f"- {name}: {'; '.join(f'{source} {ms:g} ms' for ms, source in said)}")
 

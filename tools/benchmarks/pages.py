@@ -15,6 +15,7 @@ from typing import Any
 
 from resperf.bundle._provenance import source_commit
 from resperf.files import write_whole
+from resperf.grouping import grouped
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "docs" / "tables"
@@ -89,9 +90,7 @@ def write_page(output: Path, title: str, parts: Sequence[str]) -> None:
 
 def by_words(said: Mapping[str, str]) -> str:
     """List what is said of names, each thing in one line."""
-    names: dict[str, list[str]] = {}
-    for name, words in said.items():
-        names.setdefault(words, []).append(name)
+    names = grouped((words, name) for name, words in said.items())
     return "\n".join(f"- {words}: {', '.join(own)}" for words, own in names.items())
 
 

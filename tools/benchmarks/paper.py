@@ -112,8 +112,7 @@ def figure_2(work: Path, dataset: str, seed: int, make: bool) -> str:
     for name, method in TRAINED.items():
         path = work / "figure-2" / f"{dataset}-{method}.json"
         if make:
-            make_one = partial(trained, work / f"{dataset}.h5", method, seed)
-            pages.load_or_make(path, make_one, seed)
+            pages.load_or_make(path, partial(trained, work / f"{dataset}.h5", method, seed), seed)
         if record := pages.stored(path, seed):
             result = record["result"]
             lowest = (percent(min(result["curve"][:epoch])) for epoch in EPOCHS_SHOWN)

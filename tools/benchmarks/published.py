@@ -27,6 +27,7 @@ from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.grouping import grouped
 from resperf.platform import this_platform
 from resperf.predictors import METHODS
 from resperf.predictors.metrics import Errors
@@ -74,18 +75,17 @@ class Unit:
 
 def sources(data: Path) -> dict[str, list[Path]]:
     """Find the published files: dataset such as ``perfnet-1080ti`` -> its files."""
-    files: dict[str, list[Path]] = {}
-    for name in FORMATS:
-        for file in sorted((data / name).glob("*_*.csv.gz")):
-            files.setdefault(f"{name}-{file.name.partition('_')[0]}", []).append(file)
-    return files
+    return grouped(
+        (f"{name}-{file.name.partition('_')[0]}", file)
+        for name in FORMATS
+        for file in sorted((data / name).glob("*_*.csv.gz"))
+    )
 
 
 def import_layers(name: str, work: Path) -> Path:
     """Import a dataset such as ``justus-k80``, once."""
     source, _, device = name.partition("-")
-    files = sources(pages.public_data())[name]
-    words = ("import", *files, "--format", source, "--device", device)
+    words = ("import", *sources(pages.public_data())[name], "--format", source, "--device", device)
     return pages.dataset(work / f"{name}.h5", *words)
 
 
@@ -146,9 +146,7 @@ def compared(record: Mapping[str, Any]) -> Compared:
     values, none = record["result"], np.empty(0)
     own = {field.name: values[field.name] for field in fields(Compared) if field.name in values}
     own["noise_floor"] = math.nan if own["noise_floor"] is None else own["noise_floor"]
-    return Compared(
-        **own, errors=Errors.from_json(values), measured_ms=none, predicted_ms=none
-    )  # fmt: skip
+    return Compared(**own, errors=Errors.from_json(values), measured_ms=none, predicted_ms=none)
 
 
 def collect(units: Sequence[Unit], store: Store) -> dict[Unit, str]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from export import with_unlike_weights
+
 import resperf
 from resperf.report.markdown import markdown_table
 from resperf.report.tables import ms_cell, percent_cell
@@ -37,10 +39,7 @@ def torch_ways(kind: str, folder: Path) -> Iterator[Any]:
     yield "config.json", config, {"shapes": shapes}
     # PyTorch's fused attention is exported with a mask or without, as the exporter wants it.
     module = transformers.AutoModel.from_config(values, attn_implementation="eager").eval()
-    with torch.no_grad():  # exporters drop the zeros of an untrained network
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.is_floating_point():
-                tensor.uniform_(0.5, 1.5)
+    with_unlike_weights(module)  # exporters drop the zeros of an untrained network
     yield "module", module, {"shapes": shapes}
     example = torch.ones(
         next(iter(shapes.values())), dtype=torch.int64 if "input_ids" in shapes else None
@@ -81,8 +80,7 @@ def main() -> None:
                 for way, network, options in ways(name, Path(folder))
             }
         text = ", ".join(f"{way} {ms_cell(total)}" for way, total in totals.items())
-        spread = max(totals.values()) / min(totals.values()) - 1
-        rows.append([name, text, percent_cell(spread)])
+        rows.append([name, text, percent_cell(max(totals.values()) / min(totals.values()) - 1)])
     print(markdown_table(("network", "way: total in ms", "largest difference"), rows))
 
 

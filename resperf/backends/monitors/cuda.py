@@ -142,8 +142,7 @@ class CudaMonitor(Monitor):
     @property
     def _usual_mhz(self) -> float:
         """Median of the last checks under load; NaN before there are enough."""
-        enough = len(self._clocks_mhz) >= FEWEST_CLOCKS
-        return median(self._clocks_mhz) if enough else math.nan
+        return median(self._clocks_mhz) if len(self._clocks_mhz) >= FEWEST_CLOCKS else math.nan
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
         """Return the usual clock, in MHz."""

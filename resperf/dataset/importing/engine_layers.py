@@ -129,8 +129,7 @@ def _activation(layer: EngineLayer) -> str:
     if written not in _ACTIVATIONS:
         raise LayerError(f"fused activation {written} is none of layers")
     if written == "NONE" and "PWN(" in layer.name:
-        chain = layer.name[layer.name.index("PWN(") :]
-        return _chain(layer.nodes, chain)
+        return _chain(layer.nodes, layer.name[layer.name.index("PWN(") :])
     return _ACTIVATIONS[written]
 
 
@@ -309,8 +308,7 @@ def _reformat(layer: EngineLayer) -> Layer:
             raise LayerError("it changes type and format at once")
         return _conversion(source, result)
     if source.layout == result.layout:
-        copied = Operator("Slice", {}, (_operand(source),), (result.shape,))
-        return layer_of_operator(copied)
+        return layer_of_operator(Operator("Slice", {}, (_operand(source),), (result.shape,)))
     if is_alike:
         raise LayerError("it pads channels, or drops their padding")
     if len(source.shape) != 4:

@@ -11,6 +11,7 @@ from resperf.dataset.importing.published import Imported, Published
 from resperf.dataset.importing.rows import ForeignRow, read_files
 from resperf.devices import canonical_device
 from resperf.errors import DatasetError
+from resperf.grouping import grouped
 from resperf.measurement import Samples, StopReason, layer_kind
 from resperf.quantities import EXECUTION, STEP
 from resperf.settings import MEASURED_BY, Setting
@@ -108,10 +109,7 @@ def session_costs(
         If there are training steps of a kind, but neither forward passes nor a value in `rule`.
     """
     given_ms = rule.known_ms.get(device, {})
-    forward: dict[str, list[ForeignRow]] = {}
-    for row in rows:
-        if not row.optimizer:
-            forward.setdefault(row.kind, []).append(row)
+    forward = grouped((row.kind, row) for row in rows if not row.optimizer)
     costs = {}
     for kind in dict.fromkeys(row.kind for row in rows):
         base = layer_kind(kind)

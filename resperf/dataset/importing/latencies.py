@@ -55,12 +55,8 @@ def import_latencies(
     published = Published(_SOURCE, device or "")
     for file in files:
         for location, cells in file.cells(has_columns(*_COLUMNS)):
-            try:
+            with published.reading(location):
                 _add(published, cells, location, device)
-            except KeyError as error:
-                published.left_out.add(f"no value in {error.args[0]}", location)
-            except ValueError as error:
-                published.left_out.add("a figure that cannot be read", location, str(error))
     return published.write(output, files, graphs=graphs)
 
 

@@ -136,8 +136,7 @@ def _add_operators(
     throttled = share < THROTTLED_SHARE
     detail = f"large products at {share:.0%} of the peak" if throttled else ""
     for row in rows:
-        time_ms = row.median_ms
-        best = sample(time_ms, Estimator.MEAN_OF_BEST_FIVE, _SAMPLES)
+        best = sample(row.median_ms, Estimator.MEAN_OF_BEST_FIVE, _SAMPLES)
         flags = (THROTTLED,) if throttled else ()
         published.add(row.layer, setting, {EXECUTION: best}, flags=flags, detail=detail)
         if throttled:
@@ -251,14 +250,12 @@ def _operators(file: ForeignFile, layers: int) -> Iterator[ListedOperator]:
 
 
 def _operator(cells: Mapping[str, str], layers: int) -> ListedOperator:
-    modules = cells.get("meta", "")
-    in_block = re.search(r"\w\.0['.]", modules) is not None
+    in_block = re.search(r"\w\.0['.]", cells.get("meta", "")) is not None
     shape = ast.literal_eval(cells["output_shape"])
-    dtype = cells.get("dtype", "").removeprefix("torch.")
     return ListedOperator(
         op=_operator_name(cells),
         inputs=tuple(ListedTensor(tuple(sizes)) for sizes in parse_json(cells["input_shapes"])),
-        outputs=(ListedTensor(tuple(shape), dtype),),
+        outputs=(ListedTensor(tuple(shape), cells.get("dtype", "").removeprefix("torch.")),),
         attributes={
             "name": cells["Name"],
             "contiguous": [flag.strip() == "True"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.rows import Counted, CountedRows, ForeignFile
 from resperf.dataset.records import Dataset, DatasetInfo, NetworkDescription, description_digest
 from resperf.devices import DeviceFacts, canonical_device, device_class, device_facts, devices
-from resperf.errors import DatasetError
+from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
 from resperf.network import graph_digest, graph_parameters, weightless
@@ -217,6 +218,18 @@ class Published:
         self._rows.append(replace(row, repeat=self._repeats[same]))
         self._repeats[same] += 1
 
+    @contextmanager
+    def reading(
+        self, location: str, reason: str = "a figure that cannot be read"
+    ) -> Iterator[None]:
+        """Leave a row out if it lacks a value, or has an impossible one."""
+        try:
+            yield
+        except KeyError as error:
+            self.left_out.add(f"no value in {error.args[0]}", location)
+        except (ValueError, ArithmeticError, LayerError) as error:
+            self.left_out.add(reason, location, str(error))
+
     def mark(self, what: str, reason: str, location: str, detail: str = "") -> None:
         """Count a row that is kept although something is wrong with it.
 
@@ -343,8 +356,7 @@ class Published:
 
     def _misfit(self, subject: NetworkRef, content: bytes) -> str:
         """Return why a graph is not that of a network; empty if it may be."""
-        described = self._descriptions[subject.description]
-        description = NetworkDescription.from_bytes(described)
+        description = NetworkDescription.from_bytes(self._descriptions[subject.description])
         if description.parameters is None:
             return ""
         least, most = graph_parameters(content, subject.name)

@@ -130,8 +130,7 @@ class ForeignFile:
         """
         try:
             content = path.read_bytes()
-            packed = content.startswith(_GZIP)
-            plain = gzip.decompress(content) if packed else content
+            plain = gzip.decompress(content) if content.startswith(_GZIP) else content
             # What PowerShell writes of a program's output is UTF-16.
             is_wide = plain.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             text = plain.decode("utf-16" if is_wide else "utf-8-sig")

@@ -127,10 +127,7 @@ def _setting(published: Published, words: Mapping[str, str], session: str) -> Se
 
 
 def _add_file(
-    published: Published,
-    file: ForeignFile,
-    words: Mapping[str, str],
-    networks: _Networks,
+    published: Published, file: ForeignFile, words: Mapping[str, str], networks: _Networks
 ) -> None:
     rows = list(_rows(file, words["mode"], published))
     merged = networks.are_merged(rows)
@@ -153,7 +150,7 @@ def _rows(file: ForeignFile, mode: str, published: Published) -> Iterable[_Row]:
     columns = {name: f"{mode}_{name}" for name in ("step_time", "batch_size", "img_size")}
     check_header = has_columns("model", "param_count", *columns.values())
     for location, cells in file.cells(check_header):
-        try:
+        with published.reading(location):
             size = float(cells[columns["img_size"]])
             batch = float(cells[columns["batch_size"]]) if columns["batch_size"] in cells else None
             row = _Row(
@@ -165,11 +162,6 @@ def _rows(file: ForeignFile, mode: str, published: Published) -> Iterable[_Row]:
             )
             if row.time_ms <= 0 or math.isinf(row.time_ms) or size < 1 or not row.parameters > 0:
                 raise ValueError("a figure is not above 0")
-        except KeyError as error:
-            published.left_out.add(f"no value in {error.args[0]}", location)
-        except (ValueError, OverflowError) as error:
-            published.left_out.add("a figure that cannot be read", location, str(error))
-        else:
             yield row
 
 
@@ -252,8 +244,7 @@ def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescript
                 values = parse_json(line)
                 if values["ok"]:
                     described = _listed(values)
-                    key = _Key(described.architecture, described.image_size or 0)
-                    lists[key].append(described)
+                    lists[_Key(described.architecture, described.image_size or 0)].append(described)
             except (ValueError, TypeError, LookupError) as error:
                 raise DatasetError(
                     f"{file.name} line {number} is no list of operators ({first_line(error)})"

@@ -244,12 +244,7 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
             return _Role.PROFILE, content
         case [{"computeMs": _}, *_]:
             return _Role.TIMES, content
-        case (
-            {"device_information": _}
-            | {"inference_options": _}
-            | {"build_options": _}
-            | {"model_options": _}
-        ):
+        case dict() if not _SECTIONS.isdisjoint(content):
             return _Role.FACTS, dict(_flat(content))
         case [{"Name": _, "ComputeCapability": _}]:
             return _Role.FACTS, {_DEVICE: str(content[0]["Name"])}
@@ -257,6 +252,10 @@ def _recognised(file: ForeignFile) -> tuple[_Role, Any]:
         f"{file.name} is no export of trtexec: expected layer information, a profile, times, a log "
         "or metadata"
     )
+
+
+_SECTIONS = frozenset({"device_information", "inference_options", "build_options", "model_options"})
+"""Of metadata files."""
 
 
 def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -505,8 +504,7 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
     times_ms = [layer.ms for layer in timed if layer.type not in _NOT_PROFILED]
     untimed = sum(map(math.isnan, times_ms))
     if untimed > _MOST_UNTIMED * len(times_ms):
-        why = f"of which it lacks {untimed} of {len(times_ms)} layers"
-        raise _other_engine(file, engine, why)
+        raise _other_engine(file, engine, f"of which it lacks {untimed} of {len(times_ms)} layers")
     return replace(engine, layers=tuple(timed), profiled_runs=runs)
 
 
@@ -656,8 +654,7 @@ def _with_inputs(engine: Engine, facts: Mapping[str, str]) -> Engine:
         ran[name] = shape
     layers = (
         replace(
-            layer,
-            inputs=tuple(replace(x, shape=ran.get(x.name, x.shape)) for x in layer.inputs),
+            layer, inputs=tuple(replace(x, shape=ran.get(x.name, x.shape)) for x in layer.inputs)
         )
         for layer in engine.layers
     )

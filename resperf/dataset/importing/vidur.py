@@ -9,7 +9,7 @@ from pathlib import Path
 from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import Imported, Published, common_device
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
-from resperf.errors import DatasetError, LayerError
+from resperf.errors import DatasetError
 from resperf.layers import kind_of
 from resperf.measurement import Samples, StopReason
 from resperf.quantities import EXECUTION
@@ -128,7 +128,7 @@ _check_header = has_columns(
 
 def _add_file(published: Published, file: ForeignFile, setting: Setting) -> None:
     for location, cells in file.cells(_check_header):
-        try:
+        with published.reading(location, "not a possible layer"):
             model = _Model(cells)
             for operator, times_ms in list(_times(cells)):
                 make = _LAYERS.get(operator)
@@ -140,10 +140,6 @@ def _add_file(published: Published, file: ForeignFile, setting: Setting) -> None
                     kind, fields = arguments
                     layer = kind_of(kind).from_fields({**fields, "dtype": "float16"})
                     published.add(layer, setting, {EXECUTION: samples})
-        except KeyError as error:
-            published.left_out.add(f"no value in {error.args[0]}", location)
-        except (ValueError, ZeroDivisionError, LayerError) as error:
-            published.left_out.add("not a possible layer", location, str(error))
 
 
 def _times(cells: Mapping[str, str]) -> Iterator[tuple[str, tuple[float, ...]]]:

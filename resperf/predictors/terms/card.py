@@ -321,10 +321,7 @@ def _rows(width: str) -> Relative:
 
 
 def _other(q: Quantities, card: Card) -> dict[str, Array]:
-    return {
-        "flops": q["flops"] / card.flops_per_ms,
-        "values": q["value_count"] / card.flops_per_ms,
-    }
+    return {"flops": q["flops"] / card.flops_per_ms, "values": q["value_count"] / card.flops_per_ms}
 
 
 _WIDTHS = {"softmax": "values", "norm": "channels"}

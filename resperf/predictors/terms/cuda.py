@@ -12,10 +12,7 @@ _CACHES = {"4 MB": 4e6, "16 MB": 16e6}
 """Bytes above which traffic costs more: cards of 2016 to 2018 have 1 to 6 MB of second-level cache,
 those of 2020 to 2022 up to 50. A fit combines them."""
 
-_USUAL = {
-    **beyond("in", "in_bytes", _CACHES),
-    **beyond("out", "out_bytes", _CACHES),
-}
+_USUAL = {**beyond("in", "in_bytes", _CACHES), **beyond("out", "out_bytes", _CACHES)}
 _WEIGHTS = beyond("weights", "weight_bytes", _CACHES)
 
 # One tile of a product is computed on one multiprocessor, step by step along the depth. With fewer
@@ -24,6 +21,5 @@ _CONV = {**_USUAL, **_WEIGHTS, "depth": millions("k")}
 _DENSE = {**_WEIGHTS, "depth": millions("features_in")}
 
 CUDA = TermTable(
-    usual=_USUAL,
-    own={"conv": _CONV, "conv_step": _CONV, "dense": _DENSE, "dense_step": _DENSE},
+    usual=_USUAL, own={"conv": _CONV, "conv_step": _CONV, "dense": _DENSE, "dense_step": _DENSE}
 )

@@ -85,11 +85,7 @@ def _not(quantity: str, name: str) -> Term:
     return lambda q: q[quantity] / MB * (1 - q[name])
 
 
-_TRAFFIC: Mapping[str, Term] = {
-    "constant": constant,
-    "in": mb("in_bytes"),
-    "out": mb("out_bytes"),
-}
+_TRAFFIC: Mapping[str, Term] = {"constant": constant, "in": mb("in_bytes"), "out": mb("out_bytes")}
 """Terms of every kind that reads and writes."""
 
 _PLAIN: Mapping[str, Term] = {**_TRAFFIC, "flops": gflop("flops")}
