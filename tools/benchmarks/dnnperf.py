@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pages import parser_of
@@ -24,10 +23,9 @@ from resperf.quantities import PEAK_MEMORY, STEP
 from resperf.report.markdown import markdown_table
 from resperf.training import LeftOut, leave_out
 
+HEADINGS = "method,quantity,setting,learnt,paper %,seeds,rows,MRE %,median %,inside %,RMSE"
 METHODS = ("step-costs", "memory-timeline", "operator-totals", "dnnperf", *VARIANTS)
-PAPER: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("dnnperf.toml").read_text(encoding="utf-8")
-)
+PAPER = tomllib.loads(Path(__file__).with_name("dnnperf.toml").read_text(encoding="utf-8"))
 """Quantity -> method, or number of rows -> MRE in percent."""
 
 
@@ -43,18 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for method in args.methods:
         judged: dict[tuple[str, ...], list[LeftOut]] = {}
         for seed in args.seeds:
-            for row in leave_out(
-                args.file, [method], unseen=args.unseen, counts=args.rows, seed=seed
-            ):
-                learnt = str(row.learnt) if args.rows else "all"
+            rows = leave_out(args.file, [method], unseen=args.unseen, counts=args.rows, seed=seed)
+            for row in rows:
                 if row.quantity in (STEP, PEAK_MEMORY):
+                    learnt = str(row.learnt) if args.rows else "all"
                     judged.setdefault((row.quantity, row.setting, learnt), []).append(row)
         lines = [[method, *key, *means(rows, columns)] for key, rows in judged.items()]
-        print(markdown_table([*HEADINGS, *columns], lines), flush=True)
-
-
-HEADINGS = ("method", "quantity", "setting", "learnt", "paper %", "seeds", "rows", "MRE %",
-            "median %", "inside %", "RMSE")  # fmt: skip
+        print(markdown_table([*HEADINGS.split(","), *columns], lines), flush=True)
 
 
 def means(rows: Sequence[LeftOut], columns: Sequence[str]) -> list[str]:
@@ -62,12 +55,11 @@ def means(rows: Sequence[LeftOut], columns: Sequence[str]) -> list[str]:
     values = []
     for row in rows:
         of_group = {group.name: group.mape for group in (*row.groups, *row.families)}
-        shares = [row.errors.mape, row.errors.median_ape, row.in_interval]
-        groups = [of_group.get(name, np.nan) for name in columns]
-        values.append([*shares, row.errors.rmse_ms / 100, *groups])
-    words = [f"{100 * value:.1f}" for value in np.mean(values, axis=0)]
-    paper = PAPER[rows[0].quantity].get(rows[0].method, "")
-    return [str(paper), str(len(rows)), str(rows[0].errors.rows), *words]
+        own = [row.errors.mape, row.errors.median_ape, row.in_interval, row.errors.rmse_ms / 100]
+        values.append([*own, *(of_group.get(name, np.nan) for name in columns)])
+    first, *_ = rows
+    counts = [str(PAPER[first.quantity].get(first.method, "")), len(rows), first.errors.rows]
+    return [*map(str, counts), *(f"{100 * value:.1f}" for value in np.mean(values, axis=0))]
 
 
 if __name__ == "__main__":
