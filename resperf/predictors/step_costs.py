@@ -8,11 +8,12 @@ and allocated (`resperf.lowering._torch_memory`). Their costs are fitted to meas
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.lowering._torch_eager import TorchKernel
+from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
 from resperf.lowering._torch_memory import (
     CELLS,
     WEIGHTS,
@@ -33,18 +34,24 @@ _STARTED = 3
 """Operators for one of the forward pass: it, and one for the gradient of each of two operands."""
 _STARTED_PER_STEP = {"gru": 16 + 19 - _STARTED, "rnn": 4 + 8 - _STARTED, "lstm": 0}
 """Operators besides products and views that PyTorch's profiler counts for a step of a cell."""
+_GRAIN = 32768
+"""Values that one thread computes (``at::internal::GRAIN_SIZE``). More of them, and all operators
+but those that compute value by value, are shared by all threads, which wait for each other."""
 _FEW_CHANNELS = 16
 """A convolution of fewer channels, as of an image, does not fill a vector with them."""
 _MAPPED = 32 << 20
 """Larger blocks are mapped anew by glibc each time, and their pages are cleared."""
 _PRODUCTS = frozenset({"addmm", "bmm", "mm", "mv", "sdpa"})
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "GFLOP": ("few channels", "groups", "products", "cells"),
+    "MB": ("copied", "normalisations", "pools", "cells", "updated"),
+}
+"""Total -> what costs more than the others: a term of its own, drawn to no extra cost."""
+PARTS = {f"{total} of {part}": total for total, parts in _PARTS.items() for part in parts}
 TERMS = (
-    "constant", "operators", "products", "steps of LSTMs", "tensors updated", "MB updated",
-    "MB allocated", "MB mapped", "MB copied", "MB of values", "MB of normalisations", "MB of pools",
-    "MB of factors", "MB of cells", "GFLOP of windows", "GFLOP of places", "GFLOP of groups",
-    "GFLOP of few channels", "GFLOP of products", "GFLOP of cells",
+    "constant", "operators", "shared operators", "steps of LSTMs", "MB allocated", "MB mapped",
+    *_PARTS, *PARTS,
 )  # fmt: skip
-"""Convolutions are of windows, of single places, in groups, or read few channels."""
 _MB, _GFLOP = 1e6, 1e9
 
 
@@ -53,6 +60,7 @@ class StepCosts(LinearInGraph):
 
     method = "step-costs"
     quantities = frozenset({STEP})
+    parts = PARTS
     robust = Robust(rounds=8, least_error=0.02)
 
     def rows(
@@ -89,10 +97,9 @@ def step_terms(network: Network, setting: Setting) -> dict[str, float]:
         if not kernel.reason:
             _add(terms, kernel, is_first={*kernel.storages[:1]} <= inputs)
     terms["constant"] = 1
-    terms["tensors updated"] = len(weights)
-    terms["MB updated"] = sum(weights) / _MB * optimizer_of(setting).moved
     terms["MB allocated"] = sum(allocated) / _MB
     terms["MB mapped"] = sum(size for size in allocated if size > _MAPPED) / _MB
+    _count(terms, "MB", "updated", sum(weights) / _MB * optimizer_of(setting).moved)
     return terms
 
 
@@ -101,37 +108,34 @@ def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool) -> Non
     operator, op = kernel.operator, kernel.op
     width = DTYPE_BYTES.get(kernel.output_dtype, 8) / _MB
     shapes = [operand.shape for operand in operator.inputs if operand is not None]
-    moved = width * sum(map(math.prod, [*shapes[:1], operator.result()]))
-    terms["operators"] += _STARTED
+    is_shared = op not in POINTWISE_KERNELS or math.prod(operator.result()) > _GRAIN
+    terms["shared operators" if is_shared else "operators"] += _STARTED
+    gflop = 0.0
+    with suppress(LayerError, UnsupportedError):
+        gflop = _STARTED * kernel.layer().flops / _GFLOP
     if op in CELLS:
         steps = shapes[0][0] * shapes[2][0]
         terms["operators"] += _STARTED_PER_STEP[op] * steps
-        terms["products"] += _STARTED * steps * (op != "lstm")
+        terms["shared operators"] += _STARTED * steps * (op != "lstm")
         terms["steps of LSTMs"] += steps * (op == "lstm")
-        terms["GFLOP of cells"] += _STARTED * _gflop(kernel)
-        terms["MB of cells"] += width * steps * math.prod(shapes[2][1:])
+        _count(terms, "GFLOP", "cells", gflop)
+        _count(terms, "MB", "cells", width * steps * math.prod(shapes[2][1:]))
     elif op == "convolution":
-        weights = shapes[1]
-        sort = "windows" if max(weights[2:]) > 1 else "places"
-        if int(operator.attributes.get("group", 1)) > 1:
-            sort = "groups"
-        elif shapes[0][1] < _FEW_CHANNELS:
-            sort = "few channels"
+        is_grouped = int(operator.attributes.get("group", 1)) > 1
+        sort = "few channels" if shapes[0][1] < _FEW_CHANNELS else "groups" * is_grouped
         gradients = 1 if is_first else 2
-        terms[f"GFLOP of {sort}"] += (1 + gradients) * _gflop(kernel)
-        terms["MB copied"] += sum(copied_bytes(kernel, gradients)) / _MB
+        _count(terms, "GFLOP", sort, gflop * (1 + gradients) / _STARTED)
+        _count(terms, "MB", "copied", sum(copied_bytes(kernel, gradients)) / _MB)
     elif op in _PRODUCTS:
-        terms["products"] += _STARTED
-        terms["GFLOP of products"] += _STARTED * _gflop(kernel)
-        terms["MB of factors"] += width * math.prod(shapes[1])
+        _count(terms, "GFLOP", "products", gflop)
+        terms["MB"] += _STARTED * width * math.prod(shapes[1])
     else:
-        terms["MB of values"] += 2 * moved
-        terms["MB of normalisations"] += moved * op.endswith("norm")
-        terms["MB of pools"] += moved * ("pool" in op)
+        sort = "normalisations" if op.endswith("norm") else "pools" * ("pool" in op)
+        _count(terms, "MB", sort, 2 * width * sum(map(math.prod, [*shapes[:1], operator.result()])))
 
 
-def _gflop(kernel: TorchKernel) -> float:
-    try:
-        return kernel.layer().flops / _GFLOP
-    except (LayerError, UnsupportedError):
-        return 0.0
+def _count(terms: dict[str, float], total: str, part: str, value: float) -> None:
+    """Add to a total, and to a part of it if there is one."""
+    terms[total] += value
+    if part:
+        terms[f"{total} of {part}"] += value
