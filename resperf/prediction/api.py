@@ -41,7 +41,7 @@ from resperf.prediction.reading import (
 )
 from resperf.prediction.result import Prediction
 from resperf.prediction.scaling import Scaling, scaling
-from resperf.quantities import PEAK_MEMORY
+from resperf.quantities import PEAK_MEMORY, STEP
 from resperf.settings import Mode
 from resperf.units import TIME_WORDS, parse_ms
 
@@ -365,9 +365,19 @@ def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Predictio
     choice = choose_for(query, networks[0])
     measured = choice.bundle.setting.optimizer
     if query.training and measured not in ("", query.optimizer):
-        note = f"the time is that of a step by {measured}, not by {query.optimizer}"
-        choice = replace(choice, notes=(*choice.notes, note))
+        choice = _by_optimizer(choice, query.optimizer)
     return _predictions(networks, choice, run)
+
+
+def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
+    """Answer for another optimizer than was measured where its work is known; else say so."""
+    bundle, measured = choice.bundle.check(), choice.bundle.setting.optimizer
+    if STEP in bundle.network_quantities and bundle.network_predictor(STEP).counts_optimizers:
+        asked = bundle.for_device(bundle.platform, bundle.setting.with_optimizer(optimizer))
+        note = f"steps by {measured} were measured; {optimizer} is added by the bytes that it moves"
+        return replace(choice, bundle=asked, notes=(*choice.notes, note))
+    note = f"the time is that of a step by {measured}, not by {optimizer}"
+    return replace(choice, notes=(*choice.notes, note))
 
 
 def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:

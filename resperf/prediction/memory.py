@@ -13,10 +13,11 @@ from resperf.prediction.result import Prediction, QuantityPrediction
 from resperf.predictors.memory_timeline import MemoryTimeline, Simulated, simulated
 from resperf.quantities import PEAK_MEMORY, PROCESS_MEMORY, RESERVED_MEMORY
 from resperf.settings import Mode, Setting
+from resperf.targets import DEFAULT
 from resperf.units import format_bytes
 
 FRAMEWORK, DEVICE_CLASS = "torch", "cuda"
-"""What has a caching allocator that is simulated."""
+"""What has a caching allocator, and a context beside it."""
 _BUNDLE = "gpus-torch-memory"
 _SHOWN_GROUPS = 3
 _PLAIN = ("", "fp32", "tf32")
@@ -25,49 +26,52 @@ _PLAIN = ("", "fp32", "tf32")
 def with_memory(
     network: Network, prediction: Prediction, optimizer: str, *, strict: bool
 ) -> Prediction:
-    """Add the memory of a training step to a prediction for PyTorch on CUDA.
+    """Add the memory of a training step to a prediction for PyTorch; of CPUs that of tensors alone.
 
     Raises
     ------
     UnsupportedError
         If `strict` and it is more than the device has, or the optimizer is not known.
     """
-    subject = prediction.subject
+    subject, remarks, too_large = prediction.subject, prediction.remarks, ""
     facts = device_facts(subject.device)
+    where = device_class(subject.device, FRAMEWORK)
     simulates = subject.framework == FRAMEWORK and subject.compiled in ("", "eager")
-    simulates &= device_class(subject.device, FRAMEWORK) == DEVICE_CLASS
-    if facts is None or not simulates:
+    on_card = facts is not None and where == DEVICE_CLASS
+    if not simulates or not (on_card or where == DEFAULT.device_class):
         return prediction
     setting = Setting(
         FRAMEWORK, subject.framework_version, mode=Mode.TRAINING, optimizer=optimizer,
         precision=subject.precision,
     )  # fmt: skip
     step = simulated(network, setting, subject.device)
-    process, notes = _process_memory(step, setting, subject.device)
-    peaks = {PEAK_MEMORY: step.peaks.allocated_bytes, RESERVED_MEMORY: step.peaks.reserved_bytes}
+    peaks = {PEAK_MEMORY: step.peaks.allocated_bytes}
+    process: list[QuantityPrediction] = []
+    groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
+    alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
+    notes = (f"alive at the peak of memory ({optimizer}): {alive}", *step.unknown)
+    if facts is not None and on_card:
+        peaks[RESERVED_MEMORY] = step.peaks.reserved_bytes
+        whole, fitted = _process_memory(step, setting, subject.device)
+        process.append(whole)
+        notes = (notes[0], *fitted, *notes[1:])
+        needed, there = format_bytes(whole.value), format_bytes(facts.memory_bytes)
+        share = whole.value / facts.memory_bytes
+        if share > 1:
+            too_large = f"a step needs {needed} and does not fit into {there} of {subject.device}"
+        else:
+            notes = (f"process_memory is {share:.0%} of the card's {there}", *notes)
+    if too_large and strict:
+        raise UnsupportedError(f"{network.name}: {too_large}")
     quantities = [
         QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, Mode.TRAINING)
         for name, value in peaks.items()
     ]
-    groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
-    alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
-    notes = (f"alive at the peak of memory ({optimizer}): {alive}", *notes, *step.unknown)
-    needed, there = format_bytes(process.value), format_bytes(facts.memory_bytes)
-    share = process.value / facts.memory_bytes
-    too_large = ""
-    if share > 1:
-        too_large = f"a step needs {needed} and does not fit into {there} of {subject.device}"
-    else:
-        notes = (f"process_memory is {share:.0%} of the card's {there}", *notes)
-    if too_large and strict:
-        raise UnsupportedError(f"{network.name}: {too_large}")
-    remarks = prediction.remarks
     remarks = replace(
         remarks, notes=(*remarks.notes, *notes), too_large=too_large or remarks.too_large
     )
-    parts = replace(
-        prediction.parts, quantities=(*prediction.parts.quantities, *quantities, process)
-    )
+    parts = prediction.parts
+    parts = replace(parts, quantities=(*parts.quantities, *quantities, *process))
     return replace(prediction, parts=parts, remarks=remarks)
 
 

@@ -281,6 +281,8 @@ class Predictor(ABC):
     """Whether it learns every measured phase; else the layers' own times (`learnt_quantities`)."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
+    counts_optimizers: ClassVar[bool] = False
+    """Whether steps by other optimizers than the measured one are predicted."""
     uses_validation: ClassVar[bool] = True
     """Whether `fit` chooses anything by its validation rows."""
     fallbacks: ClassVar[Mapping[str, str]] = {}

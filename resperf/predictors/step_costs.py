@@ -60,6 +60,7 @@ class StepCosts(LinearInGraph):
 
     method = "step-costs"
     quantities = frozenset({STEP})
+    counts_optimizers = True
     parts = PARTS
     robust = Robust(rounds=8, least_error=0.02)
 

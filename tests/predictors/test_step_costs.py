@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.network import Network, Node, Tensor, read_network
+from resperf import predict
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import Network, Node, Tensor, graph_digest, read_network, weightless
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.step_costs import TERMS, StepCosts, step_terms
 from resperf.settings import Mode, Setting
+from resperf.training import train
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 NAMES = ("lenet5", "alexnet", "vgg11", "resnet18", "mobilenet_v2", "squeezenet1_1")
@@ -117,3 +121,41 @@ def test_costs_are_found_again() -> None:
     account = fitted.account(twice, SGD, CPU)
     assert account.extrapolated
     assert not account.left_out
+
+
+def test_a_bundle_answers_for_other_optimizers_and_says_what_tensors_need(tmp_path: Path) -> None:
+    graphs = {name: weightless(NETWORKS / f"{name}.onnx") for name in NAMES}
+    rows = []
+    for name, graph in graphs.items():
+        for batch in (1, 2, 4, 8):
+            network = read_network(NETWORKS / f"{name}.onnx", batch=batch)
+            terms = step_terms(network, SGD)
+            step_ms = 2.0 * terms["GFLOP"] + 0.1 * terms["MB"] + 0.1 * terms["shared operators"]
+            samples = {"step_ms": Samples((step_ms,), 1, 0, StopReason.BUDGET)}
+            setting = Setting(
+                "torch", "2.13.0", batch=batch, mode=Mode.TRAINING, optimizer="sgd",
+                precision="fp32",
+            )  # fmt: skip
+            rows.append(
+                Measurement(
+                    NetworkRef(name, graph_digest(graph)), Status.OK, samples, setting=setting,
+                    platform=CPU,
+                )
+            )  # fmt: skip
+    info = DatasetInfo(
+        rows[0].setting, CPU, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
+        quantities=("step_ms",),
+    )  # fmt: skip
+    path = tmp_path / "steps.h5"
+    write_dataset(path, Dataset(info, tuple(rows), {graph_digest(g): g for g in graphs.values()}))
+    train(path, tmp_path / "steps", method="step-costs")
+    sgd, adam = (
+        predict("vgg11", batch=2, bundle=tmp_path / "steps", training=True, optimizer=optimizer)
+        for optimizer in ("sgd", "adam")
+    )
+    weights = 4 * 132_863_336
+    steps_ms = [one.parts.quantity("step_ms").value for one in (sgd, adam)]
+    assert steps_ms[1] - steps_ms[0] == pytest.approx(0.1 * 16 * weights / 1e6, rel=0.1)
+    assert any("adam is added by the bytes that it moves" in note for note in adam.notes)
+    peaks = [one.parts.quantity("peak_memory_bytes").value for one in (sgd, adam)]
+    assert peaks[1] - peaks[0] == pytest.approx(2 * weights, rel=0.01)
