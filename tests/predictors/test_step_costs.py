@@ -10,6 +10,7 @@ import pytest
 
 from resperf import predict
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.errors import UnsupportedError
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import Network, Node, Tensor, graph_digest, read_network, weightless
 from resperf.platform import Platform
@@ -159,3 +160,13 @@ def test_a_bundle_answers_for_other_optimizers_and_says_what_tensors_need(tmp_pa
     assert any("adam is added by the bytes that it moves" in note for note in adam.remarks.notes)
     peaks = [one.parts.quantity("peak_memory_bytes").value for one in (sgd, adam)]
     assert peaks[1] - peaks[0] == pytest.approx(2 * weights, rel=0.01)
+
+
+def test_the_shipped_bundle_answers_for_training_alone() -> None:
+    step = predict("resnet18", device="cpu", batch=8, training=True)
+    assert (step.subject.framework, step.subject.device) == ("torch", "cpu")
+    assert step.parts.quantity("step_ms").value > 0
+    run = predict("resnet18", device="cpu", batch=8)
+    assert run.subject.framework == "onnxruntime"
+    with pytest.raises(UnsupportedError, match="only training steps of cpu; add --train"):
+        predict("resnet18", device="cpu", framework="torch")
