@@ -39,7 +39,7 @@ from resperf.errors import (
 )
 from resperf.grouping import grouped
 from resperf.network import Network
-from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers
+from resperf.prediction.offers import Offer, RestsOn, accelerator, in_words, offers, own_offers
 from resperf.settings import (
     COMPILED_WORDS,
     HALF_TYPES,
@@ -694,31 +694,9 @@ def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{name} has no times of {device} with {query.words}, only {_listed(own)}; {without}name "
+        f"{name} has no times of {device} with {query.words}, only {in_words(own)}; {without}name "
         "another bundle or device"
     )
-
-
-def precisions_of(candidates: Sequence[Offer]) -> list[str]:
-    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it.
-
-    A framework's own is float32.
-    """
-    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
-    words = (
-        (precision or PLAIN_PRECISIONS[1]) + " compiled" * (precision not in eager)
-        for precision in (offer.setting.precision for offer in candidates)
-    )
-    return list(dict.fromkeys(words))
-
-
-def _listed(candidates: Sequence[Offer]) -> str:
-    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
-    texts = []
-    for name in dict.fromkeys(offer.framework for offer in candidates):
-        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
-        texts.append(f"{name} ({', '.join(precisions)})")
-    return ", ".join(texts)
 
 
 def _nothing_answers(search: _Search, facts: DeviceFacts) -> UnsupportedError:
@@ -739,7 +717,7 @@ def _nothing_answers(search: _Search, facts: DeviceFacts) -> UnsupportedError:
     own = [offer for offer in there if offer.framework == query.framework]
     wanted += f" in {query.precision}" if query.precision else ""
     wanted += ", compiled" if query.compiled else ""
-    why = f"it has {_listed(own or there)}"
+    why = f"it has {in_words(own or there)}"
     return UnsupportedError(Message(f"no predictions for {wanted}; {why}", why))
 
 

@@ -9,8 +9,16 @@ from typing import Any
 
 from resperf.bundle import Bundle, find_bundles, is_bundle
 from resperf.grouping import grouped
-from resperf.prediction.choice import Query, first_fitting, lacked_type, place_of, precisions_of
-from resperf.prediction.offers import Offer, RestsOn, accelerator, offers, own_offers, sheet_offers
+from resperf.prediction.choice import Query, first_fitting, lacked_type, place_of
+from resperf.prediction.offers import (
+    Offer,
+    RestsOn,
+    accelerator,
+    offers,
+    own_offers,
+    precisions_of,
+    sheet_offers,
+)
 
 
 @dataclass(frozen=True)

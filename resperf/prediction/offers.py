@@ -188,3 +188,25 @@ def accelerators(device: str | None = None) -> list[DeviceFacts]:
     """Return the facts of all known accelerators, or of one."""
     all_facts = map(accelerator, devices() if device is None else (device,))
     return [facts for facts in all_facts if facts is not None]
+
+
+def precisions_of(candidates: Sequence[Offer]) -> list[str]:
+    """Return the precisions of offers, ``"fp32 compiled"`` where eager ones have none of it.
+
+    A framework's own is float32.
+    """
+    eager = {offer.setting.precision for offer in candidates if not offer.setting.is_compiled}
+    words = (
+        (precision or PLAIN_PRECISIONS[1]) + " compiled" * (precision not in eager)
+        for precision in (offer.setting.precision for offer in candidates)
+    )
+    return list(dict.fromkeys(words))
+
+
+def in_words(candidates: Sequence[Offer]) -> str:
+    """List frameworks and their precisions: ``"torch (fp32, amp), tensorflow (fp32)"``."""
+    texts = []
+    for name in dict.fromkeys(offer.framework for offer in candidates):
+        precisions = precisions_of([offer for offer in candidates if offer.framework == name])
+        texts.append(f"{name} ({', '.join(precisions)})")
+    return ", ".join(texts)
