@@ -248,8 +248,8 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
 @pytest.mark.parametrize(
     ("device", "options"),
     [
-        ("cpu", {}), ("v100", {"framework": "tensorflow"}), ("k80", {"bundle": "k80-tensorflow"}),
-        ("i9-10940x", {"compiled": True}),
+        ("cpu", {"framework": "onnxruntime"}), ("v100", {"framework": "tensorflow"}),
+        ("k80", {"bundle": "k80-tensorflow"}), ("i9-10940x", {"compiled": True}),
     ],
 )  # fmt: skip
 def test_training_steps_are_refused_where_none_were_measured(

@@ -123,6 +123,10 @@ class Filler:
         torch.cuda._sleep(int(time_ms * self._cycles_per_ms))
 
 
+def _torch_device(number: int) -> torch.device:
+    return torch.device("cuda", number)
+
+
 class EventTimer:
     """A sampler: the time between two events around work on the stream.
 
@@ -196,7 +200,7 @@ class Cuda:
             raise ResperfError(
                 f"no device {word}: this machine has {count}, from cuda:0 to cuda:{count - 1}"
             )
-        self.torch_device = torch.device("cuda", number)
+        self.torch_device = _torch_device(number)
         torch.cuda.set_device(number)
         self._filler = Filler()
 

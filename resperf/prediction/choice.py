@@ -55,6 +55,8 @@ from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 _TABLE = ".toml"
 COMPOSING = "torch"
 """Framework whose training steps are composed of single operators."""
+_OF_STEPS = "step-costs"
+"""Method that answers for training steps on processors."""
 _COMPOSED = (
     "no training steps were measured: forward, backward and update by {0} are added up from "
     "operators of runs; measure steps: resperf bench --training {0}"
@@ -110,14 +112,18 @@ class Query:
         named += [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
         return ", ".join([*named, "compiled"] if self.compiled else named)
 
+    @property
+    def may_sum_up(self) -> bool:
+        """Whether steps are asked for that PyTorch's costs on processors answer."""
+        names_none = self.bundle is None and self.method is None
+        return self.training and names_none and self.framework in (None, COMPOSING)
+
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
         plain = self.precision in (None, "fp64", *PLAIN_PRECISIONS)
-        # A bundle that is named may have training steps alone.
-        named = bool(self.bundle or self.method) and not self.training
         return (
             setting.precision in (PLAIN_PRECISIONS if plain else (self.precision,))
-            and (named or (setting.mode is Mode.TRAINING) == self.training)
+            and (setting.mode is Mode.TRAINING or not self.training)
             and (setting.is_compiled or not self.compiled)
         )
 
@@ -251,14 +257,8 @@ def choose(query: Query, *, compared: bool = False, adding: bool = False) -> Cho
         only = _in_other_frameworks(search, of_bundle=of_bundle)
         if len(only) == 1:
             return choose(only[0], compared=compared)
-    if (
-        chosen is None
-        and facts is None
-        and query.training
-        and not (query.framework or query.bundle)
-    ):
-        # Of a processor one bundle was searched; steps were measured in this framework.
-        return choose(replace(query, framework=COMPOSING), compared=compared)
+    if chosen is None and search.device == DEFAULT.device_class and query.may_sum_up:
+        return choose(replace(query, framework=COMPOSING, method=_OF_STEPS), compared=compared)
     if chosen is None:
         composes = query.training and not query.method and facts is not None
         composes &= query.framework in (None, COMPOSING)
@@ -683,19 +683,13 @@ def _unknown(search: _Search) -> DeviceError:
 
 
 def _no_times(query: Query, own: Sequence[Offer]) -> UnsupportedError:
-    name, device = own[0].bundle.path.name, own[0].device
-    if not query.training and all(offer.setting.mode is Mode.TRAINING for offer in own):
-        return UnsupportedError(
-            f"{name} has only training steps of {device}; add --train, or name another bundle or "
-            "device"
-        )
     words = [f"--precision {query.precision}"] if query.precision else []
     words += ["--train"] if query.training else []
     words += ["--compiled"] if query.compiled else []
     without = f"leave out {' and '.join(words)}, or " if words else ""
     return UnsupportedError(
-        f"{name} has no times of {device} with {query.words}, only {in_words(own)}; {without}name "
-        "another bundle or device"
+        f"{own[0].bundle.path.name} has no times of {own[0].device} with {query.words}, only "
+        f"{in_words(own)}; {without}name another bundle or device"
     )
 
 

@@ -150,7 +150,7 @@ def test_one_device_is_meant_where_several_were_measured_first(new, tmp_path, cl
     write_dataset(path, dataclasses.replace(both, measurements=steps))
     cli.text("train", path, "--method", "convmeter", "-o", tmp_path / "line")
     words = ("predict", new, "--bundle", tmp_path / "line", "--train", "--batch", "4")
-    [alone] = [each["value"] for each in cli.document(*words)["quantities"].values()]
+    alone = cli.document(*words)["quantities"]["step_ms"]["value"]
     assert alone == pytest.approx(step_ms(new.read_bytes(), 4, 1), rel=1e-3)
 
 

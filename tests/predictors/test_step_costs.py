@@ -10,7 +10,7 @@ import pytest
 
 from resperf import predict
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
-from resperf.errors import UnsupportedError
+from resperf.errors import ResperfError
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import Network, Node, Tensor, graph_digest, read_network, weightless
 from resperf.platform import Platform
@@ -168,5 +168,5 @@ def test_the_shipped_bundle_answers_for_training_alone() -> None:
     assert step.parts.quantity("step_ms").value > 0
     run = predict("resnet18", device="cpu", batch=8)
     assert run.subject.framework == "onnxruntime"
-    with pytest.raises(UnsupportedError, match="only training steps of cpu; add --train"):
+    with pytest.raises(ResperfError, match="no device or bundle 'cpu' with framework 'torch'"):
         predict("resnet18", device="cpu", framework="torch")
