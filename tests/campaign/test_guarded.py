@@ -64,6 +64,20 @@ class SlowAtFirst(Machine):
         self.spend(1.0)
 
 
+class FasterReference(SlowAtFirst):
+    """The reference alone takes 0.8 of its usual time, as behind a network of large weights."""
+
+    def reference(self):
+        self.spend(0.8)
+
+
+def test_a_faster_reference_disturbs_no_round():
+    machine = FasterReference()
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
+    assert (timed.rounds, timed.steady_rounds, timed.reference_rounds) == (3, 3, 3)
+    assert timed.reference_ratio < 0.9
+
+
 def test_phases_and_whole_runs_are_timed():
     machine = Machine()
     timed = guarded_runs(machine, machine.monitor, seconds=0.3)
