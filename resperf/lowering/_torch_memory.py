@@ -102,8 +102,8 @@ KEEPING_NOTHING = frozenset({
     "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "upsample",
 })  # fmt: skip
 """Operators of which the backward pass needs shapes or small indices alone."""
-_BLOCK = 16
-"""Channels of a block in which oneDNN computes convolutions on CPUs."""
+BLOCK = 16
+"""Channels of a block in which oneDNN computes convolutions on CPUs, unless they read fewer."""
 
 
 _LISTED = SAVED_FACTORS | SAVED_RESULTS | KEEPING_NOTHING | {*SAVED_INPUTS, *SAVED_BESIDES} - CELLS
@@ -210,7 +210,18 @@ def training_memory(
     UnsupportedError
         If the optimizer is none of `OPTIMIZERS`.
     """
-    run, kernels, ends = run_tensors(network, setting)
+    return memory_of_run(run_tensors(network, setting), setting, on_cpu=on_cpu, in_place=in_place)
+
+
+def memory_of_run(
+    tensors: tuple[Network, Sequence[TorchKernel], Sequence[str]],
+    setting: Setting,
+    *,
+    on_cpu: bool,
+    in_place: bool,
+) -> StepMemory:
+    """Return the same of what `run_tensors` returned."""
+    run, kernels, ends = tensors
     step = _Step(run, kernels, ends, on_cpu=on_cpu)
     optimizer = optimizer_of(setting)
     step.reside(optimizer.state)
@@ -253,7 +264,7 @@ def _copied(kernel: TorchKernel, at: int) -> tuple[int, ...]:
     w = width * _padded(filters) * math.prod(places)
     y = width * rows * _padded(filters) * math.prod(kernel.operator.result()[2:])
     # Convolutions of images read few channels as they are.
-    return {_RESULT: (x if channels >= _BLOCK else 0, w, y), 0: (y, w, x), 1: (y, x, w)}.get(at, ())
+    return {_RESULT: (x if channels >= BLOCK else 0, w, y), 0: (y, w, x), 1: (y, x, w)}.get(at, ())
 
 
 def copied_bytes(kernel: TorchKernel, gradients: int) -> list[int]:
@@ -265,7 +276,7 @@ def copied_bytes(kernel: TorchKernel, gradients: int) -> list[int]:
 
 
 def _padded(channels: int) -> int:
-    return -(-channels // _BLOCK) * _BLOCK
+    return -(-channels // BLOCK) * BLOCK
 
 
 def _cell_bytes(kernel: TorchKernel) -> tuple[int, int, int, int]:
@@ -284,7 +295,7 @@ def _cell_bytes(kernel: TorchKernel) -> tuple[int, int, int, int]:
         return kept * result, 3 * weights, gates * result, gates * result
     states = result // steps * (steps + 1) * (6 * max(features, hidden) / hidden + 5.2)
     matrices = weights + width * rows * features
-    blocks = 2.0 if hidden % _BLOCK == features % _BLOCK == 0 else 2.8
+    blocks = 2.0 if hidden % BLOCK == features % BLOCK == 0 else 2.8
     sizes = 4 * result + states, 5.3 * result + blocks * matrices, 0, 4.3 * result + matrices
     return tuple(map(int, sizes))  # type: ignore[return-value]
 

@@ -49,18 +49,19 @@ def with_memory(
     process: list[QuantityPrediction] = []
     groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
     alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
-    notes = (f"alive at the peak of memory ({optimizer}): {alive}", *step.unknown)
+    notes: tuple[str, ...] = (f"alive at the peak of memory ({optimizer}): {alive}",)
     if facts is not None and on_card:
         peaks[RESERVED_MEMORY] = step.peaks.reserved_bytes
         whole, fitted = _process_memory(step, setting, subject.device)
         process.append(whole)
-        notes = (notes[0], *fitted, *notes[1:])
+        notes += fitted
         needed, there = format_bytes(whole.value), format_bytes(facts.memory_bytes)
         share = whole.value / facts.memory_bytes
         if share > 1:
             too_large = f"a step needs {needed} and does not fit into {there} of {subject.device}"
         else:
             notes = (f"process_memory is {share:.0%} of the card's {there}", *notes)
+    notes += step.unknown
     if too_large and strict:
         raise UnsupportedError(f"{network.name}: {too_large}")
     quantities = [

@@ -177,16 +177,24 @@ class LinearInGraph(LinearInTotals):
         """Whether several devices matter: each does the same."""
         return False
 
-    def not_counted(self, network: Network, setting: Setting, platform: Platform) -> Sequence[str]:
-        """Return which operators are not counted, and why."""
+    def terms(
+        self, network: Network, setting: Setting, platform: Platform
+    ) -> tuple[dict[str, float], Sequence[str]]:
+        """Return what the quantity is linear in, and which operators are not counted in it."""
         raise NotImplementedError
+
+    def rows(
+        self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
+    ) -> list[dict[str, float]]:
+        """Return the terms of each network under its setting on its platform."""
+        pairs = zip(networks, how, strict=True)
+        return [self.terms(network, *own)[0] for network, own in pairs]
 
     def account(self, network: Network, setting: Setting, platform: Platform) -> Account:
         """Say whether a network is extrapolated, and which operators are not counted."""
-        (row,) = self.rows([network], [(setting, platform)])
+        row, left_out = self.terms(network, setting, platform)
         outside = self.fit_for(setting, platform).outside(row)
-        left_out = tuple(self.not_counted(network, setting, platform))
-        return Account(INFERRED_FROM, {}, {}, outside, left_out)
+        return Account(INFERRED_FROM, {}, {}, outside, tuple(left_out))
 
 
 class ConvMeter(LinearInTotals):

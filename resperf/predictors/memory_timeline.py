@@ -9,7 +9,7 @@ least absolute relative errors: published rows hold runs that failed half-way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,14 +63,12 @@ class MemoryTimeline(LinearInGraph):
     quantities = frozenset({PEAK_MEMORY, RESERVED_MEMORY, PROCESS_MEMORY})
     robust = Robust(rounds=5, least_error=0.02)
 
-    def rows(
-        self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
-    ) -> list[dict[str, float]]:
-        """Return the simulated memory of each network under its setting, in bytes."""
-        return [
-            self._row(simulated(network, setting, platform.device))
-            for network, (setting, platform) in zip(networks, how, strict=True)
-        ]
+    def terms(
+        self, network: Network, setting: Setting, platform: Platform
+    ) -> tuple[dict[str, float], Sequence[str]]:
+        """Return the simulated memory of a network, in bytes, and which operators it lacks."""
+        step = simulated(network, setting, platform.device)
+        return self._row(step), step.unknown
 
     def _row(self, step: Simulated) -> dict[str, float]:
         peaks = step.peaks
@@ -96,7 +94,3 @@ class MemoryTimeline(LinearInGraph):
         inside = np.array([like_rows and not fit.outside(row)])
         low, high = bounds_of(fit.intervals, values, inside)
         return float(values[0]), float(low[0]), float(high[0])
-
-    def not_counted(self, network: Network, setting: Setting, platform: Platform) -> Sequence[str]:
-        """Return which operators are not counted."""
-        return simulated(network, setting, platform.device).unknown

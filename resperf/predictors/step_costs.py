@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
 from resperf.lowering._torch_memory import (
+    BLOCK,
     CELLS,
     WEIGHTS,
     copied_bytes,
+    memory_of_run,
     optimizer_of,
-    training_memory,
 )
 from resperf.lowering.torch import run_tensors
 from resperf.network import Network
@@ -37,8 +37,6 @@ _STARTED_PER_STEP = {"gru": 16 + 19 - _STARTED, "rnn": 4 + 8 - _STARTED, "lstm":
 _GRAIN = 32768
 """Values that one thread computes (``at::internal::GRAIN_SIZE``). More of them, and all operators
 but those that compute value by value, are shared by all threads, which wait for each other."""
-_FEW_CHANNELS = 16
-"""A convolution of fewer channels, as of an image, does not fill a vector with them."""
 _MAPPED = 32 << 20
 """Larger blocks are mapped anew by glibc each time, and their pages are cleared."""
 _PRODUCTS = frozenset({"addmm", "bmm", "mm", "mv", "sdpa"})
@@ -64,23 +62,17 @@ class StepCosts(LinearInGraph):
     parts = PARTS
     robust = Robust(rounds=8, least_error=0.02)
 
-    def rows(
-        self, networks: Sequence[Any], how: Sequence[tuple[Setting, Platform]]
-    ) -> list[dict[str, float]]:
-        """Return the terms of each network under its setting."""
-        return [
-            step_terms(network, setting)
-            for network, (setting, _) in zip(networks, how, strict=True)
-        ]
-
-    def not_counted(self, network: Network, setting: Setting, platform: Platform) -> Sequence[str]:
-        """Return why operators are not among the terms."""
-        _, kernels, _ = run_tensors(network, setting)
-        return tuple(dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason))
+    def terms(
+        self, network: Network, setting: Setting, platform: Platform
+    ) -> tuple[dict[str, float], Sequence[str]]:
+        """Return the terms of a network, and why operators are not among them."""
+        return step_terms(network, setting)
 
 
-def step_terms(network: Network, setting: Setting) -> dict[str, float]:
+def step_terms(network: Network, setting: Setting) -> tuple[dict[str, float], Sequence[str]]:
     """Return what a training step on a CPU costs in proportion to: MB, GFLOP and counts.
+
+    Beside it, why operators are not among them.
 
     Raises
     ------
@@ -88,8 +80,8 @@ def step_terms(network: Network, setting: Setting) -> dict[str, float]:
         If the memory that the optimizer needs is not known.
     """
     setting = setting.with_optimizer(setting.optimizer or "sgd")
-    run, kernels, _ = run_tensors(network, setting)
-    memory = training_memory(network, setting, on_cpu=True, in_place=False)
+    run, kernels, ends = run_tensors(network, setting)
+    memory = memory_of_run((run, kernels, ends), setting, on_cpu=True, in_place=False)
     weights = [a.size_bytes for a in memory.allocations[: memory.resident] if a.what == WEIGHTS]
     allocated = [memory.allocations[at].size_bytes for at in memory.events if at >= 0]
     allocated = allocated[memory.resident :]
@@ -101,7 +93,7 @@ def step_terms(network: Network, setting: Setting) -> dict[str, float]:
     terms["MB allocated"] = sum(allocated) / _MB
     terms["MB mapped"] = sum(size for size in allocated if size > _MAPPED) / _MB
     _count(terms, "MB", "updated", sum(weights) / _MB * optimizer_of(setting).moved)
-    return terms
+    return terms, tuple(dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason))
 
 
 def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool) -> None:
@@ -123,7 +115,7 @@ def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool) -> Non
         _count(terms, "MB", "cells", width * steps * math.prod(shapes[2][1:]))
     elif op == "convolution":
         is_grouped = int(operator.attributes.get("group", 1)) > 1
-        sort = "few channels" if shapes[0][1] < _FEW_CHANNELS else "groups" * is_grouped
+        sort = "few channels" if shapes[0][1] < BLOCK else "groups" * is_grouped
         gradients = 1 if is_first else 2
         _count(terms, "GFLOP", sort, gflop * (1 + gradients) / _STARTED)
         _count(terms, "MB", "copied", sum(copied_bytes(kernel, gradients)) / _MB)

@@ -59,7 +59,7 @@ def test_terms_by_hand() -> None:
             "y": (4, 10),
         },
     )  # fmt: skip
-    terms = step_terms(network, SGD)
+    terms = step_terms(network, SGD)[0]
     assert set(terms) == set(TERMS)
     first, second, product = 4 * 16 * 64 * 27, 4 * 32 * 64 * 16, 4 * 2048 * 10
     few = 2 * 2 * first / 1e9  # an image has no gradient
@@ -77,7 +77,7 @@ def test_terms_by_hand() -> None:
     assert terms["MB of updated"] == pytest.approx(3 * weights / 1e6)
     factors, relu = 3 * 4 * 20480, 2 * 2 * a
     assert terms["MB"] == pytest.approx((copied + 3 * weights + factors + relu) / 1e6)
-    adam = step_terms(network, SGD.with_optimizer("adam"))
+    adam = step_terms(network, SGD.with_optimizer("adam"))[0]
     assert adam["MB of updated"] == pytest.approx(19 * weights / 1e6)
 
 
@@ -90,7 +90,7 @@ def test_cells_cost_their_steps_and_large_blocks_are_mapped_anew() -> None:
                 "y": (steps, 1, 2, 64),
             },
         )  # fmt: skip
-        return step_terms(network, SGD)
+        return step_terms(network, SGD)[0]
 
     gru, longer = recurrent("GRU", 3, 10), recurrent("GRU", 3, 20)
     assert longer["operators"] == 2 * gru["operators"] == 20 * 32
@@ -100,7 +100,7 @@ def test_cells_cost_their_steps_and_large_blocks_are_mapped_anew() -> None:
     wide = network_of(
         [("MatMul", ["x", "w"], "y", {})], {"x": (1, 4096), "w": (4096, 4096), "y": (1, 4096)}
     )
-    assert step_terms(wide, SGD)["MB mapped"] == pytest.approx(4 * 4096**2 / 1e6)
+    assert step_terms(wide, SGD)[0]["MB mapped"] == pytest.approx(4 * 4096**2 / 1e6)
     assert gru["MB mapped"] == 0
 
 
@@ -109,7 +109,7 @@ def test_costs_are_found_again() -> None:
     for name in NAMES:
         for batch in (1, 2, 4, 8, 16):
             networks.append(read_network(NETWORKS / f"{name}.onnx", batch=batch))
-            terms = step_terms(networks[-1], SGD)
+            terms = step_terms(networks[-1], SGD)[0]
             started = 0.1 * terms["shared operators"] + 0.3 * terms["MB mapped"]
             times_ms.append(2.0 * terms["GFLOP"] + 0.04 * terms["MB"] + started)
     rows = Examples(networks, "step_ms", np.array(times_ms), [SGD], [CPU])
@@ -130,7 +130,7 @@ def test_a_bundle_answers_for_other_optimizers_and_says_what_tensors_need(tmp_pa
     for name, graph in graphs.items():
         for batch in (1, 2, 4, 8):
             network = read_network(NETWORKS / f"{name}.onnx", batch=batch)
-            terms = step_terms(network, SGD)
+            terms = step_terms(network, SGD)[0]
             step_ms = 2.0 * terms["GFLOP"] + 0.1 * terms["MB"] + 0.1 * terms["shared operators"]
             samples = {"step_ms": Samples((step_ms,), 1, 0, StopReason.BUDGET)}
             setting = Setting(
