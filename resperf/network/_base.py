@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 SMALL_ELEMENTS = 4096
@@ -22,6 +24,12 @@ TensorType = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor, as inferred."""
 PartialType = tuple[str, tuple[int | None, ...] | None]
 """The same, with None for unknown lengths, or for the shape of unknown rank."""
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of an element type, which numpy puts together at each call."""
+    return dtype.name.replace("_", "")
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,11 @@ class Tensor:
     dtype: str
     value: npt.NDArray[Any] | None = None
     is_weight: bool = False
+
+    @classmethod
+    def constant(cls, name: str, value: npt.NDArray[Any]) -> Tensor:
+        """Make a small constant of its value."""
+        return cls(name, value.shape, _name_of(value.dtype), value, is_weight=True)
 
     @property
     def is_learnt(self) -> bool:

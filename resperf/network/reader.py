@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,6 +19,7 @@ from resperf.network.constants import Unfolded, folded, is_constant
 from resperf.network.fit import check_inputs
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs, dims_of, split_shapes
+from resperf.network.loops import unrolled
 from resperf.network.model import stripped_model
 from resperf.network.parameters import sizes_of_parameters
 from resperf.network.protos import attributes_of, check_size, data_type_of, weight, weights_of
@@ -279,7 +279,7 @@ class _Reading:
         values = folded(node, attributes, seen.tensors)
         if values is not None:
             tensors = [
-                Tensor(name, value.shape, _name_of(value.dtype), value, is_weight=True)
+                Tensor.constant(name, value)
                 for name, value in zip(node.output, values, strict=True)
                 if name
             ]
@@ -439,7 +439,7 @@ class _Reading:
         name = f"{node.output[0]}__shape_at_batch"
         value = np.array(dims, np.int64)
         self.graph.initializer.append(numpy_helper.from_array(value, name))
-        self.seen.tensors[name] = Tensor(name, value.shape, "int64", value, is_weight=True)
+        self.seen.tensors[name] = Tensor.constant(name, value)
         node.input[index] = name
 
     def _closing_notes(
@@ -497,16 +497,13 @@ _INSTEAD: Mapping[
     str, Callable[[_Reading, NodeProto], tuple[list[NodeProto], list[Tensor]] | None]
 ] = {
     "If": _Reading._chosen_branch,
+    "Loop": lambda self, node: unrolled(
+        self.path, node, self.opsets.get("", 1), self.seen.tensors
+    ),
     "SplitToSequence": lambda self, node: self.sequences.split(node, self.seen.tensors),
     "SequenceAt": lambda self, node: self.sequences.piece(node, self.seen.tensors),
 }
 """Operator -> what reads it as other nodes and constants; None where it stays."""
-
-
-@cache
-def _name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of an element type, which numpy puts together at each call."""
-    return dtype.name.replace("_", "")
 
 
 def _set_shapes(

@@ -69,14 +69,14 @@ class Sequences:
             return None
         name = node.output[0]
         pieces = [f"{name}/{index}" for index in range(len(sizes))]
-        constants = [_constant(f"{name}/sizes", sizes)]
+        constants = [Tensor.constant(f"{name}/sizes", np.array(sizes, np.int64))]
         split = helper.make_node(
             "Split", [node.input[0], constants[0].name], pieces, node.name, axis=axis
         )
         nodes = [split]
         self.pieces[name] = pieces
         if len(node.input) < 2 and not given.get("keepdims", 1):
-            axes = _constant(f"{name}/axis", [axis])
+            axes = Tensor.constant(f"{name}/axis", np.array([axis], np.int64))
             constants.append(axes)
             self.pieces[name] = [f"{piece}/squeezed" for piece in pieces]
             nodes += [
@@ -115,8 +115,3 @@ def _sizes(node: NodeProto, length: int, tensors: Mapping[str, Tensor]) -> list[
     if size <= 0:
         return None
     return [min(size, length - start) for start in range(0, length, size)]
-
-
-def _constant(name: str, values: list[int]) -> Tensor:
-    value = np.array(values, np.int64)
-    return Tensor(name, value.shape, "int64", value, is_weight=True)
