@@ -1,6 +1,6 @@
-"""What a training step of eager PyTorch allocates, in order: from the kernels of its forward pass.
+"""What a run or a training step of eager PyTorch allocates, in order: from its kernels.
 
-Autograd keeps for the backward pass what an operator's gradient is computed of, by PyTorch's
+A run frees what nothing reads any more. In a training step, autograd keeps for the backward pass what an operator's gradient is computed of, by PyTorch's
 ``derivatives.yaml``. The backward pass runs in reverse order; a gradient lives until the operator
 that wrote the tensor has run backwards, that of a weight until the update. The gradients of the
 outputs are given, in place of a loss.
@@ -19,7 +19,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
 from resperf.lowering.torch import run_tensors
 from resperf.network import Network, Tensor
-from resperf.settings import Setting
+from resperf.settings import Mode, Setting
 from resperf.units import DTYPE_BYTES
 
 WEIGHTS, STATISTICS, INPUTS = "weights", "statistics and constants", "inputs"
@@ -166,13 +166,13 @@ class Allocation(NamedTuple):
 
 @dataclass
 class StepMemory:
-    """What a training step allocates and frees.
+    """What a run or a training step allocates and frees.
 
     Attributes
     ----------
     allocations : list of Allocation
     resident : int
-        How many of them are there between two steps.
+        How many of them are there between two runs or steps.
     events : list of int
         Number of an allocation when it is made, and its complement (-1 for 0) when it is freed.
     convolved_bytes : int
@@ -189,17 +189,17 @@ class StepMemory:
     unknown: tuple[str, ...] = ()
 
 
-def training_memory(
+def memory_of(
     network: Network, setting: Setting, *, on_cpu: bool = False, in_place: bool = True
 ) -> StepMemory:
-    """Return what a training step of eager PyTorch allocates.
+    """Return what a run or a training step of eager PyTorch allocates.
 
     Parameters
     ----------
     network : Network
-        At the batch size of the step.
+        At the batch size of the run.
     setting : Setting
-        Its precision and optimizer decide.
+        Its mode, precision and optimizer decide.
     on_cpu : bool
         Whether weights are updated one after the other, and oneDNN copies what it convolves.
     in_place : bool
@@ -222,12 +222,14 @@ def memory_of_run(
 ) -> StepMemory:
     """Return the same of what `run_tensors` returned."""
     run, kernels, ends = tensors
-    step = _Step(run, kernels, ends, on_cpu=on_cpu)
+    trains = setting.mode is Mode.TRAINING
+    step = _Step(run, kernels, ends, on_cpu=on_cpu, trains=trains)
     optimizer = optimizer_of(setting)
-    step.reside(optimizer.state)
+    step.reside(optimizer.state if trains else 0)
     step.forward(kernels, IN_PLACE if in_place else frozenset())
     step.backward(kernels)
-    step.update(optimizer)
+    if trains:
+        step.update(optimizer)
     step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
     reasons = dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason)
     step.memory.unknown = (*reasons, *step.unlisted)
@@ -310,6 +312,7 @@ class _Step:
         ends: Sequence[str],
         *,
         on_cpu: bool,
+        trains: bool,
     ) -> None:
         self.memory = StepMemory()
         self._on_cpu = on_cpu
@@ -343,7 +346,7 @@ class _Step:
         } - statistics
         self._constants = [tensor for tensor in fixed if tensor.name not in self._trained]
         self._weights = [tensor for tensor in fixed if tensor.name in self._trained]
-        self._differentiable = set(self._trained)
+        self._differentiable = set(self._trained if trains else ())
         self._unread = Counter(name for kernel in kernels for name in kernel.storages)
         self._ends = [*dict.fromkeys(ends)]
         """What the outputs of the network lie in."""
@@ -436,9 +439,15 @@ class _Step:
         """Hold what the backward pass of a kernel reads; return its allocations."""
         gradients = self._has_gradient(kernel)
         result = _results(kernel)[:1]
-        if not any(gradients) or self._differentiable.isdisjoint(result):
-            return []
         is_cell = self._on_cpu and kernel.op in CELLS
+        besides = SAVED_BESIDES.get(kernel.op)
+        sizes = besides(kernel) if besides else []
+        if not any(gradients) or self._differentiable.isdisjoint(result):
+            if is_cell and kernel.op != "lstm":  # What all steps return, before it is joined.
+                sizes = [self._size(self._of[result[0]])]
+            for number in [self._allocate(WORKSPACES, size) for size in sizes]:
+                self._release(number)
+            return []
         if kernel.op not in _LISTED and not is_cell:
             self.unlisted[f"what {kernel.op} keeps for its backward pass is not counted"] = None
         kept = [
@@ -454,8 +463,6 @@ class _Step:
             if name in self._of and name not in self._trained:
                 saved.append(self._hold(self._of[name]))
                 self._rename(saved[-1], f"kept for {kernel.op}")
-        besides = SAVED_BESIDES.get(kernel.op)
-        sizes = besides(kernel) if besides else []
         if is_cell:
             sizes = [_cell_bytes(kernel)[0]]
         elif self._on_cpu and kernel.op == "native_dropout":

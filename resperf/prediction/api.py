@@ -18,6 +18,7 @@ from resperf.network import Network
 from resperf.network.assumed import Assumed, Values
 from resperf.prediction.calibrated import advice, calibrated_here
 from resperf.prediction.choice import (
+    COMPOSING,
     Choice,
     Query,
     choose,
@@ -354,10 +355,9 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
     """Predict networks by what answers for their types of values, all of one type at once."""
     if not networks:
         choose(query)
-    answer = _steps if query.training else _runs
     types = [network.float_type for network in networks]
     groups = grouped(zip(types, networks, strict=True))
-    predictions = {dtype: iter(answer(alike, query, run)) for dtype, alike in groups.items()}
+    predictions = {dtype: iter(_with_memory(alike, query, run)) for dtype, alike in groups.items()}
     return [next(predictions[dtype]) for dtype in types]
 
 
@@ -380,19 +380,24 @@ def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
     return replace(choice, notes=(*choice.notes, note))
 
 
-def _steps(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
-    """Predict training steps, with the memory that they need."""
-    # Runs need no memory timeline: it is not loaded for them.
-    from resperf.lowering.torch_training import require_trainable
+def _with_memory(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    """Predict runs or training steps, of PyTorch's with the memory that they need."""
+    if query.training:
+        from resperf.lowering.torch_training import require_trainable
+
+        for network in networks:
+            require_trainable(network)
+    predictions = _runs(networks, query, run)
+    if query.method or any(x.subject.framework != COMPOSING for x in predictions):
+        return predictions
+    # Others need no memory timeline: it is not loaded for them.
     from resperf.prediction.memory import with_memory
 
-    for network in networks:
-        require_trainable(network)
-    predictions = _runs(networks, query, run)
-    if query.method:
-        return predictions
-    pairs = zip(networks, predictions, strict=True)
-    return [with_memory(*pair, query.optimizer, strict=bool(run.get("strict"))) for pair in pairs]
+    return [
+        with_memory(network, prediction, query.optimizer, training=query.training,
+                    strict=bool(run.get("strict")))
+        for network, prediction in zip(networks, predictions, strict=True)
+    ]  # fmt: skip
 
 
 @_with_keywords()

@@ -1,4 +1,4 @@
-"""The memory of a training step, beside its time."""
+"""The memory of a run or a training step of PyTorch, beside its time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PLAIN = ("", "fp32", "tf32")
 
 
 def with_memory(
-    network: Network, prediction: Prediction, optimizer: str, *, strict: bool
+    network: Network, prediction: Prediction, optimizer: str, *, training: bool, strict: bool
 ) -> Prediction:
-    """Add the memory of a training step to a prediction for PyTorch; of CPUs that of tensors alone.
+    """Add the memory of a run or step to a prediction for PyTorch; of CPUs that of tensors alone.
 
     Raises
     ------
@@ -38,34 +38,41 @@ def with_memory(
     where = device_class(subject.device, FRAMEWORK)
     simulates = subject.framework == FRAMEWORK and subject.compiled in ("", "eager")
     on_card = facts is not None and where == DEVICE_CLASS
+    simulates &= prediction.parts.quantity(PEAK_MEMORY) is None
     if not simulates or not (on_card or where == DEFAULT.device_class):
         return prediction
+    mode = Mode.TRAINING if training else Mode.INFERENCE
     setting = Setting(
-        FRAMEWORK, subject.framework_version, mode=Mode.TRAINING, optimizer=optimizer,
+        FRAMEWORK, subject.framework_version, mode=mode, optimizer=optimizer,
         precision=subject.precision,
     )  # fmt: skip
-    step = simulated(network, setting, subject.device)
-    peaks = {PEAK_MEMORY: step.peaks.allocated_bytes}
+    memory = simulated(network, setting, subject.device)
+    peaks = {PEAK_MEMORY: memory.peaks.allocated_bytes}
     process: list[QuantityPrediction] = []
-    groups = [*step.peaks.groups.items()][:_SHOWN_GROUPS]
+    groups = [*memory.peaks.groups.items()][:_SHOWN_GROUPS]
     alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
-    notes: tuple[str, ...] = (f"alive at the peak of memory ({optimizer}): {alive}",)
+    of_optimizer = f" ({optimizer})" if training else ""
+    notes: tuple[str, ...] = (f"alive at the peak of memory{of_optimizer}: {alive}",)
     if facts is not None and on_card:
-        peaks[RESERVED_MEMORY] = step.peaks.reserved_bytes
-        whole, fitted = _process_memory(step, setting, subject.device)
-        process.append(whole)
-        notes += fitted
-        needed, there = format_bytes(whole.value), format_bytes(facts.memory_bytes)
-        share = whole.value / facts.memory_bytes
+        peaks[RESERVED_MEMORY] = needed = memory.peaks.reserved_bytes
+        if training:
+            whole, fitted = _process_memory(memory, setting, subject.device)
+            process, needed = [whole], whole.value
+            notes += fitted
+        share, there = needed / facts.memory_bytes, format_bytes(facts.memory_bytes)
         if share > 1:
-            too_large = f"a step needs {needed} and does not fit into {there} of {subject.device}"
+            too_large = (
+                f"a {'step' if training else 'run'} needs {format_bytes(needed)} and does not fit "
+                f"into {there} of {subject.device}"
+            )
         else:
-            notes = (f"process_memory is {share:.0%} of the card's {there}", *notes)
-    notes += step.unknown
+            name = "process_memory" if training else "peak_reserved"
+            notes = (f"{name} is {share:.0%} of the card's {there}", *notes)
+    notes += memory.unknown
     if too_large and strict:
         raise UnsupportedError(f"{network.name}: {too_large}")
     quantities = [
-        QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, Mode.TRAINING)
+        QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, mode)
         for name, value in peaks.items()
     ]
     remarks = replace(

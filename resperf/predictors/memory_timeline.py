@@ -1,4 +1,4 @@
-"""Ours: the memory of a training step, simulated from the graph and corrected per device.
+"""Ours: the memory of a run or a training step, simulated from the graph and corrected per device.
 
 What autograd keeps, gradients, optimizer state and the caching allocator follow from the graph
 (`resperf.lowering._torch_memory`, `_allocator`). What libraries hold besides does not: the context
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from resperf.devices import device_class
-from resperf.lowering._torch_memory import training_memory
+from resperf.lowering._torch_memory import memory_of
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._allocator import Peaks, peaks_of
@@ -25,12 +25,9 @@ from resperf.quantities import PEAK_MEMORY, PROCESS_MEMORY, RESERVED_MEMORY
 from resperf.settings import Setting
 from resperf.targets import DEFAULT
 
-_USUAL = "sgd"
-"""Optimizer of a setting that names none."""
-
 
 class Simulated(NamedTuple):
-    """Memory of a training step without what libraries hold; the last two as in `StepMemory`."""
+    """Memory of a run or step without what libraries hold; the last two as in `StepMemory`."""
 
     peaks: Peaks
     convolved_bytes: int
@@ -38,7 +35,7 @@ class Simulated(NamedTuple):
 
 
 def simulated(network: Network, setting: Setting, device: str) -> Simulated:
-    """Simulate training steps of a network.
+    """Simulate runs or training steps of a network.
 
     Raises
     ------
@@ -47,12 +44,7 @@ def simulated(network: Network, setting: Setting, device: str) -> Simulated:
     """
     where = device_class(device, setting.framework)
     on_cpu = where == DEFAULT.device_class
-    memory = training_memory(
-        network,
-        setting.with_optimizer(setting.optimizer or _USUAL),
-        on_cpu=on_cpu,
-        in_place=not on_cpu,
-    )
+    memory = memory_of(network, setting, on_cpu=on_cpu, in_place=not on_cpu)
     return Simulated(peaks_of(memory), memory.convolved_bytes, memory.unknown)
 
 

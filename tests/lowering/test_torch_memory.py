@@ -17,11 +17,11 @@ from resperf.lowering._torch_memory import (
     SAVED_INPUTS,
     SAVED_RESULTS,
     StepMemory,
-    training_memory,
+    memory_of,
 )
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
-from resperf.settings import Mode, Setting
+from resperf.settings import Setting
 
 Shape = tuple[int, ...]
 TYPES = {"i": "int64"}
@@ -29,7 +29,7 @@ IMAGE, ROWS, HEADS = (2, 8, 6, 6), (4, 10, 16), (2, 3, 10, 4)
 
 
 def setting(optimizer: str = "sgd") -> Setting:
-    return Setting("torch", "2.9.1", mode=Mode.TRAINING, optimizer=optimizer)
+    return Setting("torch", "2.9.1").with_optimizer(optimizer)
 
 
 def network_of(
@@ -193,7 +193,7 @@ def kept_by_torch(network: Network) -> int:
 def test_an_operator_keeps_what_autograd_keeps(name: str) -> None:
     network = case_network(name)
     assert run_kernels(network, setting())[-1].op == name
-    memory = training_memory(network, setting(), in_place=False)
+    memory = memory_of(network, setting(), in_place=False)
     assert kept_bytes(memory) == kept_by_torch(network)
 
 
@@ -201,7 +201,7 @@ def test_an_operator_keeps_what_autograd_keeps(name: str) -> None:
 def test_operators_of_several_nodes_keep_what_autograd_keeps(name: str) -> None:
     network = pieces()[name]
     assert name in {kernel.op for kernel in run_kernels(network, setting())}
-    memory = training_memory(network, setting(), in_place=False)
+    memory = memory_of(network, setting(), in_place=False)
     assert kept_bytes(memory) == kept_by_torch(network)
 
 
@@ -217,7 +217,7 @@ def test_the_reciprocal_of_a_root_keeps_its_result_alone() -> None:
         ("Sqrt", ["y"], ["a"], {}),
         ("Reciprocal", ["a"], ["z"], {}),
     ]
-    assert kept_bytes(training_memory(network_of(nodes, shapes), setting())) == 16 * 16 * 4
+    assert kept_bytes(memory_of(network_of(nodes, shapes), setting())) == 16 * 16 * 4
 
 
 def test_a_bias_behind_a_transposed_product_is_added_in_place() -> None:
@@ -238,7 +238,7 @@ def test_a_bias_behind_a_transposed_product_is_added_in_place() -> None:
         "add",
         "gelu",
     ]
-    memory = training_memory(network, setting())
+    memory = memory_of(network, setting())
     assert kept_bytes(memory) == 4 * 2 * 6 * (8 + 24)
 
 
@@ -252,7 +252,7 @@ def test_what_is_not_counted_is_named() -> None:
         ("Relu", ["q"], ["u"], {}),
         ("Relu", ["s"], ["t"], {}),
     ]
-    memory = training_memory(network_of(nodes, shapes), setting())
+    memory = memory_of(network_of(nodes, shapes), setting())
     unknown = " ".join(memory.unknown)
     assert "what gridsample keeps for its backward pass is not counted" in unknown
     assert "the shape of 'q' is not known" in unknown
@@ -269,9 +269,9 @@ def test_functions_work_in_place_unless_their_input_is_needed() -> None:
     ]
     size, statistics = 2 * 8 * 6 * 6 * 4, 2 * 8 * 4
     network = network_of(nodes, shapes)
-    assert kept_bytes(training_memory(network, setting())) == 2 * size + statistics
-    together = training_memory(network, setting()).allocations
-    apart = training_memory(network, setting(), in_place=False).allocations
+    assert kept_bytes(memory_of(network, setting())) == 2 * size + statistics
+    together = memory_of(network, setting()).allocations
+    apart = memory_of(network, setting(), in_place=False).allocations
     assert sum(b for _, b in apart) - sum(b for _, b in together) == size
 
 
@@ -288,7 +288,7 @@ def test_a_step_by_hand() -> None:
             "z": (64, 8),
         },
     )  # fmt: skip
-    memory = training_memory(network, setting("adam"), in_place=False)
+    memory = memory_of(network, setting("adam"), in_place=False)
     w1, w2, x, y, z = 2048, 512, 8192, 4096, 2048
     there = [memory.allocations[number] for number in range(memory.resident)]
     assert sum(size for _, size in there) == 3 * (w1 + w2) + x  # with Adam's two states
@@ -308,7 +308,10 @@ def test_a_step_by_hand() -> None:
 
 
 def share_of_measured(network: Network, optimizer: str = "sgd") -> float:
-    """Return the simulated peak of a step over the one that PyTorch's allocator reports."""
+    """Return the simulated peak of a step over the one that PyTorch's allocator reports.
+
+    Without an optimizer, that of a run.
+    """
     torch = pytest.importorskip("torch")
     from resperf.backends._torch_devices import Cpu
     from resperf.backends._torch_modules import TorchNetwork
@@ -316,17 +319,22 @@ def share_of_measured(network: Network, optimizer: str = "sgd") -> float:
     from resperf.lowering.torch import as_run
 
     run = as_run(network, setting(optimizer))
-    module = TorchNetwork(run, {}, torch.device("cpu"), training=True)
+    module = TorchNetwork(run, {}, torch.device("cpu"), training=bool(optimizer))
     image = torch.rand(network.tensors["x"].shape)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
-    step = TorchStep(lambda: module(image), [], weights, optimizer)
-    measured = Cpu().peak_bytes(step.step, lambda: 0)()
-    memory = training_memory(network, setting(optimizer), on_cpu=True, in_place=False)
+    step = TorchStep(lambda: module(image), [], weights, optimizer or "sgd")
+
+    def infer() -> None:
+        with torch.inference_mode():
+            module(image)
+
+    measured = Cpu().peak_bytes(step.step if optimizer else infer, lambda: 0)()
+    memory = memory_of(network, setting(optimizer), on_cpu=True, in_place=False)
     resident = sum(memory.allocations[number].size_bytes for number in range(memory.resident))
     return (peak_bytes(memory) - resident) / measured
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adadelta"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adadelta", ""])
 def test_a_whole_step_is_what_the_allocator_of_a_cpu_serves(optimizer: str) -> None:
     assert share_of_measured(attention_block(), optimizer) == pytest.approx(1, rel=0.001)
 
@@ -344,6 +352,29 @@ def test_convolutions_on_a_cpu_are_copied_and_dropout_keeps_its_factors() -> Non
         },
     )  # fmt: skip
     assert share_of_measured(network) == pytest.approx(1, rel=0.01)
+
+
+def test_a_run_holds_what_is_still_read_and_what_an_operator_computes_besides() -> None:
+    """Two branches that are added, behind a pool, which computes positions."""
+    nodes = [
+        ("Conv", ["x", "w1"], ["a"], {"pads": (1, 1, 1, 1), "kernel_shape": (3, 3)}),
+        ("Relu", ["a"], ["r"], {}),
+        ("MaxPool", ["r"], ["p"], {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        ("Conv", ["p", "w2"], ["b"], {"pads": (1, 1, 1, 1), "kernel_shape": (3, 3)}),
+        ("Conv", ["p", "w3"], ["c"], {"kernel_shape": (1, 1)}),
+        ("Add", ["b", "c"], ["y"], {}),
+    ]
+    large, small = (4, 32, 40, 40), (4, 32, 20, 20)
+    shapes = {
+        "x": (4, 3, 40, 40), "w1": (32, 3, 3, 3), "a": large, "r": large, "p": small,
+        "w2": (32, 32, 3, 3), "b": small, "w3": (32, 32, 1, 1), "c": small, "y": small,
+    }  # fmt: skip
+    network = network_of(nodes, shapes)
+    assert share_of_measured(network, "") == pytest.approx(1, rel=0.01)
+    modules = memory_of(network, setting(""))  # Their ReLU overwrites its input.
+    assert max(size for _, size in modules.allocations) == 4 * 32 * 40 * 40 * 4
+    assert modules.allocations[modules.resident + 1].what == "outputs in use"
+    assert modules.allocations[modules.resident + 2].what == "copies within operators"
 
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
@@ -364,7 +395,8 @@ def test_recurrent_layers_on_a_cpu_keep_their_gates(op: str, gates: int) -> None
         before, width = f"s{name}", 96
     network = network_of(nodes, shapes, {"axes": np.array([1])})
     assert share_of_measured(network) == pytest.approx(1, rel=0.05)
-    memory = training_memory(network, setting())
+    assert share_of_measured(network, "") == pytest.approx(1, rel=0.05)
+    memory = memory_of(network, setting())
     assert f"what {op.lower()} keeps" in " ".join(memory.unknown)  # Not measured on GPUs.
 
 
@@ -431,8 +463,8 @@ def test_dropout_keeps_a_byte_for_each_value() -> None:
         ("MatMul", ["d", "w2"], ["y"], {}),
     ]
     shapes = {"x": (4, 8), "w1": (8, 16), "h": (4, 16), "d": (4, 16), "w2": (16, 4), "y": (4, 4)}
-    memory = training_memory(network_of(nodes, shapes), setting())
+    memory = memory_of(network_of(nodes, shapes), setting())
     kept = [one.size_bytes for one in memory.allocations if one.what == "kept for native_dropout"]
     assert kept == [4 * 16]
     with pytest.raises(UnsupportedError, match="'lion' is not known; known: sgd"):
-        training_memory(network_of(nodes, shapes), setting("lion"))
+        memory_of(network_of(nodes, shapes), setting("lion"))
