@@ -306,8 +306,9 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         for function, reads, writes, frees in self._steps:
             result = function(*[values[slot] for slot in reads])
             if isinstance(result, (tuple, list)):
-                for slot, output in zip(writes, result, strict=False):
-                    values[slot] = output
+                # By number: a name for the last one would hold it until the next such operator.
+                for index, slot in enumerate(writes[: len(result)]):
+                    values[slot] = result[index]
             else:
                 values[writes[0]] = result
             for slot in frees:

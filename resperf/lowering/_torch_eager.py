@@ -51,6 +51,8 @@ class TorchKernel:
         kernel) in whose memory that lies.
     reason : str
         Why there is no operator; empty where there is one.
+    channels_last : bool
+        Whether the image that it reads has channels last in memory.
     """
 
     name: str
@@ -63,6 +65,7 @@ class TorchKernel:
     operands: tuple[str, ...] = ()
     storages: tuple[str, ...] = ()
     reason: str = ""
+    channels_last: bool = False
 
     def layer(self) -> Layer:
         """Return the layer of this kernel.
@@ -156,7 +159,9 @@ class _Eager:
                 if not self._is_last(node):  # It runs no kernel: its outputs are views.
                     first = self.memory.get(node.inputs[0], node.inputs[0])
                     self.memory.update(dict.fromkeys(node.outputs, first))
-                if not any(kernel.source == node.name for kernel in self.kernels[start:]):
+                # Equal weights are written once and copied, though each is one of its own.
+                own = node.op == "Identity" and self.tensor(node.inputs[0]).is_weight
+                if not (own or any(kernel.source == node.name for kernel in self.kernels[start:])):
                     self.storage.update(dict.fromkeys(node.outputs, self.lies_in(node.inputs[0])))
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
@@ -346,6 +351,7 @@ class _Eager:
         self.emit(node, op, self._operands(node))
         view, shape = self.view(node.inputs[0]), self.tensor(node.outputs[0]).shape
         if len(shape) == 4 and view.order == CHANNELS_LAST and view.is_dense:
+            self.kernels[-1] = replace(self.kernels[-1], channels_last=True)
             self.views[node.outputs[0]] = _last(shape)
 
     def _cast(self, node: Node) -> None:

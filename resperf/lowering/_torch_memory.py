@@ -1,9 +1,10 @@
 """What a run or a training step of eager PyTorch allocates, in order: from its kernels.
 
-A run frees what nothing reads any more. In a training step, autograd keeps for the backward pass what an operator's gradient is computed of, by PyTorch's
-``derivatives.yaml``. The backward pass runs in reverse order; a gradient lives until the operator
-that wrote the tensor has run backwards, that of a weight until the update. The gradients of the
-outputs are given, in place of a loss.
+A run frees what nothing reads any more. In a training step, autograd keeps for the backward pass
+what an operator's gradient is computed of, by PyTorch's ``derivatives.yaml``. The backward pass
+runs in reverse order; a gradient lives until the operator that wrote the tensor has run backwards,
+that of a weight until the update. The gradients of the outputs are given, in place of a loss, and
+are there with the outputs until the end.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from resperf.errors import UnsupportedError
+from resperf.layers import Operator
 from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
-from resperf.lowering.torch import run_tensors
+from resperf.lowering.torch import RunTensors
 from resperf.network import Network, Tensor
 from resperf.settings import Mode, Setting
 from resperf.units import DTYPE_BYTES
@@ -25,6 +27,7 @@ from resperf.units import DTYPE_BYTES
 WEIGHTS, STATISTICS, INPUTS = "weights", "statistics and constants", "inputs"
 STATE, WEIGHT_GRADIENTS, UPDATE = "optimizer state", "gradients of weights", "update of weights"
 GRADIENTS, IN_USE = "gradients of tensors", "outputs in use"
+GIVEN = "gradients of the network's outputs"
 WORKSPACES = "copies within operators"
 _RESULT, _STEPS, _GRADIENTS = -1, -2, -3
 """When an operator holds copies: for its result, for gradients step by step, for all of them."""
@@ -67,28 +70,22 @@ SAVED_RESULTS = frozenset({
 """Operators of which the backward pass reads the result."""
 
 
-def _channel_statistics(kernel: TorchKernel) -> list[int]:
-    channels = kernel.operator.operand(0).shape[1]
-    return [channels * _STATISTIC] * 2
+def _two(count: Callable[[Operator, tuple[int, ...]], int]) -> Callable[[TorchKernel], list[int]]:
+    """Return what counts the bytes of as many means, and of as many deviations."""
 
+    def sizes(kernel: TorchKernel) -> list[int]:
+        return [count(kernel.operator, kernel.operator.operand(0).shape) * _STATISTIC] * 2
 
-def _row_statistics(kernel: TorchKernel) -> list[int]:
-    operator = kernel.operator
-    rows = math.prod(operator.operand(0).shape[: operator.axis(-1)])
-    return [rows * _STATISTIC] * 2
-
-
-def _group_statistics(kernel: TorchKernel) -> list[int]:
-    shape = kernel.operator.operand(0).shape
-    groups = int(kernel.operator.attributes.get("num_groups", shape[1]))
-    return [shape[0] * groups * _STATISTIC] * 2
+    return sizes
 
 
 SAVED_BESIDES: Mapping[str, Callable[[TorchKernel], list[int]]] = {
     # mean and deviation: (channels), (rows), (batch, groups)
-    "native_batch_norm": _channel_statistics,
-    "native_layer_norm": _row_statistics,
-    "native_group_norm": _group_statistics,
+    "native_batch_norm": _two(lambda _, shape: shape[1]),
+    "native_layer_norm": _two(lambda operator, shape: math.prod(shape[: operator.axis(-1)])),
+    "native_group_norm": _two(
+        lambda operator, shape: shape[0] * int(operator.attributes.get("num_groups", shape[1]))
+    ),
     # position of each maximum
     "max_pool2d_with_indices": lambda kernel: [math.prod(kernel.operator.result()) * _INDEX],
     # whether each value was kept
@@ -99,9 +96,13 @@ SAVED_BESIDES: Mapping[str, Callable[[TorchKernel], list[int]]] = {
 """Operator -> the bytes of what it computes for the backward pass alone."""
 KEEPING_NOTHING = frozenset({
     "_to_copy", "add", "cat", "clone", "col2im", "constant_pad_nd", "copy", "cumsum", "flip",
-    "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "upsample",
+    "mean", "neg", "pixel_shuffle", "repeat", "roll", "stack", "sub", "sum", "topk", "trilu",
+    "upsample",
 })  # fmt: skip
 """Operators of which the backward pass needs shapes or small indices alone."""
+_LARGEST_DEPTHWISE, _LARGEST_WINDOW, _FEWEST_OF_GROUP, _FEWEST_PADDED = 3, 14, 4, 4
+"""Windows up to which oneDNN has a kernel of its own for gradients of depthwise weights and of
+others; channels of a group, and of an image, from which on it has one, and pads them."""
 BLOCK = 16
 """Channels of a block in which oneDNN computes convolutions on CPUs, unless they read fewer."""
 
@@ -190,16 +191,16 @@ class StepMemory:
 
 
 def memory_of(
-    network: Network, setting: Setting, *, on_cpu: bool = False, in_place: bool = True
+    tensors: RunTensors, setting: Setting, *, on_cpu: bool = False, in_place: bool = True
 ) -> StepMemory:
     """Return what a run or a training step of eager PyTorch allocates.
 
     Parameters
     ----------
-    network : Network
-        At the batch size of the run.
+    tensors : RunTensors
+        What runs, as `resperf.lowering.torch.run_tensors` returns it.
     setting : Setting
-        Its mode, precision and optimizer decide.
+        Its mode, precision, threads and optimizer decide.
     on_cpu : bool
         Whether weights are updated one after the other, and oneDNN copies what it convolves.
     in_place : bool
@@ -210,22 +211,12 @@ def memory_of(
     UnsupportedError
         If the optimizer is none of `OPTIMIZERS`.
     """
-    return memory_of_run(run_tensors(network, setting), setting, on_cpu=on_cpu, in_place=in_place)
-
-
-def memory_of_run(
-    tensors: tuple[Network, Sequence[TorchKernel], Sequence[str]],
-    setting: Setting,
-    *,
-    on_cpu: bool,
-    in_place: bool,
-) -> StepMemory:
-    """Return the same of what `run_tensors` returned."""
     run, kernels, ends = tensors
     trains = setting.mode is Mode.TRAINING
-    step = _Step(run, kernels, ends, on_cpu=on_cpu, trains=trains)
+    threads = setting.threads or 1
+    step = _Step(run, kernels, ends, on_cpu=on_cpu, trains=trains, threads=threads)
     optimizer = optimizer_of(setting)
-    step.reside(optimizer.state if trains else 0)
+    step.reside(optimizer.state * trains, trains=trains)
     step.forward(kernels, IN_PLACE if in_place else frozenset())
     step.backward(kernels)
     if trains:
@@ -247,38 +238,75 @@ def _convolved_bytes(kernel: TorchKernel) -> int:
     return values * DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
 
 
-def _copied(kernel: TorchKernel, at: int) -> tuple[int, ...]:
+def _copied(kernel: TorchKernel, at: int, threads: int) -> tuple[int, ...]:
     """Return the bytes of an operator's copies on a CPU; the last one outlives the others.
 
-    A convolution reads and writes blocks. `at` is one of the three words above, or the operand
-    whose gradient is computed.
+    A convolution reads and writes blocks of channels. `at` is one of the three words above, or the
+    operand whose gradient is computed. Which kernel oneDNN takes: as ``ONEDNN_VERBOSE`` told for
+    PyTorch 2.13 on processors with AVX-512.
     """
     if kernel.op in CELLS:
         sizes = dict(zip((_STEPS, _GRADIENTS, _RESULT), _cell_bytes(kernel)[1:], strict=True))
         return (sizes.get(at, 0),)
-    if kernel.op != "convolution":
+    if kernel.op != "convolution" or at not in (_RESULT, 0, 1):
         return ()
-    (rows, channels, *pixels), (filters, *places) = (
-        kernel.operator.operand(position).shape for position in (0, 1)
+    operator = kernel.operator
+    (rows, channels, *pixels), (filters, own, *window) = (
+        operator.operand(position).shape for position in (0, 1)
     )
-    width = DTYPE_BYTES.get(kernel.output_dtype, _INDEX)
-    x = width * rows * _padded(channels) * math.prod(pixels)
-    w = width * _padded(filters) * math.prod(places)
-    y = width * rows * _padded(filters) * math.prod(kernel.operator.result()[2:])
-    # Convolutions of images read few channels as they are.
-    return {_RESULT: (x if channels >= BLOCK else 0, w, y), 0: (y, w, x), 1: (y, x, w)}.get(at, ())
+    width, written = DTYPE_BYTES.get(kernel.output_dtype, _INDEX), math.prod(operator.result()[2:])
+    groups, places = int(operator.attributes.get("group", 1)), math.prod(window)
+    weights = width * filters * own * places
+    if kernel.channels_last:
+        # Images are read as they are; of weights there is a copy with channels last, and blocks.
+        if at == 1 and groups > 1 and max(window) > _LARGEST_DEPTHWISE:
+            return (width * groups * BLOCK**2 * places + weights,)
+        return (weights * (2 if groups == 1 else 1),)
+    if _is_unfolded(kernel, at):
+        # By each thread, for a product; gradients of weights are added up.
+        unfolded = width * own * places * written
+        return (threads * (unfolded + 4 * weights * (at == 1 and groups == 1 < rows)),)
+    read = channels
+    if groups == 1 or own == 1:
+        filters, read = _padded(filters), _padded(channels)
+        own = own if groups > 1 or channels < BLOCK else read
+        if channels < BLOCK and at:  # Few are read as they are, or as half a block.
+            is_plain = at == _RESULT or channels < _FEWEST_PADDED
+            read = 0 if is_plain else _padded(channels, BLOCK // 2)
+    x, y = width * rows * read * math.prod(pixels), width * rows * filters * written
+    w = width * filters * own * places
+    is_sparse = max(window) == 1 < max(operator.attributes.get("strides", (1,)))
+    gathered = (width * threads * read * written,) if is_sparse else ()  # By each thread.
+    return {_RESULT: (x, w, *gathered, y), 0: (y, w, x), 1: (y, x, *gathered, w)}[at]
 
 
-def copied_bytes(kernel: TorchKernel, gradients: int) -> list[int]:
+def _is_unfolded(kernel: TorchKernel, at: int) -> bool:
+    """Whether oneDNN has nothing better for a convolution than to unfold its images."""
+    operator = kernel.operator
+    pixels, (_, own, *window) = operator.operand(0).shape[2:], operator.operand(1).shape
+    is_grouped = int(operator.attributes.get("group", 1)) > 1
+    is_depthwise, largest = is_grouped and own == 1, max(window)
+    dilation = max(operator.attributes.get("dilations", (1,)))
+    if is_grouped and not is_depthwise and own < _FEWEST_OF_GROUP * (2 if at == 1 else 1):
+        return True
+    if at != 1:
+        return at == 0 and is_depthwise and dilation > 1
+    is_beyond = dilation > 1 and (is_depthwise or (largest - 1) * dilation >= min(pixels))
+    return is_beyond or largest > (_LARGEST_DEPTHWISE if is_depthwise else _LARGEST_WINDOW)
+
+
+def copied_bytes(kernel: TorchKernel, gradients: int, threads: int) -> list[int]:
     """Return the bytes of all copies of a convolution on a CPU in a training step.
 
     Without a gradient of its input there is one gradient, else there are two.
     """
-    return [size for at in (_RESULT, 1, 0)[: 1 + gradients] for size in _copied(kernel, at)]
+    return [
+        size for at in (_RESULT, 1, 0)[: 1 + gradients] for size in _copied(kernel, at, threads)
+    ]
 
 
-def _padded(channels: int) -> int:
-    return -(-channels // BLOCK) * BLOCK
+def _padded(channels: int, block: int = BLOCK) -> int:
+    return -(-channels // block) * block
 
 
 def _cell_bytes(kernel: TorchKernel) -> tuple[int, int, int, int]:
@@ -313,9 +341,10 @@ class _Step:
         *,
         on_cpu: bool,
         trains: bool,
+        threads: int,
     ) -> None:
         self.memory = StepMemory()
-        self._on_cpu = on_cpu
+        self._on_cpu, self._threads = on_cpu, threads
         self._network = network
         self._holders: list[int] = []
         self._of: dict[str, int] = {}
@@ -325,29 +354,19 @@ class _Step:
         self._saved: list[list[int]] = []
         self.unlisted: dict[str, None] = {}
         """Why memory is not counted."""
-        computed = {name for kernel in kernels for name in _results(kernel)}
-        statistics = {
-            name
-            for kernel in kernels
-            if kernel.op == "native_batch_norm"
-            for name in kernel.operands[3:5]
-        }
-        read = dict.fromkeys(name for kernel in kernels for name in kernel.storages)
-        computed.update(network.inputs)
+        computed = {*network.inputs, *(name for kernel in kernels for name in _results(kernel))}
+        norms = [kernel for kernel in kernels if kernel.op == "native_batch_norm"]
+        statistics = {name for kernel in norms for name in kernel.operands[3:5]}
+        self._unread = Counter(name for kernel in kernels for name in kernel.storages)
         fixed = [
-            network.tensors[name]
-            for name in read
-            if name in network.tensors and name not in computed
+            x for name in self._unread if (x := network.tensors.get(name)) and name not in computed
         ]
         self._trained = {
-            tensor.name
-            for tensor in fixed
-            if "float" in tensor.dtype and math.prod(tensor.shape) > 1
+            x.name for x in fixed if "float" in x.dtype and math.prod(x.shape) > 1
         } - statistics
-        self._constants = [tensor for tensor in fixed if tensor.name not in self._trained]
-        self._weights = [tensor for tensor in fixed if tensor.name in self._trained]
+        self._constants = [x for x in fixed if x.name not in self._trained]
+        self._weights = [x for x in fixed if x.name in self._trained]
         self._differentiable = set(self._trained if trains else ())
-        self._unread = Counter(name for kernel in kernels for name in kernel.storages)
         self._ends = [*dict.fromkeys(ends)]
         """What the outputs of the network lie in."""
         self._unread.update(self._ends)
@@ -362,7 +381,7 @@ class _Step:
     @contextmanager
     def _workspace(self, kernel: TorchKernel, at: int) -> Iterator[None]:
         """Hold what a CPU needs to compute the result, or the gradient of an operand."""
-        copies = _copied(kernel, at) if self._on_cpu else ()
+        copies = _copied(kernel, at, self._threads) if self._on_cpu else ()
         numbers = [self._allocate(WORKSPACES, size) for size in copies]
         for number in numbers[:-1]:
             self._release(number)
@@ -382,7 +401,7 @@ class _Step:
     def _size(self, number: int) -> int:
         return self.memory.allocations[number].size_bytes
 
-    def reside(self, states: int) -> None:
+    def reside(self, states: int, *, trains: bool) -> None:
         """Allocate what is there between two steps."""
         for tensor in self._weights:
             self._of[tensor.name] = self._allocate(WEIGHTS, size_of(tensor))
@@ -392,13 +411,16 @@ class _Step:
             self._of[name] = self._allocate(INPUTS, size_of(self._network.tensors[name]))
         for tensor in self._weights * states:
             self._allocate(STATE, size_of(tensor))
+        for tensor in filter(None, map(self._network.tensors.get, self._ends * trains)):
+            if "float" in tensor.dtype and tensor.name not in self._of:
+                self._gradients[tensor.name] = self._allocate(GIVEN, size_of(tensor))
         self.memory.resident = len(self.memory.allocations)
 
     # Forward
 
     def forward(self, kernels: Sequence[TorchKernel], in_place: Set[str]) -> None:
         """Run every kernel; keep what the backward pass reads."""
-        resident = set(self._of)
+        resident, done = set(self._of), list[str]()
         for kernel in kernels:
             if any(self._has_gradient(kernel)) and "float" in kernel.output_dtype:
                 self._differentiable.update(_results(kernel)[:1])
@@ -407,7 +429,11 @@ class _Step:
                 self._write(kernel)
                 self._saved.append(self._save(kernel, overwrites))
             self._unread.subtract(kernel.storages)
-            for name in dict.fromkeys((*kernel.storages, *_results(kernel))):
+            done += (*kernel.storages, *_results(kernel))
+            if kernel.op == "clone" and not kernel.source:
+                continue  # What it copies is there as long as the operator that it is copied for.
+            names, done = dict.fromkeys(done), []
+            for name in names:
                 if name in self._of and name not in resident and self._unread[name] <= 0:
                     self._release(self._of.pop(name))
 
@@ -482,11 +508,13 @@ class _Step:
         ends = [
             name for name in self._ends if name in self._of and name not in self._network.inputs
         ]
-        for name in ends:
-            if name in self._differentiable:
-                self._gradients[name] = self._allocate(GRADIENTS, self._size(self._of[name]))
-        for name in ends:
-            self._release(self._of.pop(name))
+        given, self._gradients = self._gradients, {}
+        for name in filter(self._differentiable.__contains__, ends):
+            number = given.get(name)
+            size_bytes = self._size(self._of[name])
+            self._gradients[name] = (
+                self._allocate(GIVEN, size_bytes) if number is None else self._hold(number)
+            )
         for kernel, saved in zip(reversed(kernels), reversed(self._saved), strict=True):
             name = _results(kernel)[0] if _results(kernel) else ""
             gradient = self._gradients.get(name)
@@ -504,6 +532,8 @@ class _Step:
                 self._release(number)
             for storage, number in computed:
                 self._accumulate(storage, number)
+        for name in ends:
+            self._release(self._of.pop(name))
 
     def _gradients_of(self, kernel: TorchKernel, gradient: int) -> list[tuple[str, int]]:
         """Compute the gradients of a kernel's inputs: each input's memory and its gradient."""
@@ -549,7 +579,8 @@ class _Step:
             self._gradients[storage] = number
             return
         if self._holders[before] > 1:
-            self._gradients[storage] = self._allocate(GRADIENTS, self._size(before))
+            size_bytes = self._bytes_of(storage, storage)[0] or self._size(before)
+            self._gradients[storage] = self._allocate(GRADIENTS, size_bytes)
             self._release(before)
         self._release(number)
 

@@ -34,6 +34,9 @@ from resperf.network.canonical import canonical
 from resperf.platform import Platform
 from resperf.settings import HALF_TYPES, Mode, Setting
 
+RunTensors = tuple[Network, list[TorchKernel], tuple[str, ...]]
+"""A network as it runs, its kernels, and the memory that its outputs lie in."""
+
 COMPILED = frozenset({"dynamo", "inductor"})
 _SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {
     "norm": ("layer", "rms", "skip_layer", "skip_rms"), "softmax": (), "cumulate": (),
@@ -117,9 +120,7 @@ def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
     return _kernels(network, setting)[1]
 
 
-def run_tensors(
-    network: Network, setting: Setting
-) -> tuple[Network, list[TorchKernel], tuple[str, ...]]:
+def run_tensors(network: Network, setting: Setting) -> RunTensors:
     """Return the network as it runs, its kernels, and the memory that its outputs lie in."""
     whole = _as_run(network, setting)[1]
     return whole, *eager_run(whole, **_how(setting))

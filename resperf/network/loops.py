@@ -43,35 +43,36 @@ def unrolled(
     """
     from onnx import helper
 
-    body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    if body is None:
+        return None
     carried = len(body.input) - 2
     fits = carried == len(node.input) - 2 and len(body.output) > carried >= 0
+    fits &= opset >= _AXES_ARE_INPUT or len(body.output) == carried + 1
     if not fits or body.sparse_initializer or any("Sequence" in n.op_type for n in body.node):
         return None
-    weights = [weight(path, proto) for proto in body.initializer]
-    turns = _turns(path, node, body, {**tensors, **{tensor.name: tensor for tensor in weights}})
+    loop = next(filter(None, node.output))
+    weights = {proto.name: weight(path, proto) for proto in body.initializer}
+    turns = _turns(path, node, body, {**tensors, **weights})
     if turns is None or (not turns and len(node.output) > carried):
         return None
-    loop = next(filter(None, node.output))
     axes = Tensor.constant(f"{loop}/axes", np.zeros(1, np.int64))
     nodes: list[NodeProto] = []
     constants = [Tensor.constant(f"{loop}/true", np.array(True)), axes]
+    constants += [replace(tensor, name=f"{loop}/{name}") for name, tensor in weights.items()]
     state, stacked = list(node.input[2:]), [list[str]() for _ in body.output[carried + 1 :]]
     for turn in range(turns):
         outputs = [f"{loop}/{turn}/{index}" for index in range(len(body.output))]
         own, inner = branch_nodes(body, outputs)
-        number = Tensor.constant(f"{loop}/{turn}", np.array(turn))
-        constants += [number, *(replace(tensor, name=own[tensor.name]) for tensor in weights)]
-        values = (number.name, constants[0].name, *state)
+        constants.append(Tensor.constant(f"{loop}/{turn}", np.array(turn)))
+        values = (constants[-1].name, constants[0].name, *state)
         given = {info.name: name for info, name in zip(body.input, values, strict=True)}
+        given |= {own[name]: f"{loop}/{name}" for name in weights}
         nodes += (renamed(copy, given) for copy in inner)
         state = outputs[1 : carried + 1]
         for parts, name in zip(stacked, outputs[carried + 1 :], strict=True):
             parts.append(f"{name}/unsqueezed")
-            by_input = opset >= _AXES_ARE_INPUT
-            read = [name, axes.name] if by_input else [name]
-            fixed = {} if by_input else {"axes": [0]}
-            nodes.append(helper.make_node("Unsqueeze", read, parts[-1:], **fixed))
+            nodes.append(helper.make_node("Unsqueeze", [name, axes.name], parts[-1:]))
     ends = [helper.make_node("Identity", [name], [""]) for name in state]
     ends += [helper.make_node("Concat", parts, [""], axis=0) for parts in stacked]
     for end, output in zip(ends, node.output, strict=False):
@@ -95,16 +96,16 @@ def _turns(
     while runs and turn < limit:
         number, on = np.array(turn), np.array(True)
         values = (Tensor.constant(names[0], number), Tensor.constant(names[1], on), *state)
-        known = dict(tensors)
-        known |= {name: value for name, value in zip(names, values, strict=True) if value}
+        constants = dict(tensors)
+        constants |= {name: value for name, value in zip(names, values, strict=True) if value}
         for inner in body.node:
-            results = folded(inner, attributes_of(path, inner), known) or []
-            known |= {name: Tensor.constant(name, value)
+            results = folded(inner, attributes_of(path, inner), constants) or []
+            constants |= {name: Tensor.constant(name, value)
                       for name, value in zip(inner.output, results, strict=False)}  # fmt: skip
-        keeps = known.get(body.output[0].name)
+        keeps = constants.get(body.output[0].name)
         turn += 1
         if keeps is None or keeps.value is None or turn * len(body.node) > _MOST_NODES:
             return None
         runs = bool(keeps.value.item())
-        state = [known.get(info.name) for info in body.output[1 : len(names) - 1]]
+        state = [constants.get(info.name) for info in body.output[1 : len(names) - 1]]
     return turn

@@ -357,16 +357,30 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
         choose(query)
     types = [network.float_type for network in networks]
     groups = grouped(zip(types, networks, strict=True))
-    predictions = {dtype: iter(_with_memory(alike, query, run)) for dtype, alike in groups.items()}
+    predictions = {dtype: iter(_answers(alike, query, run)) for dtype, alike in groups.items()}
     return [next(predictions[dtype]) for dtype in types]
 
 
-def _runs(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+def _answers(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
+    """Predict runs or training steps, of PyTorch's with the memory that they need."""
+    if query.training:
+        from resperf.lowering.torch_training import require_trainable
+
+        for network in networks:
+            require_trainable(network)
     choice = choose_for(query, networks[0])
     measured = choice.bundle.setting.optimizer
     if query.training and measured not in ("", query.optimizer):
         choice = _by_optimizer(choice, query.optimizer)
-    return _predictions(networks, choice, run)
+    predictions = _predictions(networks, choice, run)
+    if query.method or choice.bundle.framework != COMPOSING:
+        return predictions
+    # Others need no memory timeline: it is not loaded for them.
+    from resperf.prediction.memory import with_memory
+
+    setting = choice.bundle.setting.with_optimizer(query.optimizer * query.training)
+    strict, pairs = bool(run.get("strict")), zip(networks, predictions, strict=True)
+    return [with_memory(*pair, setting, strict=strict) for pair in pairs]
 
 
 def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
@@ -378,26 +392,6 @@ def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
         return replace(choice, bundle=asked, notes=(*choice.notes, note))
     note = f"the time is that of a step by {measured}, not by {optimizer}"
     return replace(choice, notes=(*choice.notes, note))
-
-
-def _with_memory(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
-    """Predict runs or training steps, of PyTorch's with the memory that they need."""
-    if query.training:
-        from resperf.lowering.torch_training import require_trainable
-
-        for network in networks:
-            require_trainable(network)
-    predictions = _runs(networks, query, run)
-    if query.method or any(x.subject.framework != COMPOSING for x in predictions):
-        return predictions
-    # Others need no memory timeline: it is not loaded for them.
-    from resperf.prediction.memory import with_memory
-
-    return [
-        with_memory(network, prediction, query.optimizer, training=query.training,
-                    strict=bool(run.get("strict")))
-        for network, prediction in zip(networks, predictions, strict=True)
-    ]  # fmt: skip
 
 
 @_with_keywords()

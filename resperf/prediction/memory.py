@@ -16,7 +16,7 @@ from resperf.settings import Mode, Setting
 from resperf.targets import DEFAULT
 from resperf.units import format_bytes
 
-FRAMEWORK, DEVICE_CLASS = "torch", "cuda"
+DEVICE_CLASS = "cuda"
 """What has a caching allocator, and a context beside it."""
 _BUNDLE = "gpus-torch-memory"
 _SHOWN_GROUPS = 3
@@ -24,9 +24,9 @@ _PLAIN = ("", "fp32", "tf32")
 
 
 def with_memory(
-    network: Network, prediction: Prediction, optimizer: str, *, training: bool, strict: bool
+    network: Network, prediction: Prediction, setting: Setting, *, strict: bool
 ) -> Prediction:
-    """Add the memory of a run or step to a prediction for PyTorch; of CPUs that of tensors alone.
+    """Add the memory of a run or a training step of PyTorch, of CPUs that of tensors alone.
 
     Raises
     ------
@@ -34,52 +34,43 @@ def with_memory(
         If `strict` and it is more than the device has, or the optimizer is not known.
     """
     subject, remarks, too_large = prediction.subject, prediction.remarks, ""
-    facts = device_facts(subject.device)
-    where = device_class(subject.device, FRAMEWORK)
-    simulates = subject.framework == FRAMEWORK and subject.compiled in ("", "eager")
+    facts, optimizer = device_facts(subject.device), setting.optimizer
+    where = device_class(subject.device, setting.framework)
     on_card = facts is not None and where == DEVICE_CLASS
-    simulates &= prediction.parts.quantity(PEAK_MEMORY) is None
-    if not simulates or not (on_card or where == DEFAULT.device_class):
+    simulates = subject.compiled in ("", "eager") and (on_card or where == DEFAULT.device_class)
+    if not simulates or prediction.parts.quantity(PEAK_MEMORY) is not None:
         return prediction
-    mode = Mode.TRAINING if training else Mode.INFERENCE
-    setting = Setting(
-        FRAMEWORK, subject.framework_version, mode=mode, optimizer=optimizer,
-        precision=subject.precision,
-    )  # fmt: skip
+    setting = replace(setting, precision=subject.precision)
     memory = simulated(network, setting, subject.device)
-    peaks = {PEAK_MEMORY: memory.peaks.allocated_bytes}
-    process: list[QuantityPrediction] = []
+
+    def simulated_bytes(name: str, value: int) -> QuantityPrediction:
+        method = MemoryTimeline.method
+        return QuantityPrediction(name, value, math.nan, math.nan, method, setting.mode)
+
+    quantities = [simulated_bytes(PEAK_MEMORY, memory.peaks.allocated_bytes)]
     groups = [*memory.peaks.groups.items()][:_SHOWN_GROUPS]
     alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
-    of_optimizer = f" ({optimizer})" if training else ""
-    notes: tuple[str, ...] = (f"alive at the peak of memory{of_optimizer}: {alive}",)
+    by = f" ({optimizer})" * bool(optimizer)
+    notes: tuple[str, ...] = (f"alive at the peak of memory{by}: {alive}",)
     if facts is not None and on_card:
-        peaks[RESERVED_MEMORY] = needed = memory.peaks.reserved_bytes
-        if training:
+        quantities.append(simulated_bytes(RESERVED_MEMORY, memory.peaks.reserved_bytes))
+        if optimizer:
             whole, fitted = _process_memory(memory, setting, subject.device)
-            process, needed = [whole], whole.value
+            quantities.append(whole)
             notes += fitted
-        share, there = needed / facts.memory_bytes, format_bytes(facts.memory_bytes)
-        if share > 1:
-            too_large = (
-                f"a {'step' if training else 'run'} needs {format_bytes(needed)} and does not fit "
-                f"into {there} of {subject.device}"
-            )
+        needed, there = quantities[-1].value, format_bytes(facts.memory_bytes)
+        if needed > facts.memory_bytes:
+            what = f"a {'step' if optimizer else 'run'} needs {format_bytes(needed)}"
+            too_large = f"{what} and does not fit into {there} of {subject.device}"
         else:
-            name = "process_memory" if training else "peak_reserved"
+            name, share = quantities[-1].name.removesuffix("_bytes"), needed / facts.memory_bytes
             notes = (f"{name} is {share:.0%} of the card's {there}", *notes)
-    notes += memory.unknown
     if too_large and strict:
         raise UnsupportedError(f"{network.name}: {too_large}")
-    quantities = [
-        QuantityPrediction(name, value, math.nan, math.nan, MemoryTimeline.method, mode)
-        for name, value in peaks.items()
-    ]
-    remarks = replace(
-        remarks, notes=(*remarks.notes, *notes), too_large=too_large or remarks.too_large
-    )
+    notes = (*remarks.notes, *notes, *memory.unknown)
+    remarks = replace(remarks, notes=notes, too_large=too_large or remarks.too_large)
     parts = prediction.parts
-    parts = replace(parts, quantities=(*parts.quantities, *quantities, *process))
+    parts = replace(parts, quantities=(*parts.quantities, *quantities))
     return replace(prediction, parts=parts, remarks=remarks)
 
 

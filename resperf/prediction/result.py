@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resperf.bundle import Calibration
-from resperf.errors import require
 from resperf.grouping import grouped
 from resperf.lowering import LoweredNode
 from resperf.quantities import LATENCY, STEP, WHOLE_CALL, quantity
 from resperf.records import Record, csv_of_rows
 from resperf.settings import COMPILED_WORDS, Mode
 from resperf.units import MS_PER_S, US_PER_MS, format_ms, format_rate, json_values
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Total.rule` if the network was predicted as a whole."""
@@ -570,27 +565,6 @@ class Prediction:
         """Time by which devices are compared: without the host, where only others' are known."""
         host_is_known = self.overheads.host_dispatch_source != DISPATCH_OF_LAYERS
         return self.time_ms if host_is_known else self.device_ms
-
-    def to_dataframe(self) -> DataFrame:
-        """Return the layers as a table, in the order they run.
-
-        Returns
-        -------
-        pandas.DataFrame (layers, columns)
-            The attributes of `LayerPrediction`, times in ms. No rows if the network was predicted
-            as a whole (`Parts.groups`).
-
-        Raises
-        ------
-        MissingExtraError
-            If pandas is not installed.
-        """
-        pandas = require("pandas", "pandas")
-        names = [column.name for column in dataclasses.fields(LayerPrediction)]
-        names.remove("from_limits")
-        rows = [[getattr(layer, name) for name in names] for layer in self.layers]
-        table: DataFrame = pandas.DataFrame(rows, columns=names)
-        return table
 
     def by_kind(self) -> list[KindTime]:
         """Return the time of each kind of layers and of all other costs, the slowest first.

@@ -46,7 +46,6 @@ METHODS: dict[str, str] = {
     "kernel-costs": "resperf.predictors.kernel_costs:KernelCosts",
     "convmeter": "resperf.predictors.convmeter:ConvMeter",
     "convmeter-relative": "resperf.predictors.convmeter:ConvMeterRelative",
-    "convmeter-non-negative": "resperf.predictors.convmeter:ConvMeterNonNegative",
     "operator-totals": "resperf.predictors.convmeter:OperatorTotals",
     "step-costs": "resperf.predictors.step_costs:StepCosts",
     "memory-timeline": "resperf.predictors.memory_timeline:MemoryTimeline",

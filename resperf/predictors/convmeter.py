@@ -252,13 +252,6 @@ class ConvMeterRelative(ConvMeter):
     relative = True
 
 
-class ConvMeterNonNegative(ConvMeterRelative):
-    """The same without negative coefficients, so that no network is predicted below zero."""
-
-    method = "convmeter-non-negative"
-    non_negative = True
-
-
 class OperatorTotals(LinearInTotals):
     """Ours, not ConvMeter's: totals of all operators and by their sort, relative errors.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from resperf.devices import device_class
 from resperf.lowering._torch_memory import memory_of
+from resperf.lowering.torch import run_tensors
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.predictors._allocator import Peaks, peaks_of
@@ -42,9 +43,9 @@ def simulated(network: Network, setting: Setting, device: str) -> Simulated:
     UnsupportedError
         If the memory that the optimizer needs is not known.
     """
-    where = device_class(device, setting.framework)
-    on_cpu = where == DEFAULT.device_class
-    memory = memory_of(network, setting, on_cpu=on_cpu, in_place=not on_cpu)
+    on_cpu = device_class(device, setting.framework) == DEFAULT.device_class
+    tensors = run_tensors(network, setting)
+    memory = memory_of(tensors, setting, on_cpu=on_cpu, in_place=not on_cpu)
     return Simulated(peaks_of(memory), memory.convolved_bytes, memory.unknown)
 
 

@@ -18,7 +18,7 @@ from resperf.lowering._torch_memory import (
     CELLS,
     WEIGHTS,
     copied_bytes,
-    memory_of_run,
+    memory_of,
     optimizer_of,
 )
 from resperf.lowering.torch import run_tensors
@@ -81,14 +81,15 @@ def step_terms(network: Network, setting: Setting) -> tuple[dict[str, float], Se
     """
     setting = setting.with_optimizer(setting.optimizer or "sgd")
     run, kernels, ends = run_tensors(network, setting)
-    memory = memory_of_run((run, kernels, ends), setting, on_cpu=True, in_place=False)
+    memory = memory_of((run, kernels, ends), setting, on_cpu=True, in_place=False)
     weights = [a.size_bytes for a in memory.allocations[: memory.resident] if a.what == WEIGHTS]
     allocated = [memory.allocations[at].size_bytes for at in memory.events if at >= 0]
     allocated = allocated[memory.resident :]
     inputs, terms = set(run.inputs), dict.fromkeys(TERMS, 0.0)
     for kernel in kernels:
         if not kernel.reason:
-            _add(terms, kernel, is_first={*kernel.storages[:1]} <= inputs)
+            is_first = {*kernel.storages[:1]} <= inputs
+            _add(terms, kernel, is_first=is_first, threads=setting.threads or 1)
     terms["constant"] = 1
     terms["MB allocated"] = sum(allocated) / _MB
     terms["MB mapped"] = sum(size for size in allocated if size > _MAPPED) / _MB
@@ -96,7 +97,7 @@ def step_terms(network: Network, setting: Setting) -> tuple[dict[str, float], Se
     return terms, tuple(dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason))
 
 
-def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool) -> None:
+def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool, threads: int) -> None:
     """Add an operator, whose first operand may be an input of the network, without gradient."""
     operator, op = kernel.operator, kernel.op
     width = DTYPE_BYTES.get(kernel.output_dtype, 8) / _MB
@@ -118,7 +119,7 @@ def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool) -> Non
         sort = "few channels" if shapes[0][1] < BLOCK else "groups" * is_grouped
         gradients = 1 if is_first else 2
         _count(terms, "GFLOP", sort, gflop * (1 + gradients) / _STARTED)
-        _count(terms, "MB", "copied", sum(copied_bytes(kernel, gradients)) / _MB)
+        _count(terms, "MB", "copied", sum(copied_bytes(kernel, gradients, threads)) / _MB)
     elif op in _PRODUCTS:
         _count(terms, "GFLOP", "products", gflop)
         terms["MB"] += _STARTED * width * math.prod(shapes[1])

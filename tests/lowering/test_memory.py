@@ -77,19 +77,32 @@ def test_a_prediction_says_so_first_and_strict_refuses(path: Path) -> None:
     large = predict(path, device="t4", batch=100_000)
     assert large.total_ms > 0
     second_line = network_text(large).splitlines()[1]
-    assert second_line.startswith("TOO LARGE: 1.0 MiB of weights and ")
-    assert second_line.endswith("do not fit into 16.0 GiB")
+    assert second_line.startswith("TOO LARGE: a run needs ")
+    assert second_line.endswith("does not fit into 16.0 GiB of t4")
     assert large.to_json()["too_large"] in second_line
     with pytest.raises(UnsupportedError, match=r"do not fit into 16\.0 GiB of t4"):
         predict(path, device="t4", batch=100_000, strict=True)
 
 
+def test_a_run_of_pytorch_says_what_it_needs(path: Path) -> None:
+    run = predict(path, device="t4", batch=8)
+    peak, reserved = (run.parts.quantity(f"peak_{x}_bytes") for x in ("memory", "reserved"))
+    assert peak is not None
+    assert reserved is not None
+    assert peak.value == (1 + 3 * 2) * MIB  # b is written over a
+    assert reserved.value == (2 + 20) * MIB  # the allocator asks for segments of these sizes
+    assert run.parts.quantity("process_memory_bytes") is None
+    text = network_text(run)
+    assert "peak_memory" in text
+    assert predict(path, device="cpu", batch=8).parts.quantity("peak_memory_bytes") is None
+
+
 def test_the_largest_batch_in_a_time_fits_into_memory(path: Path) -> None:
     largest = predict_within(path, 1e9, device="t4")
-    # 1 MiB and 0.75 for each entry are at most 16 GiB.
-    assert largest.subject.batch == 21_844
-    assert "batch 21844 at most" in within_text(largest, 1e9)
-    large = predict(path, device="t4", batch=21_845)
+    # 1 MiB and 0.75 for each entry, in blocks of 2 MiB, are at most 16 GiB.
+    assert largest.subject.batch == 21_840
+    assert "batch 21840 at most" in within_text(largest, 1e9)
+    large = predict(path, device="t4", batch=21_841)
     assert "not even batch 1, which is too large" in within_text(large, 1e9)
 
 

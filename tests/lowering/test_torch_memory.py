@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,8 @@ from resperf.lowering._torch_memory import (
     StepMemory,
     memory_of,
 )
-from resperf.lowering.torch import run_kernels
-from resperf.network import Network, Node, Tensor
+from resperf.lowering.torch import run_kernels, run_tensors
+from resperf.network import Network, Node, Tensor, read_network
 from resperf.settings import Setting
 
 Shape = tuple[int, ...]
@@ -57,6 +59,10 @@ def network_of(
         ),
         tensors, inputs, (nodes[-1][2][0],), {"": 23}, 2,
     )  # fmt: skip
+
+
+def memory_for(network: Network, setting: Setting, **how: bool) -> StepMemory:
+    return memory_of(run_tensors(network, setting), setting, **how)
 
 
 def kept_bytes(memory: StepMemory) -> int:
@@ -193,7 +199,7 @@ def kept_by_torch(network: Network) -> int:
 def test_an_operator_keeps_what_autograd_keeps(name: str) -> None:
     network = case_network(name)
     assert run_kernels(network, setting())[-1].op == name
-    memory = memory_of(network, setting(), in_place=False)
+    memory = memory_for(network, setting(), in_place=False)
     assert kept_bytes(memory) == kept_by_torch(network)
 
 
@@ -201,7 +207,7 @@ def test_an_operator_keeps_what_autograd_keeps(name: str) -> None:
 def test_operators_of_several_nodes_keep_what_autograd_keeps(name: str) -> None:
     network = pieces()[name]
     assert name in {kernel.op for kernel in run_kernels(network, setting())}
-    memory = memory_of(network, setting(), in_place=False)
+    memory = memory_for(network, setting(), in_place=False)
     assert kept_bytes(memory) == kept_by_torch(network)
 
 
@@ -217,7 +223,7 @@ def test_the_reciprocal_of_a_root_keeps_its_result_alone() -> None:
         ("Sqrt", ["y"], ["a"], {}),
         ("Reciprocal", ["a"], ["z"], {}),
     ]
-    assert kept_bytes(memory_of(network_of(nodes, shapes), setting())) == 16 * 16 * 4
+    assert kept_bytes(memory_for(network_of(nodes, shapes), setting())) == 16 * 16 * 4
 
 
 def test_a_bias_behind_a_transposed_product_is_added_in_place() -> None:
@@ -238,7 +244,7 @@ def test_a_bias_behind_a_transposed_product_is_added_in_place() -> None:
         "add",
         "gelu",
     ]
-    memory = memory_of(network, setting())
+    memory = memory_for(network, setting())
     assert kept_bytes(memory) == 4 * 2 * 6 * (8 + 24)
 
 
@@ -252,7 +258,7 @@ def test_what_is_not_counted_is_named() -> None:
         ("Relu", ["q"], ["u"], {}),
         ("Relu", ["s"], ["t"], {}),
     ]
-    memory = memory_of(network_of(nodes, shapes), setting())
+    memory = memory_for(network_of(nodes, shapes), setting())
     unknown = " ".join(memory.unknown)
     assert "what gridsample keeps for its backward pass is not counted" in unknown
     assert "the shape of 'q' is not known" in unknown
@@ -269,9 +275,9 @@ def test_functions_work_in_place_unless_their_input_is_needed() -> None:
     ]
     size, statistics = 2 * 8 * 6 * 6 * 4, 2 * 8 * 4
     network = network_of(nodes, shapes)
-    assert kept_bytes(memory_of(network, setting())) == 2 * size + statistics
-    together = memory_of(network, setting()).allocations
-    apart = memory_of(network, setting(), in_place=False).allocations
+    assert kept_bytes(memory_for(network, setting())) == 2 * size + statistics
+    together = memory_for(network, setting()).allocations
+    apart = memory_for(network, setting(), in_place=False).allocations
     assert sum(b for _, b in apart) - sum(b for _, b in together) == size
 
 
@@ -288,10 +294,11 @@ def test_a_step_by_hand() -> None:
             "z": (64, 8),
         },
     )  # fmt: skip
-    memory = memory_of(network, setting("adam"), in_place=False)
+    memory = memory_for(network, setting("adam"), in_place=False)
     w1, w2, x, y, z = 2048, 512, 8192, 4096, 2048
     there = [memory.allocations[number] for number in range(memory.resident)]
-    assert sum(size for _, size in there) == 3 * (w1 + w2) + x  # with Adam's two states
+    # With Adam's two states, and the given gradient of the network's output.
+    assert sum(size for _, size in there) == 3 * (w1 + w2) + x + z
     changes = [
         memory.allocations[event].size_bytes
         if event >= 0
@@ -299,11 +306,11 @@ def test_a_step_by_hand() -> None:
         for event in memory.events[memory.resident :]
     ]
     forward = [y, y, -y, z]  # the product is freed, its ReLU kept
-    second = [z, -z, w2, y, -z, -y]  # gradients of z, then of w2 and y; z and y are freed
+    second = [w2, y, -y]  # gradients of w2 and y; y is freed, z is there until the end
     first = [y, -y, w1, -y]  # through the ReLU; the input of the network has none
     update = [w1, w2, -w1, -w2, -w2, -w1]  # Adam's roots of all weights at once
     assert sum(changes) == 0
-    assert sorted(changes) == sorted([*forward, *second, *first, *update])
+    assert sorted(changes) == sorted([*forward, *second, *first, -z, *update])
     assert changes[:4] == forward
 
 
@@ -318,9 +325,10 @@ def share_of_measured(network: Network, optimizer: str = "sgd") -> float:
     from resperf.backends.torch import TorchStep
     from resperf.lowering.torch import as_run
 
+    torch.set_num_threads(2)  # One thread convolves single pixels by a product, without oneDNN.
     run = as_run(network, setting(optimizer))
     module = TorchNetwork(run, {}, torch.device("cpu"), training=bool(optimizer))
-    image = torch.rand(network.tensors["x"].shape)
+    image = torch.rand(network.tensors[network.inputs[0]].shape)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     step = TorchStep(lambda: module(image), [], weights, optimizer or "sgd")
 
@@ -329,7 +337,8 @@ def share_of_measured(network: Network, optimizer: str = "sgd") -> float:
             module(image)
 
     measured = Cpu().peak_bytes(step.step if optimizer else infer, lambda: 0)()
-    memory = memory_of(network, setting(optimizer), on_cpu=True, in_place=False)
+    threads = replace(setting(optimizer), threads=2)
+    memory = memory_for(network, threads, on_cpu=True, in_place=False)
     resident = sum(memory.allocations[number].size_bytes for number in range(memory.resident))
     return (peak_bytes(memory) - resident) / measured
 
@@ -371,10 +380,89 @@ def test_a_run_holds_what_is_still_read_and_what_an_operator_computes_besides() 
     }  # fmt: skip
     network = network_of(nodes, shapes)
     assert share_of_measured(network, "") == pytest.approx(1, rel=0.01)
-    modules = memory_of(network, setting(""))  # Their ReLU overwrites its input.
+    modules = memory_for(network, setting(""))  # Their ReLU overwrites its input.
     assert max(size for _, size in modules.allocations) == 4 * 32 * 40 * 40 * 4
     assert modules.allocations[modules.resident + 1].what == "outputs in use"
     assert modules.allocations[modules.resident + 2].what == "copies within operators"
+
+
+IMAGES = (4, 32, 20, 20)
+CONVOLUTIONS: Mapping[str, tuple[Shape, Shape, Shape, Mapping[str, Any]]] = {
+    # image, filters, result, attributes
+    "of 3 channels": ((4, 3, 40, 40), (16, 3, 3, 3), (4, 16, 38, 38), {}),
+    "of 8 channels": ((4, 8, 20, 20), (16, 8, 3, 3), (4, 16, 18, 18), {}),
+    "of 24 channels": ((4, 24, 20, 20), (40, 24, 1, 1), (4, 40, 20, 20), {}),
+    "of patches": ((2, 3, 96, 96), (64, 3, 32, 32), (2, 64, 3, 3), {"strides": (32, 32)}),
+    "beyond the image": (
+        IMAGES,
+        (32, 32, 3, 3),
+        IMAGES,
+        {"dilations": (12, 12), "pads": (12,) * 4},
+    ),
+    "of every second pixel": (IMAGES, (64, 32, 1, 1), (4, 64, 10, 10), {"strides": (2, 2)}),
+    "depthwise": (IMAGES, (32, 1, 3, 3), IMAGES, {"group": 32, "pads": (1,) * 4}),
+    "depthwise of a large window": (IMAGES, (32, 1, 7, 7), IMAGES, {"group": 32, "pads": (3,) * 4}),
+    "groups of 8": (IMAGES, (32, 8, 3, 3), IMAGES, {"group": 4, "pads": (1,) * 4}),
+    "groups of 4": (IMAGES, (32, 4, 3, 3), IMAGES, {"group": 8, "pads": (1,) * 4}),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", ""])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [*((name, False) for name in CONVOLUTIONS), ("depthwise of a large window", True)],
+)
+def test_convolutions_take_what_their_kernel_in_onednn_takes(
+    name: str, last: bool, optimizer: str
+) -> None:
+    """The second of two, whose input has a gradient and may have channels last in memory."""
+    torch = pytest.importorskip("torch")
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("oneDNN has other kernels, and blocks, on CPUs without AVX-512")
+    image, filters, result, attributes = CONVOLUTIONS[name]
+    given = tuple(image[axis] for axis in (0, 2, 3, 1)) if last else image
+    attributes = {"kernel_shape": filters[2:], **attributes}
+    before = (
+        ("Transpose", ["x"], ["t"], {"perm": (0, 3, 1, 2)}) if last else ("Abs", ["x"], ["t"], {})
+    )
+    nodes = [before, ("Mul", ["t", "w0"], ["m"], {}), ("Conv", ["m", "w1"], ["y"], attributes)]
+    shapes = {"x": given, "t": image, "w0": image[1:], "m": image, "w1": filters, "y": result}
+    assert share_of_measured(network_of(nodes, shapes), optimizer) == pytest.approx(1, rel=0.07)
+
+
+def test_gradients_of_what_is_concatenated_twice_are_added_up() -> None:
+    """As in DenseNets: the gradient of a part is as large as the part."""
+    part, pair, three = (4, 16, 20, 20), (4, 32, 20, 20), (4, 48, 20, 20)
+    nodes = [
+        ("Mul", ["x", "w0"], ["a"], {}),
+        ("Sigmoid", ["a"], ["b"], {}),
+        ("Concat", ["a", "b"], ["c"], {"axis": 1}),
+        ("Conv", ["c", "w1"], ["d"], {"kernel_shape": (1, 1)}),
+        ("Concat", ["a", "b", "d"], ["e"], {"axis": 1}),
+        ("Conv", ["e", "w2"], ["y"], {"kernel_shape": (1, 1)}),
+    ]
+    shapes = {
+        "x": part, "w0": part[1:], "a": part, "b": part, "c": pair, "w1": (16, 32, 1, 1), "d": part,
+        "e": three, "w2": (16, 48, 1, 1), "y": part,
+    }  # fmt: skip
+    assert share_of_measured(network_of(nodes, shapes)) == pytest.approx(1, rel=0.01)
+
+
+def test_weights_that_are_written_once_and_copied_are_weights_of_their_own() -> None:
+    nodes = [
+        ("Identity", ["w1"], ["w2"], {}),
+        ("MatMul", ["x", "w1"], ["a"], {}),
+        ("MatMul", ["a", "w2"], ["y"], {}),
+    ]
+    shapes = {"x": (4, 256), "w1": (256, 256), "w2": (256, 256), "a": (4, 256), "y": (4, 256)}
+    assert share_of_measured(network_of(nodes, shapes)) == pytest.approx(1, rel=0.01)
+
+
+def test_outputs_and_their_gradients_are_there_through_the_backward_pass() -> None:
+    """As in language models, whose outputs are larger than all else."""
+    shapes = {"x": (8, 32), "w1": (32, 64), "a": (8, 64), "w2": (64, 4000), "y": (8, 4000)}
+    nodes = [("MatMul", ["x", "w1"], ["a"], {}), ("MatMul", ["a", "w2"], ["y"], {})]
+    assert share_of_measured(network_of(nodes, shapes)) == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
@@ -396,7 +484,7 @@ def test_recurrent_layers_on_a_cpu_keep_their_gates(op: str, gates: int) -> None
     network = network_of(nodes, shapes, {"axes": np.array([1])})
     assert share_of_measured(network) == pytest.approx(1, rel=0.05)
     assert share_of_measured(network, "") == pytest.approx(1, rel=0.05)
-    memory = memory_of(network, setting())
+    memory = memory_for(network, setting())
     assert f"what {op.lower()} keeps" in " ".join(memory.unknown)  # Not measured on GPUs.
 
 
@@ -463,8 +551,25 @@ def test_dropout_keeps_a_byte_for_each_value() -> None:
         ("MatMul", ["d", "w2"], ["y"], {}),
     ]
     shapes = {"x": (4, 8), "w1": (8, 16), "h": (4, 16), "d": (4, 16), "w2": (16, 4), "y": (4, 4)}
-    memory = memory_of(network_of(nodes, shapes), setting())
+    memory = memory_for(network_of(nodes, shapes), setting())
     kept = [one.size_bytes for one in memory.allocations if one.what == "kept for native_dropout"]
     assert kept == [4 * 16]
     with pytest.raises(UnsupportedError, match="'lion' is not known; known: sgd"):
-        memory_of(network_of(nodes, shapes), setting("lion"))
+        memory_for(network_of(nodes, shapes), setting("lion"))
+
+
+SHIPPED = Path(__file__).parents[2] / "models" / "networks"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", ""])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "densenet121", "googlenet", "mobilenet_v2", "resnet18", "unet"]
+)
+def test_shipped_networks_take_what_the_allocator_of_a_cpu_serves(
+    name: str, optimizer: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("oneDNN has other kernels, and blocks, on CPUs without AVX-512")
+    network = read_network(SHIPPED / f"{name}.onnx", batch=2)
+    assert share_of_measured(network, optimizer) == pytest.approx(1, rel=0.02)

@@ -84,3 +84,11 @@ def test_a_loop_of_too_many_turns_stays(tmp_path: Path) -> None:
     path = file_of(tmp_path, limit="n")
     network = read_network(path, values={"n": 10**12})
     assert [node.op for node in network.nodes] == ["Loop"]
+
+
+def test_a_loop_without_a_body_stays(tmp_path: Path) -> None:
+    path = file_of(tmp_path)
+    model = onnx.load(path)
+    del model.graph.node[0].attribute[:]
+    onnx.save(model, path)
+    assert [node.op for node in read_network(path, shapes={"all": (5, 2, 8)}).nodes] == ["Loop"]

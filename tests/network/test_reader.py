@@ -527,7 +527,8 @@ def test_what_subgraphs_read_stays_though_first_outputs_have_no_name(
         loop("a", "y"),
         loop("b", "z"),
     ]
-    net = read(nodes, [value("x", [3])], ["y", "z"], [constant("count", 4)])
+    inputs = [value("x", [3]), value("count", [], INT64)]
+    net = read(nodes, inputs, ["y", "z"])
     assert [node.op for node in net.nodes] == ["Relu", "Tanh", "Loop", "Loop"]
 
 

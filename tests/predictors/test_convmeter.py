@@ -16,7 +16,6 @@ from resperf.platform import Platform
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.convmeter import (
     ConvMeter,
-    ConvMeterNonNegative,
     ConvMeterRelative,
     OperatorTotals,
 )
@@ -103,7 +102,7 @@ def test_totals_of_a_list_are_those_of_the_graph():
     assert (totals.weights, totals.layers) == (1000, 4)
 
 
-@pytest.mark.parametrize("cls", [ConvMeter, ConvMeterRelative, ConvMeterNonNegative])
+@pytest.mark.parametrize("cls", [ConvMeter, ConvMeterRelative])
 def test_the_coefficients_of_equation_2_are_recovered(cls, tmp_path):
     predictor = fitted(cls, rows(NETWORKS, [published_ms(each) for each in NETWORKS]))
     (fit,) = predictor.fits_
@@ -239,7 +238,7 @@ def test_lines_below_zero_answer_half_the_shortest_measured_time():
     account = predictor.account(tiny, SETTING, PLATFORM)
     assert "less than half the shortest measured time" in " ".join(account.notes)
     assert account.extrapolated.startswith("flops: ")
-    never = fitted(ConvMeterNonNegative, rows(NETWORKS, values))
+    never = fitted(OperatorTotals, rows(NETWORKS, values))
     assert min(never.fits_[0].coefficients.values()) >= 0
 
 
@@ -283,7 +282,7 @@ def test_too_few_rows_are_refused():
 
 
 def test_methods_are_found_by_their_names():
-    for cls in (ConvMeter, ConvMeterRelative, ConvMeterNonNegative, OperatorTotals):
+    for cls in (ConvMeter, ConvMeterRelative, OperatorTotals):
         assert predictor_class(cls.method) is cls
 
 

@@ -69,9 +69,9 @@ def test_terms_by_hand() -> None:
     assert terms["GFLOP"] == pytest.approx(few + products + 3 * 2 * second / 1e9)
     # The ReLU of few values is computed by one thread.
     assert (terms["operators"], terms["shared operators"]) == (3, 3 * 3)
-    x, w1, a = 4 * 4 * 16 * 100, 4 * 16 * 27, 4 * 4 * 16 * 64
+    w1, a = 4 * 16 * 27, 4 * 4 * 16 * 64
     w2, b = 4 * 32 * 16, 4 * 4 * 32 * 64
-    copied = (w1 + a) + (a + x + w1) + 3 * (a + w2 + b)  # an image is padded for its gradient
+    copied = (w1 + a) + (a + w1) + 3 * (a + w2 + b)  # an image of 3 channels is read as it is
     assert terms["MB of copied"] == pytest.approx(copied / 1e6)
     weights = 4 * (16 * 27 + 32 * 16 + 20480)
     assert terms["MB of updated"] == pytest.approx(3 * weights / 1e6)

@@ -51,7 +51,7 @@ from resperf.training.learning import values_of
 from resperf.training.left_out import _by_way, _judged, _left_out_parts
 from resperf.training.rows import network_examples, network_quantities
 
-METHODS = ("convmeter", "convmeter-relative", "convmeter-non-negative", "operator-totals")
+METHODS = ("convmeter", "convmeter-relative", "operator-totals")
 COUNTS = (3, 5, 10, 15)
 """Numbers of networks of the learning curve."""
 PAPER: Mapping[str, Mapping[str, float]] = tomllib.loads(
