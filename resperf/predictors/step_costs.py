@@ -37,6 +37,8 @@ _STARTED_PER_STEP = {"gru": 16 + 19 - _STARTED, "rnn": 4 + 8 - _STARTED, "lstm":
 _GRAIN = 32768
 """Values that one thread computes (``at::internal::GRAIN_SIZE``). More of them, and all operators
 but those that compute value by value, are shared by all threads, which wait for each other."""
+_SHARED_COPY = 1 / 3
+"""What a copy of a convolution costs of that: the threads are together already."""
 _MAPPED = 32 << 20
 """Larger blocks are mapped anew by glibc each time, and their pages are cleared."""
 _PRODUCTS = frozenset({"addmm", "bmm", "mm", "mv", "sdpa"})
@@ -119,7 +121,9 @@ def _add(terms: dict[str, float], kernel: TorchKernel, *, is_first: bool, thread
         sort = "few channels" if shapes[0][1] < BLOCK else "groups" * is_grouped
         gradients = 1 if is_first else 2
         _count(terms, "GFLOP", sort, gflop * (1 + gradients) / _STARTED)
-        _count(terms, "MB", "copied", sum(copied_bytes(kernel, gradients, threads)) / _MB)
+        copies = list(filter(None, copied_bytes(kernel, gradients, threads)))
+        terms["shared operators"] += _SHARED_COPY * len(copies)
+        _count(terms, "MB", "copied", sum(copies) / _MB)
     elif op in _PRODUCTS:
         _count(terms, "GFLOP", "products", gflop)
         terms["MB"] += _STARTED * width * math.prod(shapes[1])
