@@ -20,7 +20,7 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Operator
 from resperf.lowering._torch_eager import POINTWISE_KERNELS, TorchKernel
 from resperf.lowering.torch import RunTensors
-from resperf.network import Network, Tensor
+from resperf.network import Tensor
 from resperf.settings import Mode, Setting
 from resperf.units import DTYPE_BYTES
 
@@ -211,15 +211,12 @@ def memory_of(
     UnsupportedError
         If the optimizer is none of `OPTIMIZERS`.
     """
-    run, kernels, ends = tensors
-    trains = setting.mode is Mode.TRAINING
-    threads = setting.threads or 1
-    step = _Step(run, kernels, ends, on_cpu=on_cpu, trains=trains, threads=threads)
-    optimizer = optimizer_of(setting)
-    step.reside(optimizer.state * trains, trains=trains)
+    kernels, optimizer = tensors[1], optimizer_of(setting)
+    step = _Step(tensors, setting, on_cpu=on_cpu)
+    step.reside(optimizer.state)
     step.forward(kernels, IN_PLACE if in_place else frozenset())
     step.backward(kernels)
-    if trains:
+    if setting.mode is Mode.TRAINING:
         step.update(optimizer)
     step.memory.convolved_bytes = sum(map(_convolved_bytes, kernels))
     reasons = dict.fromkeys(kernel.reason for kernel in kernels if kernel.reason)
@@ -333,18 +330,11 @@ def _cell_bytes(kernel: TorchKernel) -> tuple[int, int, int, int]:
 class _Step:
     """Writes down what is allocated; tensors are counted by who still needs them."""
 
-    def __init__(
-        self,
-        network: Network,
-        kernels: Sequence[TorchKernel],
-        ends: Sequence[str],
-        *,
-        on_cpu: bool,
-        trains: bool,
-        threads: int,
-    ) -> None:
+    def __init__(self, tensors: RunTensors, setting: Setting, *, on_cpu: bool) -> None:
+        network, kernels, ends = tensors
         self.memory = StepMemory()
-        self._on_cpu, self._threads = on_cpu, threads
+        self._on_cpu, self._threads = on_cpu, setting.threads or 1
+        self._trains = setting.mode is Mode.TRAINING
         self._network = network
         self._holders: list[int] = []
         self._of: dict[str, int] = {}
@@ -366,7 +356,7 @@ class _Step:
         } - statistics
         self._constants = [x for x in fixed if x.name not in self._trained]
         self._weights = [x for x in fixed if x.name in self._trained]
-        self._differentiable = set(self._trained if trains else ())
+        self._differentiable = set(self._trained if self._trains else ())
         self._ends = [*dict.fromkeys(ends)]
         """What the outputs of the network lie in."""
         self._unread.update(self._ends)
@@ -401,7 +391,7 @@ class _Step:
     def _size(self, number: int) -> int:
         return self.memory.allocations[number].size_bytes
 
-    def reside(self, states: int, *, trains: bool) -> None:
+    def reside(self, states: int) -> None:
         """Allocate what is there between two steps."""
         for tensor in self._weights:
             self._of[tensor.name] = self._allocate(WEIGHTS, size_of(tensor))
@@ -409,9 +399,9 @@ class _Step:
             self._of[tensor.name] = self._allocate(STATISTICS, size_of(tensor))
         for name in self._network.inputs:
             self._of[name] = self._allocate(INPUTS, size_of(self._network.tensors[name]))
-        for tensor in self._weights * states:
+        for tensor in self._weights * states * self._trains:
             self._allocate(STATE, size_of(tensor))
-        for tensor in filter(None, map(self._network.tensors.get, self._ends * trains)):
+        for tensor in filter(None, map(self._network.tensors.get, self._ends * self._trains)):
             if "float" in tensor.dtype and tensor.name not in self._of:
                 self._gradients[tensor.name] = self._allocate(GIVEN, size_of(tensor))
         self.memory.resident = len(self.memory.allocations)

@@ -25,7 +25,7 @@ _AXES_ARE_INPUT = 13
 
 
 def unrolled(
-    path: Path, node: NodeProto, opset: int, tensors: Mapping[str, Tensor]
+    path: Path, node: NodeProto, opsets: Mapping[str, int], tensors: Mapping[str, Tensor]
 ) -> tuple[list[NodeProto], list[Tensor]] | None:
     """Return the nodes that a ``Loop`` runs and their new constants.
 
@@ -36,8 +36,8 @@ def unrolled(
     path : Path
         For messages.
     node : NodeProto
-    opset : int
-        Version of the default domain.
+    opsets : mapping of str to int
+        Versions by domain.
     tensors : mapping of str to Tensor
         What is known where the loop stands.
     """
@@ -48,7 +48,7 @@ def unrolled(
         return None
     carried = len(body.input) - 2
     fits = carried == len(node.input) - 2 and len(body.output) > carried >= 0
-    fits &= opset >= _AXES_ARE_INPUT or len(body.output) == carried + 1
+    fits &= opsets.get("", 1) >= _AXES_ARE_INPUT or len(body.output) == carried + 1
     if not fits or body.sparse_initializer or any("Sequence" in n.op_type for n in body.node):
         return None
     loop = next(filter(None, node.output))

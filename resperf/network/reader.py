@@ -497,7 +497,7 @@ _INSTEAD: Mapping[
     str, Callable[[_Reading, NodeProto], tuple[list[NodeProto], list[Tensor]] | None]
 ] = {
     "If": _Reading._chosen_branch,
-    "Loop": lambda self, node: unrolled(self.path, node, self.opsets.get("", 1), self.seen.tensors),
+    "Loop": lambda self, node: unrolled(self.path, node, self.opsets, self.seen.tensors),
     "SplitToSequence": lambda self, node: self.sequences.split(node, self.seen.tensors),
     "SequenceAt": lambda self, node: self.sequences.piece(node, self.seen.tensors),
 }

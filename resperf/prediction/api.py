@@ -386,12 +386,11 @@ def _answers(networks: Sequence[Network], query: Query, run: Run) -> list[Predic
 def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
     """Answer for another optimizer than was measured where its work is known; else say so."""
     bundle, measured = choice.bundle.check(), choice.bundle.setting.optimizer
-    if STEP in bundle.network_quantities and bundle.network_predictor(STEP).counts_optimizers:
-        asked = bundle.for_device(bundle.platform, bundle.setting.with_optimizer(optimizer))
-        note = f"steps by {measured} were measured; {optimizer} is added by the bytes that it moves"
-        return replace(choice, bundle=asked, notes=(*choice.notes, note))
     note = f"the time is that of a step by {measured}, not by {optimizer}"
-    return replace(choice, notes=(*choice.notes, note))
+    if STEP in bundle.network_quantities and bundle.network_predictor(STEP).counts_optimizers:
+        bundle = bundle.for_device(bundle.platform, bundle.setting.with_optimizer(optimizer))
+        note = f"steps by {measured} were measured; {optimizer} is added by the bytes that it moves"
+    return replace(choice, bundle=bundle, notes=(*choice.notes, note))
 
 
 @_with_keywords()

@@ -34,10 +34,10 @@ def with_memory(
         If `strict` and it is more than the device has, or the optimizer is not known.
     """
     subject, remarks, too_large = prediction.subject, prediction.remarks, ""
-    facts, optimizer = device_facts(subject.device), setting.optimizer
-    where = device_class(subject.device, setting.framework)
-    on_card = facts is not None and where == DEVICE_CLASS
-    simulates = subject.compiled in ("", "eager") and (on_card or where == DEFAULT.device_class)
+    where, optimizer = device_class(subject.device, setting.framework), setting.optimizer
+    facts = device_facts(subject.device) if where == DEVICE_CLASS else None
+    simulates = facts is not None or where == DEFAULT.device_class
+    simulates &= subject.compiled in ("", "eager")
     if not simulates or prediction.parts.quantity(PEAK_MEMORY) is not None:
         return prediction
     setting = replace(setting, precision=subject.precision)
@@ -48,23 +48,25 @@ def with_memory(
         return QuantityPrediction(name, value, math.nan, math.nan, method, setting.mode)
 
     quantities = [simulated_bytes(PEAK_MEMORY, memory.peaks.allocated_bytes)]
-    groups = [*memory.peaks.groups.items()][:_SHOWN_GROUPS]
-    alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
-    by = f" ({optimizer})" * bool(optimizer)
-    notes: tuple[str, ...] = (f"alive at the peak of memory{by}: {alive}",)
-    if facts is not None and on_card:
+    notes: tuple[str, ...] = ()
+    if optimizer:
+        groups = [*memory.peaks.groups.items()][:_SHOWN_GROUPS]
+        alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
+        notes = (f"alive at the peak of memory ({optimizer}): {alive}",)
+    if facts is not None:
         quantities.append(simulated_bytes(RESERVED_MEMORY, memory.peaks.reserved_bytes))
+        there = format_bytes(facts.memory_bytes)
         if optimizer:
             whole, fitted = _process_memory(memory, setting, subject.device)
             quantities.append(whole)
-            notes += fitted
-        needed, there = quantities[-1].value, format_bytes(facts.memory_bytes)
+            share = (
+                f"process_memory is {whole.value / facts.memory_bytes:.0%} of the card's {there}"
+            )
+            notes = (share, *notes, *fitted)
+        needed = quantities[-1].value
         if needed > facts.memory_bytes:
             what = f"a {'step' if optimizer else 'run'} needs {format_bytes(needed)}"
             too_large = f"{what} and does not fit into {there} of {subject.device}"
-        else:
-            name, share = quantities[-1].name.removesuffix("_bytes"), needed / facts.memory_bytes
-            notes = (f"{name} is {share:.0%} of the card's {there}", *notes)
     if too_large and strict:
         raise UnsupportedError(f"{network.name}: {too_large}")
     notes = (*remarks.notes, *notes, *memory.unknown)
@@ -83,11 +85,8 @@ def _process_memory(
     (part,), _ = find_bundles(path, alone=True)
     predictor = part.network_predictor(PROCESS_MEMORY)
     assert isinstance(predictor, MemoryTimeline)
-    value, low, high = predictor.of_simulated(
-        step, like_rows=device == part.device and setting.precision in _PLAIN
-    )
-    notes = (
-        f"process_memory: what libraries hold beside tensors is that of {part.device} in fp32",
-    ) * (device != part.device or setting.precision not in _PLAIN)
-    name = predictor.method
-    return QuantityPrediction(PROCESS_MEMORY, value, low, high, name, Mode.TRAINING), notes
+    like_rows = device == part.device and setting.precision in _PLAIN
+    ends = predictor.of_simulated(step, like_rows=like_rows)
+    note = f"process_memory: what libraries hold beside tensors is that of {part.device} in fp32"
+    whole = QuantityPrediction(PROCESS_MEMORY, *ends, predictor.method, Mode.TRAINING)
+    return whole, () if like_rows else (note,)
