@@ -264,6 +264,8 @@ def _by_torch(torch: Any, whole: Any, tensors: Mapping[str, Any], **how: Any) ->
     decodes = getattr(getattr(whole.module, "config", None), "is_encoder_decoder", False)
     lacks = decodes and not any("decoder" in name for name in tensors)
     hint = f"; if it needs the decoder's input, add {_DECODER}" if lacks else ""
+    if isinstance(getattr(whole.module, "model", None), torch.nn.Module):  # as YOLO of ultralytics
+        hint += "; if it wraps a network, give that, its .model"
     model = _written(type(whole.module).__name__, write, hint)
     for info in [info for info in model.graph.input if info.name not in tensors]:
         model.graph.input.remove(info)

@@ -231,6 +231,23 @@ def test_a_program_that_would_run_code_is_refused(tmp_path: Path):
         read(tmp_path / "text.pt2", None)
 
 
+def test_of_a_wrapper_that_cannot_be_exported_its_network_is_asked_for():
+    torch = pytest.importorskip("torch")
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = torch.nn.Linear(4, 2)
+
+        def forward(self, x):
+            raise ValueError("images are read from files")
+
+    match = r"images are read from files; if it wraps a network, give that, its \.model"
+    with pytest.raises(NetworkError, match=match):
+        read(Wrapper(), None, inputs=(1, 4))
+    assert operators(Wrapper().model, inputs=(1, 4))
+
+
 def test_a_configuration_of_transformers(tmp_path: Path):
     pytest.importorskip("transformers")
     path = tmp_path / "config.json"
