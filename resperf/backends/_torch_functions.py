@@ -265,6 +265,8 @@ def _batch_norm(operator: Operator, training: bool) -> Function:
     momentum = 1 - float(attribute(operator, "momentum", 0.9))
 
     def run(x: Any, weight: Any, bias: Any, mean: Any, variance: Any) -> Any:
+        # Of weights that are normalised, a network computes the statistics itself.
+        mean, variance = mean.detach(), variance.detach()
         return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
 
     return run
@@ -277,10 +279,13 @@ def _instance_norm(operator: Operator) -> Function:
 
 def _group_norm(operator: Operator) -> Function:
     eps = float(attribute(operator, "epsilon", 1e-5))
-    groups = int(operator.attributes["num_groups"])
-    if len(operator.operand(1).shape) == 1:
-        return lambda x, weight, bias: F.group_norm(x, groups, weight, bias, eps)
-    return lambda x, weight, bias: F.group_norm(x, groups, weight.flatten(), bias.flatten(), eps)
+    groups, channels = int(operator.attributes["num_groups"]), operator.operand(0).shape[1]
+
+    def run(x: Any, *scales: Any) -> Any:  # Each for all channels, or one for each.
+        weight, bias = (scale.flatten().expand(channels) for scale in scales)
+        return F.group_norm(x, groups, weight, bias, eps)
+
+    return run
 
 
 def _normalised_shape(operator: Operator) -> tuple[int, ...]:

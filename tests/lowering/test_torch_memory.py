@@ -558,6 +558,35 @@ def test_dropout_keeps_a_byte_for_each_value() -> None:
         memory_for(network_of(nodes, shapes), setting("lion"))
 
 
+def test_group_norms_scale_all_channels_by_one_number_too() -> None:
+    shape = (4, 16, 12, 12)
+    nodes = [
+        ("Mul", ["x", "w0"], ["m"], {}),
+        ("GroupNormalization", ["m", "ws", "wb"], ["y"], {"num_groups": 1}),
+    ]
+    shapes = {"x": shape, "w0": shape[1:], "m": shape, "ws": (16,), "wb": (1,), "y": shape}
+    assert share_of_measured(network_of(nodes, shapes)) == pytest.approx(1, rel=0.05)
+
+
+def test_statistics_of_weights_that_a_network_computes_have_no_gradient() -> None:
+    """As networks without normalisers scale their filters."""
+    nodes = [
+        ("ReduceMean", ["w0", "axes"], ["mean"], {"keepdims": 0}),
+        ("Mul", ["w0", "w0"], ["squares"], {}),
+        ("ReduceMean", ["squares", "axes"], ["variance"], {"keepdims": 0}),
+        ("BatchNormalization", ["w0", "ws", "wb", "mean", "variance"], ["scaled"], {}),
+        ("Reshape", ["scaled", "to"], ["filters"], {}),
+        ("Conv", ["x", "filters"], ["y"], {"kernel_shape": (3, 3)}),
+    ]
+    shapes = {
+        "w0": (1, 16, 36), "mean": (16,), "squares": (1, 16, 36), "variance": (16,), "ws": (16,),
+        "wb": (16,), "scaled": (1, 16, 36), "filters": (16, 4, 3, 3), "x": (2, 4, 10, 10),
+        "y": (2, 16, 8, 8),
+    }  # fmt: skip
+    values = {"axes": np.array([0, 2]), "to": np.array([16, 4, 3, 3])}
+    assert share_of_measured(network_of(nodes, shapes, values)) == pytest.approx(1, rel=0.5)
+
+
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 
 
