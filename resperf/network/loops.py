@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resperf.network._base import Tensor
+from resperf.network._base import MALFORMED, Tensor
 from resperf.network.constants import folded
 from resperf.network.graph import branch_nodes, renamed
 from resperf.network.protos import attributes_of, weight
@@ -53,7 +54,9 @@ def unrolled(
         return None
     loop = next(filter(None, node.output))
     weights = {proto.name: weight(path, proto) for proto in body.initializer}
-    turns = _turns(path, node, body, {**tensors, **weights})
+    turns = None
+    with suppress(*MALFORMED):
+        turns = _turns(path, node, body, {**tensors, **weights})
     if turns is None or (not turns and len(node.output) > carried):
         return None
     axes = Tensor.constant(f"{loop}/axes", np.zeros(1, np.int64))

@@ -92,3 +92,12 @@ def test_a_loop_without_a_body_stays(tmp_path: Path) -> None:
     del model.graph.node[0].attribute[:]
     onnx.save(model, path)
     assert [node.op for node in read_network(path, shapes={"all": (5, 2, 8)}).nodes] == ["Loop"]
+
+
+def test_a_loop_whose_limit_is_no_number_stays(tmp_path: Path) -> None:
+    path = file_of(tmp_path)
+    model = onnx.load(path)
+    five = next(x for x in model.graph.initializer if x.name == "five")
+    five.CopyFrom(numpy_helper.from_array(np.array([5, 6]), "five"))
+    onnx.save(model, path)
+    assert [node.op for node in read_network(path).nodes] == ["Loop"]
