@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 
 from resperf.network._base import MALFORMED, Tensor
 from resperf.network.constants import folded
-from resperf.network.graph import branch_nodes, renamed
+from resperf.network.graph import branch_nodes, inner_graphs, renamed, subgraphs
 from resperf.network.protos import attributes_of, weight
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ def unrolled(
     """
     from onnx import helper
 
-    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    body = next(subgraphs(node), None)
     if body is None:
         return None
     carried = len(body.input) - 2
     fits = carried == len(node.input) - 2 and len(body.output) > carried >= 0
     fits &= opsets.get("", 1) >= _AXES_ARE_INPUT or len(body.output) == carried + 1
-    if not fits or body.sparse_initializer or any("Sequence" in n.op_type for n in body.node):
+    ops = {inner.op_type for graph in inner_graphs(body) for inner in graph.node}
+    # Loops within loops would be copies of copies.
+    if not fits or body.sparse_initializer or any("Sequence" in op or op == "Loop" for op in ops):
         return None
     loop = next(filter(None, node.output))
     weights = {proto.name: weight(path, proto) for proto in body.initializer}
@@ -83,9 +86,7 @@ def unrolled(
     return [*nodes, *(end for end in ends if end.output[0])], constants
 
 
-def _turns(
-    path: Path, node: NodeProto, body: GraphProto, tensors: Mapping[str, Tensor]
-) -> int | None:
+def _turns(path: Path, node: NodeProto, body: GraphProto, tensors: dict[str, Tensor]) -> int | None:
     """Return how often a loop runs its body, by what it computes of constants alone."""
     most, is_on = (tensors.get(name) for name in node.input[:2])
     if any(name and (tensor is None or tensor.value is None)
@@ -95,19 +96,19 @@ def _turns(
     runs = is_on is None or is_on.value is None or bool(is_on.value.item())
     state = [tensors.get(name) for name in node.input[2:]]
     names = [info.name for info in body.input]
+    nodes = [(inner, attributes_of(path, inner)) for inner in body.node]
     turn = 0
     while runs and turn < limit:
         number, on = np.array(turn), np.array(True)
         values = (Tensor.constant(names[0], number), Tensor.constant(names[1], on), *state)
-        constants = dict(tensors)
-        constants |= {name: value for name, value in zip(names, values, strict=True) if value}
-        for inner in body.node:
-            results = folded(inner, attributes_of(path, inner), constants) or []
+        constants = ChainMap({n: x for n, x in zip(names, values, strict=True) if x}, tensors)
+        for inner, attributes in nodes:
+            results = folded(inner, attributes, constants) or []
             constants |= {name: Tensor.constant(name, value)
                       for name, value in zip(inner.output, results, strict=False)}  # fmt: skip
         keeps = constants.get(body.output[0].name)
         turn += 1
-        if keeps is None or keeps.value is None or turn * len(body.node) > _MOST_NODES:
+        if keeps is None or keeps.value is None or turn * (len(nodes) + 1) > _MOST_NODES:
             return None
         runs = bool(keeps.value.item())
         state = [constants.get(info.name) for info in body.output[1 : len(names) - 1]]

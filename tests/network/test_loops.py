@@ -101,3 +101,21 @@ def test_a_loop_whose_limit_is_no_number_stays(tmp_path: Path) -> None:
     five.CopyFrom(numpy_helper.from_array(np.array([5, 6]), "five"))
     onnx.save(model, path)
     assert [node.op for node in read_network(path).nodes] == ["Loop"]
+
+
+@pytest.mark.parametrize("op", ["", "Loop"])
+def test_loops_that_do_nothing_for_ever_or_hold_loops_stay(tmp_path: Path, op: str) -> None:
+    path = file_of(tmp_path, limit="n")
+    model = onnx.load(path)
+    (body,) = (attribute.g for attribute in model.graph.node[0].attribute)
+    if op:
+        nested = onnx.NodeProto.FromString(model.graph.node[0].SerializeToString())
+        nested.output[:] = ["inner", "all_inner"]
+        body.node.append(nested)
+    else:
+        del body.node[:]
+        for output, name in zip(body.output, ("on", "state", "state"), strict=True):
+            output.name = name
+    onnx.save(model, path)
+    network = read_network(path, values={"n": 10**12 if not op else 3})
+    assert [node.op for node in network.nodes] == ["Loop"]
