@@ -25,7 +25,7 @@ _NO_CODE = (
 
 
 BUDGETS = {
-    "code lines in resperf/": 45_400,
+    "code lines in resperf/": 45_900,
     "code lines in the largest file": 500,
     "options of all commands": 125,
     "code lines in tools/": 3_500,

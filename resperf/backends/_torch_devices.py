@@ -25,6 +25,9 @@ AHEAD_MS, AHEAD_FACTOR = 0.1, 2.0
 """The filler takes this long, and that many times what the host needs to queue the work."""
 # Each doubles the filler: the last one is sixteen times as long.
 ATTEMPTS = 5
+FEW_ATTEMPTS = 2
+"""Where a longer filler hardly helps: the device's queue is too short for more than about a
+thousand kernels."""
 # 5 to 10 ms at clocks of 1 to 2 GHz, beside which what two events cost is nothing.
 _FILLER_CYCLES = 10_000_000
 
@@ -101,6 +104,14 @@ class Cpu:
 
         return peak
 
+    def holds(self, _run: Run) -> bool:
+        """Return True: nothing is queued."""
+        return True
+
+    def has_failed(self) -> bool:
+        """Return False: an operator's error is its own."""
+        return False
+
     def check(self, size_bytes: float) -> None:
         """Do nothing: the monitor limits the memory of this process."""
 
@@ -139,6 +150,8 @@ class EventTimer:
         had queued it all is taken again behind a longer filler.
     before : callable, optional
         Queues what is not timed.
+    attempts : int
+        How often a sample is taken before its last one counts.
 
     Attributes
     ----------
@@ -148,8 +161,15 @@ class EventTimer:
 
     was_ahead = False
 
-    def __init__(self, run: Run, filler: Filler | None = None, before: Run | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        filler: Filler | None = None,
+        before: Run | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> None:
         self._run, self._filler, self._before = run, filler, before or (lambda: None)
+        self._attempts = attempts
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._ahead_ms = AHEAD_MS
         if filler is not None:
@@ -161,18 +181,20 @@ class EventTimer:
 
     def __call__(self) -> float:
         """Run once and return the milliseconds between the events."""
-        for _ in range(ATTEMPTS):
+        ahead_ms = self._ahead_ms
+        for _ in range(self._attempts):
             self._before()
             if self._filler is not None:
-                self._filler(self._ahead_ms)
+                self._filler(ahead_ms)
             self._start.record()
             self._run()
             self.was_ahead = not self._start.query()
             self._end.record()
             self._end.synchronize()
             if self._filler is None or self.was_ahead:
+                self._ahead_ms = ahead_ms
                 break
-            self._ahead_ms *= AHEAD_FACTOR
+            ahead_ms *= AHEAD_FACTOR
         return float(self._start.elapsed_time(self._end))
 
 
@@ -214,9 +236,21 @@ class Cuda:
 
     def device_timer(self, run: Run, before: Run | None = None) -> Sampler | None:
         """Time work on the device alone; None where its queue is too short for all kernels."""
-        timer = EventTimer(run, self._filler, before)
+        timer = EventTimer(run, self._filler, before, FEW_ATTEMPTS)
         timer()
         return timer if timer.was_ahead else None
+
+    def holds(self, run: Run) -> bool:
+        """Whether the device's queue is long enough for all kernels of a run."""
+        return self.device_timer(run) is not None
+
+    def has_failed(self) -> bool:
+        """Whether an error ended all work of this process on the device."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+        return False
 
     def call_timer(self, run: Run) -> Sampler:
         """Time a call until the device is done, by the wall clock."""

@@ -25,7 +25,7 @@ GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), 
 """Cell -> index in ONNX of each of PyTorch's gates."""
 
 
-def recurrent(operator: Operator) -> Function:
+def recurrent(operator: Operator, *, training: bool = False) -> Function:
     word = str(attribute(operator, "direction", "forward"))
     directions = operator.operand(1).shape[0]
     if word == "reverse" or operator.has_input(4) or operator.has_input(7):
@@ -47,7 +47,7 @@ def recurrent(operator: Operator) -> Function:
             for state in initial[: 1 + two_states]
         ]
         first = states if two_states else states[0]
-        y, *last = cell(x, first, weights, has_bias, 1, 0.0, False, directions == 2, False)
+        y, *last = cell(x, first, weights, has_bias, 1, 0.0, training, directions == 2, False)
         return (y.view(steps, batch, directions, hidden).permute(0, 2, 1, 3), *last)
 
     return run
@@ -70,6 +70,14 @@ def prepare_recurrent(operator: Operator, weights: Sequence[Any]) -> list[Any]:
         flat += [ordered(inputs[direction]), ordered(states[direction])]
         if biases is not None:
             flat += [ordered(bias) for bias in biases[direction].chunk(2)]
+    if inputs.is_cuda:  # cuDNN reads them from one buffer, and else copies them there in each run.
+        module = getattr(torch.nn, operator.op)(
+            inputs.shape[2], states.shape[2], bias=biases is not None,
+            bidirectional=len(inputs) == 2, device=inputs.device, dtype=inputs.dtype,
+        )  # fmt: skip
+        for parameter, weight in zip(module.parameters(), flat, strict=True):
+            parameter.data.copy_(weight)
+        flat = [parameter.detach() for parameter in module.parameters()]
     return [given[4], given[5], *flat]
 
 
@@ -99,6 +107,8 @@ def function_of(operator: Operator, *, training: bool = False) -> Function:
     """
     if operator.op == "BatchNormalization":
         return _batch_norm(operator, training)
+    if operator.op in GATES:
+        return recurrent(operator, training=training)
     if operator.op == "Dropout" and training:
         ratio = float(constant(operator, 1, attribute(operator, "ratio", 0.5)))
         return lambda x, *_: F.dropout(x, ratio)
@@ -494,7 +504,6 @@ _FUNCTIONS: Mapping[str, Make] = {
     **dict.fromkeys(("Identity", "Dropout"), _always(lambda x, *_: x)),
     **SHAPES,
     **WINDOWS,
-    **dict.fromkeys(GATES, recurrent),
 }  # fmt: skip
 """ONNX operator -> what makes its function."""
 PREPARE: Mapping[str, Callable[[Operator, Sequence[Any]], list[Any]]] = {

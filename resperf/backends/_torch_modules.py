@@ -351,7 +351,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             if tensor is not None and data.is_floating_point():
                 data = data.to(_type_of(tensor.dtype, name))
         elif tensor is not None:
-            data = made_up(tensor.shape, _type_of(tensor.dtype, name), self._device)
+            data = _unknown(tensor.shape, _type_of(tensor.dtype, name), self._device)
         else:
             raise UnsupportedError(f"the shape of {name!r} is not known")
         return data.contiguous(memory_format=self.format_of(data))
@@ -483,12 +483,15 @@ def host_inputs(network: Network) -> list[Any]:
     inputs = []
     for name in network.inputs:
         tensor = network.tensors[name]
-        dtype = _type_of(tensor.dtype, name)
-        if dtype.is_floating_point:
-            inputs.append(made_up(tensor.shape, dtype, torch.device("cpu")))
-        else:
-            inputs.append(torch.ones(tensor.shape, dtype=dtype))
+        inputs.append(_unknown(tensor.shape, _type_of(tensor.dtype, name), torch.device("cpu")))
     return inputs
+
+
+def _unknown(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Any:
+    """Make up an input or a constant of a network: it may look up a table of two rows."""
+    if dtype.is_floating_point:
+        return made_up(shape, dtype, device)
+    return torch.ones(tuple(shape), dtype=dtype, device=device)
 
 
 def size_bytes(tensors: Sequence[Any]) -> int:

@@ -53,7 +53,7 @@ from resperf.backends._torch_modules import (
 from resperf.backends._torch_team import RunningTeam
 from resperf.backends._training import MOMENTUM, RATE, TrainingStep
 from resperf.copies import MAX_COPIES
-from resperf.errors import ResperfError, UnsupportedError
+from resperf.errors import ResperfError, UnsupportedError, first_line
 from resperf.layers import Layer
 from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
 from resperf.network import Network, read_network
@@ -336,7 +336,7 @@ class TorchBackend(Backend):
                 return self._trained_layer(torch_layer, layer, budget_ms)
             return self._layer(torch_layer, layer, budget_ms)
         except _ERRORS as error:
-            raise as_resperf_error(error, "PyTorch", f"{layer.kind} ({layer.key})") from error
+            raise self._error(error, f"{layer.kind} ({layer.key})") from error
 
     def network(self, path: Path, *, batch: int | None, shapes: Shapes | None = None) -> Built:
         """Build a whole network from an ONNX file as a module of the same operators.
@@ -368,7 +368,9 @@ class TorchBackend(Backend):
         sets = [first, *(torch_layer.others(device, extras) for _ in range(copies - 1))]
         many = self._run_of(torch_layer.function, x, sets) if copies > 1 else alone
         many()
-        execution = Phase(self._device.timer(many), offset=self._call_ms, copies=copies)
+        while self._compiled == "eager" and len(sets) > 1 and not self._device.holds(many):
+            del sets[len(sets) // 2 :]
+        execution = Phase(self._device.timer(many), offset=self._call_ms, copies=len(sets))
         host = x.to("cpu", memory_format=torch.contiguous_format)
         return Built.of_phases(
             self._device.uploads([host], torch_layer.format_of),
@@ -425,6 +427,10 @@ class TorchBackend(Backend):
         copies = copies_for(self._device.timer(alone.step), 0.0, 3 * layer.weight_bytes, budget_ms)
         copies = max(1, min(copies, int(TRAINED_BYTES // max(2 * layer.moved_bytes, 1))))
         many = self._step_of(torch_layer, x, extras, copies) if copies > 1 else alone
+        while copies > 1 and not self._device.holds(many.step):
+            many.free()
+            copies //= 2
+            many = self._step_of(torch_layer, x, extras, copies)
 
         def free() -> None:
             alone.free()
@@ -469,7 +475,13 @@ class TorchBackend(Backend):
         try:
             return self._network(as_run(network, self.setting()), weights)
         except _ERRORS as error:
-            raise as_resperf_error(error, "PyTorch", network.name) from error
+            raise self._error(error, network.name) from error
+
+    def _error(self, error: Exception, what: str) -> Exception:
+        """Return an error of ours; where the device runs nothing any more, one that ends this."""
+        if self._device.has_failed():
+            return RuntimeError(f"{what}: {first_line(error)}")
+        return as_resperf_error(error, "PyTorch", what)
 
     def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
         device, training = self._device.torch_device, bool(self._optimizer)

@@ -177,6 +177,9 @@ ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
 EXTRA_ROUNDS = 5
 """Rounds that may replace those during which the machine was off its usual speed."""
+PATIENT = 10.0
+"""Times the wanted seconds after which one steady round is enough: a slow network's round has many
+runs of each part of a training step."""
 PATIENCE_S = 8.0
 """How long a measurement waits, in all, for a state of the device to pass (`Monitor.waits_for`)."""
 PAUSE_S = 0.2
@@ -250,7 +253,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         Read before and after each round; the states that such a network could feel count.
     seconds : float
         Time for `ROUNDS` rounds together; slow networks take longer, as a round holds at least
-        three runs.
+        three runs, but one round is enough after `PATIENT` times as long.
     """
     protocol = SamplingProtocol(
         min_samples=3,
@@ -263,7 +266,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
     undisturbed: list[_Round] = []
     monitor.reading(force=True)
     states = monitor.active_flags()
-    pauses = round(PATIENCE_S / PAUSE_S)
+    pauses, start_ns = round(PATIENCE_S / PAUSE_S), monitor.clock()
     for _ in range(ROUNDS + EXTRA_ROUNDS):
         while states & monitor.waits_for and pauses:
             time.sleep(PAUSE_S)
@@ -283,7 +286,8 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         usual_ms = monitor.history.median_ms
         steady = [timed for timed in rounds if not timed.reference_ms / usual_ms > 1 + TOLERANCE]
         undisturbed = _fast([timed for timed in steady if not timed.felt])
-        if len(undisturbed) >= ROUNDS:
+        is_slow = (monitor.clock() - start_ns) / NS_PER_S > PATIENT * seconds
+        if len(undisturbed) >= (1 if is_slow else ROUNDS):
             break
     near = [timed for timed in steady if not timed.felt & monitor.waits_for]
     used = undisturbed or _fast(near or steady or rounds)

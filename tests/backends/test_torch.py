@@ -26,7 +26,7 @@ from resperf.backends._torch_modules import TorchNetwork, host_inputs, layer_of_
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.layers import KINDS, Conv, Dense, Kernel, Layer, Pool, layer_from_key
+from resperf.layers import KINDS, Conv, Dense, Kernel, Layer, Pool, Recurrent, layer_from_key
 from resperf.lowering import lower
 from resperf.lowering.torch import as_run
 from resperf.network import read_network
@@ -478,15 +478,21 @@ def test_compiled_layers_and_networks_run_what_dynamo_made(monkeypatch) -> None:
 
 @dataclass
 class Stream:
-    """A device that runs kernels one after the other, and a host that queues them."""
+    """A device that runs kernels one after the other, and a host that queues some of them."""
 
     host_ms: float = 0.0
     busy_until_ms: float = 0.0
     slept_ms: list[float] = field(default_factory=list)
+    queue: int = 1_000_000
+    queued_until_ms: list[float] = field(default_factory=list)
 
     def launch(self, device_ms: float, host_ms: float) -> None:
         self.host_ms += host_ms
+        self.queued_until_ms = [end_ms for end_ms in self.queued_until_ms if end_ms > self.host_ms]
+        if len(self.queued_until_ms) >= self.queue:
+            self.host_ms = self.queued_until_ms[-self.queue]
         self.busy_until_ms = max(self.busy_until_ms, self.host_ms) + device_ms
+        self.queued_until_ms.append(self.busy_until_ms)
 
     def sleep(self, cycles: int) -> None:
         self.slept_ms.append(cycles / 1e6)
@@ -591,6 +597,89 @@ def test_a_network_s_step_on_a_card_is_timed_as_the_host_starts_it(
     monkeypatch.setattr(torch.cuda, "_sleep", lambda _: stream.launch(0.0, 0.001))
     with cuda.network(NETWORKS / "lenet5.onnx", batch=1) as built:
         assert "device_step_ms" not in built.phases
+
+
+def test_a_run_of_more_kernels_than_the_queue_holds_does_not_wait_longer_and_longer(
+    stream: Stream,
+) -> None:
+    """The filler was doubled for ever: the third sample of a training step waited for minutes."""
+    stream.queue = 20
+
+    def run() -> None:
+        for _ in range(30):
+            stream.launch(0.01, 0.03)
+
+    timer = EventTimer(run, Filler())
+    longest_ms = []
+    for _ in range(4):
+        timer()
+        longest_ms.append(stream.slept_ms[-1])
+    assert not timer.was_ahead
+    assert longest_ms == [longest_ms[0]] * 4
+
+
+@pytest.mark.parametrize("optimizer", ["", "sgd"])
+def test_a_run_holds_as_many_copies_as_the_queue(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    stream.queue = 20
+
+    def linear(x: Any, weight: Any, _bias: Any) -> Any:
+        stream.launch(0.001, 0.001)
+        return torch.matmul(x, weight.T)
+
+    monkeypatch.setattr("resperf.backends._torch_functions.F.linear", linear)
+    monkeypatch.setattr(module, "copies_for", lambda *_: 64)
+    cuda = backend("torch", "cuda", threads=1, optimizer=optimizer)
+    with cuda.layer(DENSE, budget_ms=1.0) as built:
+        assert built.phases["forward_ms" if optimizer else "execution_ms"].copies == 16
+
+
+def test_a_card_that_runs_nothing_any_more_ends_the_process(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one bad index every network was "unsupported": only a new process can go on."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    cuda = backend("torch", "cuda", threads=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("resperf.backends._torch_functions.F.linear", broken)
+        with pytest.raises(UnsupportedError, match="device-side assert"):
+            cuda.layer(DENSE, budget_ms=1.0)  # An error of this operator alone.
+        patch.setattr(torch.cuda, "synchronize", broken)
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            cuda.layer(DENSE, budget_ms=1.0)
+
+
+def test_a_constant_of_unknown_integers_fits_the_smallest_table(tmp_path: Path) -> None:
+    """Of BERT's types of tokens, which are too many to be computed beforehand at batch 64."""
+    absent = onnx.TensorProto(dims=[5000], data_type=onnx.TensorProto.INT64, name="types")
+    absent.data_location = onnx.TensorProto.EXTERNAL
+    absent.external_data.add(key="location", value="absent")
+    table = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "table")
+    nodes = [onnx.helper.make_node("Gather", ["table", "types"], ["rows"]),
+             onnx.helper.make_node("Add", ["rows", "x"], ["y"])]  # fmt: skip
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [5000, 4]) for n in "xy"]
+    graph = onnx.helper.make_graph(nodes, "types", ends[:1], ends[1:], [absent, table])
+    (path := tmp_path / "types.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with backend("torch", "cpu", threads=1).network(path, batch=None) as built:
+        assert built.phases["execution_ms"].sampler() > 0
+
+
+def test_a_recurrent_layer_is_trained_and_keeps_its_weights_in_one_buffer(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN refuses a backward pass outside training, and else copies the weights in each run."""
+    layer = Recurrent(batch=2, steps=3, features=4, hidden=5, directions=2, cell="lstm")
+    modes: list[bool] = []
+    lstm = torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *given: (modes.append(given[6]), lstm(*given))[1])
+    for optimizer in ("", "sgd"):
+        with backend("torch", "cuda", threads=1, optimizer=optimizer).layer(layer, budget_ms=1.0):
+            assert set(modes) == {optimizer == "sgd"}
+            modes.clear()
 
 
 def test_what_is_larger_than_a_card_s_free_memory_is_refused(stream: Stream) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Self
 
-from resperf.backends._base import Backend, Closing
+from resperf.backends._base import Backend, Built, Closing
 from resperf.errors import UnsupportedError, require
 from resperf.layers import Conv, Layer
 from resperf.measurement import TOLERANCE
@@ -186,7 +186,7 @@ class Monitor(Closing):
             self.unwatched = str(error)
             return self
         checks = self._machine_checks(backend)
-        self.watch(reference.isolated, interval_s=interval_s, machine_checks=checks)
+        self.watch(self._fixed_work(reference), interval_s=interval_s, machine_checks=checks)
         return self
 
     def watch(
@@ -202,6 +202,10 @@ class Monitor(Closing):
 
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
+
+    def _fixed_work(self, reference: Built) -> Sampler:
+        """Return what times the reference."""
+        return reference.isolated
 
     def _machine_checks(self, _backend: Backend) -> Mapping[str, MachineCheck]:
         """Build further machine checks of disturbances, by the flag that they set."""

@@ -20,10 +20,12 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import median
 
-from resperf.backends._base import Backend
+from resperf.backends._base import Backend, Built
 from resperf.backends.monitors._base import Monitor, Reading
 from resperf.measurement import THROTTLED
 from resperf.nvml import Gpu, GpuState, word_of
+from resperf.quantities import layer_quantity
+from resperf.timing import Sampler
 from resperf.units import format_bytes
 
 POWER_CAP, SHARED, CLOCKS = "power_cap", "shared", "clocks"
@@ -96,6 +98,10 @@ class CudaMonitor(Monitor):
         self._members = int(platform.devices > 1)
         mhz, checks = self._usual_before.get(USUAL_CLOCK, (math.nan, 0))
         self._clocks_mhz = deque([mhz] * min(checks, CLOCKS_KEPT), maxlen=CLOCKS_KEPT)
+
+    def _fixed_work(self, reference: Built) -> Sampler:
+        """Time many copies on the device: alone, the reference is a launch of the host's."""
+        return reference.phases[layer_quantity(reference.phases)].sampler
 
     def reading(self, *, force: bool = False) -> Reading | None:
         """Read the reference and, right behind its load, what NVML says of the card."""

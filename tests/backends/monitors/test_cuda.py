@@ -14,11 +14,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from fake_nvml import GIBIBYTE, FakeGpu, FakeNvml, installed
 
-from resperf.backends import backend
+from resperf.backends import Built, backend
 from resperf.backends.monitors import Reading
 from resperf.backends.monitors.cuda import FEWEST_CLOCKS, USUAL_CLOCK, CudaMonitor
 from resperf.errors import DeviceLostError
-from resperf.layers import Dense
+from resperf.layers import Dense, Layer
 
 LAYER = Dense(batch=1, features_in=100, features_out=100)
 THERMAL = pynvml.nvmlClocksEventReasonSwThermalSlowdown
@@ -155,6 +155,22 @@ def test_readings_hold_the_reference_and_what_the_card_says(
         "is_throttled": 0, "is_power_capped": 0,
     }  # fmt: skip
     assert Reading.from_json(found.to_json()) == found
+
+
+def test_the_reference_is_timed_on_the_device_in_copies(card: FakeGpu) -> None:
+    """Alone it is a launch of the host's, whose times moved by 60% where the card's did not."""
+    device = backend("synthetic")
+    layer = device.layer
+
+    def short(given: Layer, *, budget_ms: float) -> Built:
+        return Built(layer(given, budget_ms=budget_ms).phases, lambda: 0.02)
+
+    with pytest.MonkeyPatch.context() as patch, CudaMonitor() as monitor:
+        patch.setattr(device, "layer", short)
+        monitor.start(device)
+        reading = monitor.reading(force=True)
+    assert reading is not None
+    assert reading.reference_ms > 1.0
 
 
 def test_a_framework_without_the_reference_layer_is_still_watched(card: FakeGpu) -> None:
