@@ -161,7 +161,9 @@ class _Eager:
                     self.memory.update(dict.fromkeys(node.outputs, first))
                 # Equal weights are written once and copied, though each is one of its own.
                 own = node.op == "Identity" and self.tensor(node.inputs[0]).is_weight
-                if not (own or any(kernel.source == node.name for kernel in self.kernels[start:])):
+                # One more: its kernel may have taken the place of the one before.
+                kernels = self.kernels[max(start - 1, 0) :]
+                if not (own or any(kernel.source == node.name for kernel in kernels)):
                     self.storage.update(dict.fromkeys(node.outputs, self.lies_in(node.inputs[0])))
             except (LayerError, UnsupportedError) as error:
                 del self.kernels[start:]
@@ -516,6 +518,10 @@ class _Eager:
             name = self._rolled(before)
             self._absorb(before, name)
         self.emit(node, "roll", [self.operand(name)], onnx_op="Identity", attributes={})
+        # Not the halves: what they are views of may be a roll that this one took the place of.
+        reads, storages = (self.memory.get(name, name),), (self.lies_in(name),)
+        rolled = replace(self.kernels.pop(), reads=reads, operands=(name,), storages=storages)
+        self.kernels.append(rolled)
 
 
 def _operand(tensor: Tensor) -> Operand:

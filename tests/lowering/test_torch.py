@@ -21,6 +21,7 @@ from resperf.layers.select import Select
 from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 from resperf.lowering import LoweredNode, lower, lower_layers
+from resperf.lowering.torch import run_kernels
 from resperf.network import Network, Node, Tensor
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -144,6 +145,29 @@ def test_halves_joined_the_other_way_round_roll() -> None:
     shapes = {"x": (3, 4), "a": (2, 4), "b": (1, 4), "y": (3, 4)}
     values = {"w0": [0], "w1": [1], "w3": [3], "wz": [0]}
     assert ops(network_of(nodes, shapes, {"y": {"axis": 0}}, values)) == ["roll"]
+
+
+def test_a_roll_along_two_axes_reads_what_is_rolled() -> None:
+    """As in Swin: it was taken to read the first roll, a tensor that nobody makes: a weight."""
+    nodes = [
+        ("Relu", "r", ["x"]),
+        ("Slice", "a", ["r", "w1", "w3", "w0"]),
+        ("Slice", "b", ["r", "w0", "w1", "w0"]),
+        ("Concat", "c", ["a", "b"]),
+        ("Slice", "d", ["c", "w1", "w4", "w1"]),
+        ("Slice", "e", ["c", "w0", "w1", "w1"]),
+        ("Concat", "y", ["d", "e"]),
+        ("Relu", "z", ["y"]),
+    ]
+    whole = (3, 4)
+    shapes = {"x": whole, "r": whole, "a": (2, 4), "b": (1, 4), "c": whole, "d": (3, 3),
+              "e": (3, 1), "y": whole, "z": whole}  # fmt: skip
+    values = {"w0": [0], "w1": [1], "w3": [3], "w4": [4]}
+    network = network_of(nodes, shapes, {"c": {"axis": 0}, "y": {"axis": 1}}, values)
+    relu, roll, last = run_kernels(network, Setting("torch"))
+    assert (relu.op, roll.op, last.op) == ("relu", "roll", "relu")
+    assert (roll.operands, roll.storages) == (("r",), ("r",))
+    assert last.storages == ("y",)
 
 
 def test_a_new_axis_on_every_part_is_a_stack() -> None:
