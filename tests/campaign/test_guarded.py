@@ -134,6 +134,13 @@ def test_a_slow_network_still_runs_three_times_a_round():
     assert len(timed.totals_ms) == 9
 
 
+def test_one_steady_round_of_a_network_of_seconds_is_enough():
+    machine = Machine()
+    machine.phases["execution_ms"] = Phase(machine.timer(lambda: machine.spend(2000.0)))
+    assert guarded_runs(machine, machine.monitor, seconds=0.3).rounds == 1
+    assert guarded_runs(machine, machine.monitor, seconds=30.0).rounds == 3
+
+
 def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
     machine = SlowAtFirst()
     timed = guarded_runs(machine, machine.monitor, seconds=0.3)
