@@ -22,6 +22,8 @@ class Mode(StrEnum):
 
 MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
 """Options of a published row's setting: its source, the sitting, and what its time contains."""
+HOST_DISPATCH = "host dispatch us"
+"""Option of layers whose times are of kernels alone: what their host needs to start a kernel."""
 NCHWC_BLOCK = "nchwc_block"
 """Option of ONNX Runtime's setting: channels per block of its blocked layouts; 0 without them."""
 OPTIMIZER = "optimizer"

@@ -435,8 +435,8 @@ def test_single_half_layers_are_as_short_as_their_kernels() -> None:
             [small.replace(dtype=dtype) for dtype in ("float16", "bfloat16", "float32")], bundle
         )
         assert 0.003 < half.execution_ms < 0.008
-        assert brain.execution_ms == half.execution_ms
-        assert (brain.in_range, half.in_range) == (False, True)
+        assert 0.002 < brain.execution_ms < 0.008
+        assert half.in_range
         assert brain.high_ms / brain.low_ms < 10
         # Those of float32 contain the host's dispatch.
         assert plain.execution_ms > 0.03

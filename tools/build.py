@@ -28,9 +28,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from onnx import TensorProto
@@ -47,10 +50,13 @@ from resperf.campaign.builder import Builder, weight
 from resperf.campaign.families import VGG, Draw, draw_networks
 from resperf.campaign.laws import law
 from resperf.campaign.spec import DrawnSpec
-from resperf.dataset import read_info
+from resperf.dataset import Dataset, read_dataset, read_info, write_dataset
 from resperf.devices import device_class
 from resperf.layers import kind_of_key
+from resperf.lowering.torch import run_kernels
+from resperf.measurement import Status
 from resperf.predictors.network_totals import CONVOLUTIONS, counted
+from resperf.settings import CONTAINS, HOST_DISPATCH
 from resperf.training import train
 from resperf.training.rows import network_examples, network_quantities
 
@@ -341,6 +347,9 @@ def build_unseen(_work: Path, output: Path) -> None:
 SHIPPED = ROOT / "models" / "bundles"
 TREES = {"1080ti": 500, "k80": 500, "p100": 1200, "v100": 500}
 """Most trees of each kind of a card under TensorFlow: 3 MB. Convolutions of the P100 need more."""
+MEASURED, FEWEST_ROWS, ESTIMATED = "*-torch-????.h5", 20, "resize"
+"""Datasets of layers that we measured, a precision each; kinds with fewer rows there are left to
+the data sheet, and so are resizes, whose planes may wait for one another."""
 TORCH = "gpus-torch"
 """The bundle of all cards under PyTorch."""
 TORCH_TREES = {"cuda": 800, "rocm": 200}
@@ -391,13 +400,43 @@ def write_changed(learnt: Bundle, output: Path, reason: str, **values: object) -
 
 def build_torch(work: Path, output: Path) -> None:
     """Import, merge and train the cards of each class, and join the two bundles."""
-    datasets = import_all(work / "cards")
+    datasets = [*import_all(work / "cards"), *measured(work)]
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets
                     if device_class(read_info(path).platform.device) == name]  # fmt: skip
         merged = dataset(work / f"{name}.h5", "merge", *of_class)
         train(merged, work / name, method="roofline", trees=most)
     run("bundle", "merge", *(work / name for name in TORCH_TREES), "-o", output)
+
+
+def measured(work: Path) -> Iterator[Path]:
+    """Write our own rows like published ones, which say by themselves where they were measured."""
+    host_us = host_dispatch_us(ROOT / "datasets" / "h200-torch-networks-fp32.h5")
+    for path in sorted((ROOT / "datasets").glob(MEASURED)):
+        rows, of = read_dataset(path), ("execution_ms",)
+        source = {"format": "resperf", "files": [path.name], "left_out": {}}
+        info = replace(rows.info, machine_costs={}, quantities=of, source=source)
+        options = {**info.setting.options, CONTAINS: "kernels", HOST_DISPATCH: f"{host_us:.1f}"}
+        setting = replace(info.setting, threads=0, options=options)
+        ok = [row for row in rows.measurements if row.status is Status.OK]
+        counts = Counter(row.layer.kind for row in ok)
+        del counts[ESTIMATED]
+        cut = [
+            replace(row, setting=setting, samples={name: row.samples[name] for name in of})
+            for row in ok if counts[row.layer.kind] >= FEWEST_ROWS
+        ]  # fmt: skip
+        write_dataset(work / path.name, Dataset(replace(info, setting=setting), tuple(cut), {}, {}))
+        yield work / path.name
+
+
+def host_dispatch_us(networks: Path) -> float:
+    """Return the median time per kernel of networks at batch 1, which wait for the host."""
+    rows = network_examples(networks, "execution_ms")
+    return 1e3 * median(
+        time_ms / len(run_kernels(network, setting))
+        for network, setting, time_ms in zip(rows.networks, rows.settings, rows.values, strict=True)
+        if setting.batch == 1
+    )
 
 
 def build_operator_costs(work: Path, output: Path) -> None:

@@ -106,9 +106,9 @@ def command(
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, convmeter-onnxruntime,
     convmeter-torch, convmeter-torch-scaling, convmeter-torch-training, cpu-45min, cpu-90min,
-    cpu-overnight, dnnperf-gpu, dnnperf-hpo-cpu, dnnperf-nas-cpu, gpu-overnight, gpu-quick,
-    networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same command resumes
-    the campaign.
+    cpu-overnight, dnnperf-gpu, dnnperf-hpo-cpu, dnnperf-nas-cpu, gpu-half-hour, gpu-overnight,
+    gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
+    command resumes the campaign.
     """
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch

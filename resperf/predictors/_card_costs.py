@@ -36,6 +36,8 @@ _SHORTEST_MS = 1e-6
 """No time is predicted below it, since trees read its logarithm."""
 _AT_DISPATCH = 1.25
 """Rows up to this many times the shortest may be times of dispatch alone."""
+_BEYOND_LAUNCH = 4.0
+"""Kernels of more than this many times the shortest are more work than launch."""
 _ALIKE = 2.0
 """Work of the shortest kernels may be so many times as much: float16 products of 13 to 17 MB of
 weights take 1.5 to 1.9 times their work beside the launch."""
@@ -81,6 +83,8 @@ class Costs(Record):
         Term -> how many times longer than ideal; of `LAUNCH`, ms.
     dispatch_ms : float
         What the host needs to start a layer: no time is shorter. It hides the work of small layers.
+    host_ms : float
+        What it needs for each kernel of a network, as networks at batch 1 showed; 0 if none did.
     rows : int
         From which they were learnt.
     trees : bool
@@ -100,6 +104,7 @@ class Costs(Record):
     dispatched: bool = False
     aligned: int = 0
     fixed: Mapping[str, float] = field(default_factory=dict)
+    host_ms: float = 0.0
 
     def total_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the times of layers, each the longer of dispatch and work, shape (rows,).
@@ -152,7 +157,7 @@ class Costs(Record):
 class Part:
     """The rows of one session: layers, terms (rows,), factors of functions, and times.
 
-    `dispatched` and `aligned` as of `Costs`.
+    `dispatched`, `aligned` and `host_ms` as of `Costs`.
     """
 
     session: Session
@@ -163,6 +168,7 @@ class Part:
     seed: int
     dispatched: bool
     aligned: int
+    host_ms: float = 0.0
 
     @property
     def relative(self) -> Array:
@@ -210,21 +216,29 @@ def factors_of(kind: str, parts: Sequence[Part]) -> dict[str, float]:
 
 
 def pooled(parts: Sequence[Part]) -> Costs:
-    """Fit one set of coefficients to all sessions, each of which has a dispatch of its own."""
+    """Fit one set of coefficients to all sessions, each of which has a dispatch of its own.
+
+    Beside times with a dispatch, those of kernels alone say nothing of the launch.
+    """
     names = tuple(parts[0].terms)
     matrices, weights = [], []
     of_device = Counter(part.session.device for part in parts)
+    dispatched = [part for part in parts if part.dispatched]
     for part in parts:
-        some = part.some()
-        some = some[part.values[some] > _AT_DISPATCH * part.shortest_ms]
-        matrices.append(part.relative[some])
+        some, relative = part.some(), part.relative
+        is_mixed = bool(dispatched) and not part.dispatched
+        if is_mixed:
+            relative[:, names.index(LAUNCH)] = 0.0
+        least = _BEYOND_LAUNCH if is_mixed else _AT_DISPATCH
+        some = some[part.values[some] > least * part.shortest_ms]
+        matrices.append(relative[some])
         total = max(len(some), 1) * of_device[part.session.device]
         weights.append(np.full(len(some), 1 / total))
     fitted = _fit_near(np.vstack(matrices), np.zeros(len(names)), 0.0, np.concatenate(weights))
     coefficients = _positive(dict(zip(names, fitted.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)
-    work = Costs(coefficients, 0.0, rows, dispatched=any(part.dispatched for part in parts))
-    shown = [part.dispatches_ms(work) for part in parts]
+    work = Costs(coefficients, 0.0, rows, dispatched=bool(dispatched))
+    shown = [part.dispatches_ms(work) for part in dispatched or parts]
     fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
     medians_ms = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
     return replace(work, dispatch_ms=float(np.median(medians_ms)) if medians_ms else 0.0)
@@ -239,8 +253,9 @@ def left_out(parts: Sequence[Part]) -> Intervals | None:
             return None
         costs = pooled(others)
         ratios[device] = [
-            np.log(part.values / costs.total_ms(part.terms, part.scales))
+            np.log(part.values / own.total_ms(part.terms, part.scales))
             for part in parts if part.session.device == device
+            for own in [costs if part.dispatched else costs.of_kernels()]
         ]  # fmt: skip
     return Intervals.of_groups([np.concatenate(arrays) for arrays in ratios.values()])
 
@@ -270,7 +285,7 @@ def near(part: Part, prior: Costs | None) -> Costs:
     coefficients = _positive(dict(zip(names, fitted.tolist(), strict=True)))
     costs = Costs(
         coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values),
-        dispatched=part.dispatched, aligned=part.aligned,
+        dispatched=part.dispatched, aligned=part.aligned, host_ms=part.host_ms,
     )  # fmt: skip
     shown = part.dispatches_ms(costs)
     if not len(shown):

@@ -41,7 +41,8 @@ from resperf.predictors.intervals import Intervals, bounds_of, intervals_of_kind
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms.card import card_terms, is_aligned, product_of
 from resperf.predictors.terms.work import choices_of
-from resperf.settings import CONTAINS, MEASURED_BY, PEAKS_OF, SESSION
+from resperf.settings import CONTAINS, HOST_DISPATCH, MEASURED_BY, PEAKS_OF, SESSION
+from resperf.units import US_PER_MS
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -148,8 +149,9 @@ class Roofline(Boosted):
             for sort in dict.fromkeys(part.session.sort for part in parts)
         }
         self.sessions_ = {
-            part.session: near(part, self.priors_[part.session.sort]) for part in parts
-        }
+            part.session: near(part, prior if part.dispatched else prior.of_kernels())
+            for part in parts for prior in [self.priors_[part.session.sort]]
+        }  # fmt: skip
         self.left_out_ = {sort: intervals for sort in self.priors_ if (intervals := left_out(
             [part for part in parts if part.session.sort == sort]
         ))}  # fmt: skip
@@ -187,11 +189,13 @@ class Roofline(Boosted):
         columns = take(examples.columns, places)
         layer_quantities = quantities(self.kind, columns)
         setting = _of_row(examples.settings, places[0])
+        options = {} if setting is None else setting.options
         return Part(
             session, columns, card_terms(self.kind, layer_quantities, session.card()),
             np.ones(len(places)), examples.values[places], seed,
-            setting is not None and "dispatch" in setting.options.get(CONTAINS, ""),
+            "dispatch" in options.get(CONTAINS, ""),
             int(is_aligned(self.kind, layer_quantities).sum()),
+            float(options.get(HOST_DISPATCH, 0.0)) / US_PER_MS,
         )  # fmt: skip
 
     def _scales(self, columns: Columns) -> Array:
@@ -347,9 +351,9 @@ class Roofline(Boosted):
         device = canonical_device(platform.device)
         own = Session(device, _session_name(setting), "")
         sessions = [
-            (session.name == own.name, costs.rows, costs.dispatch_ms)
+            (session.name == own.name, costs.rows, costs.host_ms or costs.dispatch_ms)
             for session, costs in self.sessions_.items()
-            if session.device == device and costs.dispatched
+            if session.device == device and (costs.dispatched or costs.host_ms)
         ]
         pooled = [
             (True, costs.rows, costs.dispatch_ms)

@@ -131,7 +131,7 @@ def test_layers_kinds_and_devices_are_written_as_csv_or_json(bundle, tmp_path, c
     assert read(layers)[0]["sources"] == "conv1 relu2"
     assert [row["kind"] for row in read(kinds)] == [x["kind"] for x in documents[1]["kinds"]]
     rows = {row["device"]: row for row in read(devices)}
-    assert rows["h100"]["rests_on"] == "data sheet"
+    assert rows["h100"]["rests_on"] == "other devices"
     assert float(rows["cpu"]["total_ms"]) == pytest.approx(documents[0]["total_ms"])
     assert json.loads(whole.read_text()) == documents
     assert "must end in .csv or .json" in cli.error(*words, "-o", tmp_path / "a.txt")

@@ -21,7 +21,7 @@ from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
 from resperf.predictors.terms.card import Card, card_terms
-from resperf.settings import Setting
+from resperf.settings import HOST_DISPATCH, Setting
 
 pytest.importorskip("scipy")
 pytest.importorskip("lightgbm")
@@ -229,6 +229,41 @@ def test_the_dispatch_is_that_of_the_session_or_of_the_hosts_that_measured(
     assert math.isnan(predictor.dispatch_ms(compiled, Platform("x1")))
     kernels_alone = fit(examples(cards, {"x1": 300, "x2": 300}))
     assert math.isnan(kernels_alone.dispatch_ms(SETTING, Platform("x1")))
+
+
+def with_kernels_of_x3(cards: Mapping[str, DeviceFacts]) -> Examples:
+    """Rows of x1 and x2 with their dispatch, and of x3 of kernels alone, whose host is known."""
+    rows = with_dispatch(examples(cards, {"x1": 300, "x2": 300, "x3": 300}))
+    moved_bytes = 12.0 * rows.columns["batch"] * rows.columns["inner"]
+    kernels_ms = 0.002 + bytes_ms(moved_bytes, cards["x3"])
+    of_x3 = np.repeat([False, True], [600, 300])
+    options = {"contains": "kernels", HOST_DISPATCH: "22.4"}
+    kernels = [replace(SETTING, options=options)] * 300
+    return replace(
+        rows,
+        values=np.where(of_x3, kernels_ms, rows.values),
+        settings=[*rows.settings[:600], *kernels],
+    )
+
+
+def test_kernels_alone_are_no_reason_to_doubt_other_cards(cards: Mapping[str, DeviceFacts]) -> None:
+    """Left out, their card was predicted with the others' dispatch: 3 us instead of 30."""
+    predictor = fit(with_kernels_of_x3(cards))
+    found = estimate(predictor, additions(50, seed=5), "x4")
+    assert np.min(found.low / found.values) > 0.3
+    layers = [
+        each for each in additions(50, seed=5) if bytes_ms(each.moved_bytes, cards["x3"]) < 0.01
+    ]
+    assert np.max(predicted(predictor, layers, "x3")) < 0.02
+
+
+def test_the_host_of_kernels_alone_is_the_one_that_networks_showed(
+    cards: Mapping[str, DeviceFacts], tmp_path: Path
+) -> None:
+    predictor = fit(with_kernels_of_x3(cards))
+    predictor = Roofline.load(json.loads(json.dumps(predictor.export(tmp_path, "add"))), tmp_path)
+    assert predictor.dispatch_ms(SETTING, Platform("x3")) == pytest.approx(0.0224)
+    assert predictor.dispatch_ms(SETTING, Platform("x4")) == pytest.approx(DISPATCH_MS, rel=0.05)
 
 
 def test_an_unknown_session_is_the_one_with_most_layers_alike(
