@@ -300,6 +300,17 @@ def test_the_memory_of_a_step_stands_beside_its_time(device: str) -> None:
     assert adam.value - allocated == pytest.approx(8 * 11_689_512, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "lacks"),
+    [("vgg16", None, True), ("vgg16", "fp16", False), ("lenet5", "tf32", False)],
+)
+def test_what_cudnn_takes_for_convolutions_is_said_to_lack(
+    name: str, precision: str | None, lacks: bool
+) -> None:
+    found = resperf.predict(name, device="h200", framework="torch", precision=precision)
+    assert any("lacks what cuDNN takes" in note for note in found.remarks.notes) == lacks
+
+
 def test_a_step_that_does_not_fit_into_memory_says_so() -> None:
     options = {"device": "a100-40gb", "training": True}
     assert not resperf.predict("resnet50", batch=64, **options).remarks.too_large
