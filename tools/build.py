@@ -31,7 +31,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -411,8 +411,9 @@ def build_torch(work: Path, output: Path) -> None:
 
 def measured(work: Path) -> Iterator[Path]:
     """Write our own rows like published ones, which say by themselves where they were measured."""
-    host_us = host_dispatch_us(ROOT / "datasets" / "h200-torch-networks-fp32.h5")
     for path in sorted((ROOT / "datasets").glob(MEASURED)):
+        card = path.name.rpartition("-")[0]
+        host_us = host_dispatch_us(path.with_name(f"{card}-networks-fp32.h5"))
         rows, of = read_dataset(path), ("execution_ms",)
         source = {"format": "resperf", "files": [path.name], "left_out": {}}
         info = replace(rows.info, machine_costs={}, quantities=of, source=source)
@@ -429,6 +430,7 @@ def measured(work: Path) -> Iterator[Path]:
         yield work / path.name
 
 
+@cache
 def host_dispatch_us(networks: Path) -> float:
     """Return the median time per kernel of networks at batch 1, which wait for the host."""
     rows = network_examples(networks, "execution_ms")

@@ -177,7 +177,7 @@ ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
 EXTRA_ROUNDS = 5
 """Rounds that may replace those during which the machine was off its usual speed."""
-PATIENT, PATIENT_S = 10.0, 3.0
+SLOW_FACTOR, SLOW_S = 10.0, 3.0
 """Times the wanted seconds, and least seconds, after which one steady round is enough: a slow
 network's round has many runs of each part of a training step."""
 PATIENCE_S = 8.0
@@ -253,7 +253,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         Read before and after each round; the states that such a network could feel count.
     seconds : float
         Time for `ROUNDS` rounds together; slow networks take longer, as a round holds at least
-        three runs, but one round is enough after `PATIENT` times as long.
+        three runs, but one round is enough after `SLOW_FACTOR` times as long.
     """
     protocol = SamplingProtocol(
         min_samples=3,
@@ -286,7 +286,7 @@ def guarded_runs(built: Built, monitor: Monitor, *, seconds: float) -> GuardedRu
         usual_ms = monitor.history.median_ms
         steady = [timed for timed in rounds if not timed.reference_ms / usual_ms > 1 + TOLERANCE]
         undisturbed = _fast([timed for timed in steady if not timed.felt])
-        is_slow = (monitor.clock() - start_ns) / NS_PER_S > max(PATIENT * seconds, PATIENT_S)
+        is_slow = (monitor.clock() - start_ns) / NS_PER_S > max(SLOW_FACTOR * seconds, SLOW_S)
         if len(undisturbed) >= (1 if is_slow else ROUNDS):
             break
     near = [timed for timed in steady if not timed.felt & monitor.waits_for]

@@ -20,7 +20,8 @@ DEVICE_CLASS = "cuda"
 """What has a caching allocator, and a context beside it."""
 _BUNDLE = "gpus-torch-memory"
 _SHOWN_GROUPS = 3
-_PLAIN = ("", "fp32", "tf32")
+_SINGLE = ("", "fp32")
+_PLAIN = (*_SINGLE, "tf32")
 _LACKS_WORKSPACE = (
     "peak_memory lacks what cuDNN takes for float32 convolutions: 0 to 2 GB on an H200"
 )
@@ -57,7 +58,7 @@ def with_memory(
         alive = ", ".join(f"{format_bytes(size)} {what}" for what, size in groups)
         notes = (f"alive at the peak of memory ({optimizer}): {alive}",)
     if facts is not None:
-        if memory.convolved_bytes and setting.precision in _PLAIN[:2]:
+        if memory.convolved_bytes and setting.precision in _SINGLE:
             notes = (*notes, _LACKS_WORKSPACE)
         quantities.append(simulated_bytes(RESERVED_MEMORY, memory.peaks.reserved_bytes))
         there = format_bytes(facts.memory_bytes)
