@@ -141,9 +141,13 @@ def versions(bundle: Bundle, seconds: Sequence[float]) -> dict[str, Bundle]:
     if shipped.calibrated_by is not None and shipped.calibrated_by.from_bundle:
         bundles["as on a similar machine that it knows"] = shipped
     for duration_s in seconds:
-        run = measure_layers(bundle, seconds=duration_s)
-        here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
         label = f"calibrated in {duration_s:.0f} s"
+        try:
+            run = measure_layers(bundle, seconds=duration_s)
+            here, unknown = fitted(bundle, run), fitted(bundle, run, anew=True)
+        except ResperfError as error:
+            print(f"{label}: not judged: {error}", flush=True)
+            continue
         print(f"{label}: {here.summary()}", flush=True)
         bundles[label] = bundle.for_machine(here)
         if (unknown.factors, unknown.others) != (here.factors, here.others):

@@ -7,7 +7,8 @@
 Families, sources and cards are left out one after the other. Errors are those of a network on a
 card, the mean over its settings: median / mean over networks and cards, and the share within 20%.
 BERT stands apart. Errors by release of TensorRT follow, CNNs and transformers apart; and how well
-kernels of single engines are ordered, by a fit without the families of these. Beside `kernel-costs`
+kernels of single engines are ordered, by a fit without the families of these; and the networks of
+ResPerfNet's paper on its cards. Beside `kernel-costs`
 stand the estimate by the data sheet that is made without any latencies, the data sheet's roofline,
 and multiply-adds times one factor per card. Nothing runs on a GPU here: latencies are those that
 the sources state, read from $RESPERF_PUBLIC_DATA.
@@ -15,25 +16,32 @@ the sources state, read from $RESPERF_PUBLIC_DATA.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from pages import dataset, parser_of, public_data
 from scipy.stats import kendalltau, spearmanr
 
+from resperf.campaign.networks import shipped_networks
 from resperf.dataset.importing.engine_layers import is_view, typed_layer
 from resperf.dataset.importing.trtexec import EngineLayer, read_exports
-from resperf.devices import DeviceFacts, canonical_device, device_facts
+from resperf.devices import DeviceFacts, canonical_device, device_facts, known_facts
 from resperf.devices.estimate import estimated_layer_ms
 from resperf.devices.facts import ideal_ms
 from resperf.errors import LayerError
 from resperf.grouping import grouped
 from resperf.layers import Layer, Operand, Operator, layer_of_operator
 from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.network import networks_at
 from resperf.predictors.intervals import Intervals
 from resperf.predictors.kernel_costs import (
     LOWERED_AS,
@@ -41,9 +49,11 @@ from resperf.predictors.kernel_costs import (
     Rows,
     SharedCosts,
     kernel_terms,
+    network_terms,
     predicted_without,
     rows_of,
 )
+from resperf.settings import Setting
 from resperf.splits import folds_of
 from resperf.training.rows import network_examples
 
@@ -58,6 +68,8 @@ SLOWEST = 5
 """Kernels of an engine that should be named as its slowest."""
 OF_ENGINES = ("ResNet", "MobileNetV2")
 """Families of the engines whose kernels are judged."""
+PAPERS_NETWORKS, BATCHES = ("lenet5", "alexnet", "vgg16"), (1, 8, 64)
+PAPERS_CARDS = ("1080ti", "p1000", "p2000", "p5000")
 FAR_APART = 1.5
 """Latencies of one setting that differ by more times than this are listed."""
 GROUPS = {"fp16": ("fp16",), "fp32 and tf32": ("fp32", "tf32"), "int8": ("int8",)}
@@ -193,27 +205,71 @@ def layer_of(kernel: EngineLayer) -> Layer:
     return layer_of_operator(Operator("Relu", {}, (Operand(image.shape, dtype),), (image.shape,)))
 
 
+Timed: TypeAlias = "tuple[Layer, str, float]"
+"""A kernel as a layer, its precision, and its time in ms."""
+
+
+def exported_engines() -> Iterator[tuple[str, str, list[Timed]]]:
+    """Yield name, card and kernels of the engines that trtexec exported."""
+    for graph in sorted((public_data() / "trtexec").glob("*.graph.json.gz")):
+        others = [str(graph).replace("graph", part) for part in ("profile", "profile.metadata")]
+        engine = read_exports([graph, *map(Path, others)])
+        runs = [own for own in engine.layers if own.ms > 0 and own.inputs and not is_view(own)]
+        types = {"int8": "int8", "float16": "fp16"}
+        kernels = [(layer_of(r), types.get(r.inputs[0].dtype, "tf32"), r.ms) for r in runs]
+        yield engine.name, canonical_device(engine.device), kernels
+
+
+def listed_engines() -> Iterator[tuple[str, str, list[Timed]]]:
+    """Yield name, card and kernels of the engines in the table of layers."""
+    with gzip.open(public_data() / "tensorrt" / "layers.csv.gz", "rt", encoding="utf-8") as file:
+        runs = [row for row in csv.DictReader(file) if row["inputs"] and row["outputs"]]
+    for (name, gpu), own in grouped(((run["network"], run["gpu"]), run) for run in runs).items():
+        kernels = [(listed_layer(run), run["engine"], float(run["median_ms"])) for run in own]
+        yield f"{name}, {own[0]['engine']}", canonical_device(gpu), kernels
+
+
+def listed_layer(run: Mapping[str, str]) -> Layer:
+    """Read a kernel of the table; what is neither convolution nor product moves its input."""
+    image, *others = (
+        tuple(map(int, tensor.split()[0].split("x"))) for tensor in run["inputs"].split("; ")
+    )
+    result = tuple(map(int, run["outputs"].split()[0].split("x")))
+    operand = partial(Operand, dtype="float16")
+    if run["kernel"]:
+        sides, strides = json.loads(run["kernel"]), json.loads(run["stride"])
+        groups, maps = int(float(run["groups"])), int(float(run["out_maps"]))
+        sizes = zip(image[2:], result[2:], sides, strides, strict=True)
+        pads = [max((out - 1) * step + side - n, 0) for n, out, side, step in sizes]
+        window = {"kernel_shape": sides, "strides": strides, "group": groups,
+                  "pads": [*(pad // 2 for pad in pads), *(pad - pad // 2 for pad in pads)]}  # fmt: skip
+        weights = operand((maps, image[1] // groups, *sides), is_fixed=True)
+        added = operand(others[0]) if others else None
+        inputs = (operand(image), weights, None, added)
+        return layer_of_operator(Operator("Conv", window, inputs, (result,)))
+    if run["layer_type"] == "gemm":
+        inputs = (operand(image), operand(others[0], is_fixed=True))
+        return layer_of_operator(Operator("MatMul", {}, inputs, (result,)))
+    return layer_of_operator(Operator("Relu", {}, (operand(image),), (image,)))
+
+
 def engines(judged: Judged) -> None:
     """Print how well the kernels of engines are ordered by their predicted times."""
     costs = SharedCosts.fit(judged.rows.some(~np.isin(judged.rows.families, OF_ENGINES)))
     print("\n| kernels of | Spearman | slowest |\n|---|---|---|")
     times = [np.empty((2, 0))]
-    for graph in sorted((public_data() / "trtexec").glob("*.graph.json.gz")):
-        others = [str(graph).replace("graph", part) for part in ("profile", "profile.metadata")]
-        engine = read_exports([graph, *map(Path, others)])
-        device, own = canonical_device(engine.device), []
-        for run in engine.layers:
-            if run.ms > 0 and run.inputs and not is_view(run):
-                precision = {"int8": "int8", "float16": "fp16"}.get(run.inputs[0].dtype, "tf32")
-                node = LoweredNode(run.name, run.type, layer_of(run), "execution")
-                alone = LoweredNetwork((node,), (), (), "engine")
-                terms = kernel_terms(alone, precision, device_facts(device))
-                _, *parts = costs.parts_ms(terms, device).values()  # the first is the host's call
-                own.append((sum(parts), run.ms))
+    for name, device, kernels in (*exported_engines(), *listed_engines()):
+        own = []
+        for layer, precision, ms in kernels:
+            node = LoweredNode(layer.kind, layer.kind, layer, "execution")
+            alone = LoweredNetwork((node,), (), (), "engine")
+            terms = kernel_terms(alone, precision, device_facts(device))
+            _, *parts = costs.parts_ms(terms, device).values()  # the first is the host's call
+            own.append((sum(parts), ms))
         times.append(np.array(own).T)
         guessed, slowest = (set(order[-SLOWEST:]) for order in np.argsort(times[-1]))
         words = f"{spearmanr(*times[-1]).statistic:.2f} | {len(guessed & slowest)} of {SLOWEST}"
-        print(f"| {engine.name}, {device} | {words} |")
+        print(f"| {name}, {device} | {words} |")
     print(f"| all | {spearmanr(*np.hstack(times)).statistic:.2f} | |")
 
 
@@ -278,6 +334,25 @@ def intervals(judged: Judged, families_out: Array, cards_out: Array) -> None:
               f"median width {np.nanmedian(widths):.2f}")  # fmt: skip
 
 
+def classics(judged: Judged) -> None:
+    """Print the paper's networks on its cards, which no row is of: by data sheet alone."""
+    costs = SharedCosts.fit(judged.rows)
+    print(f"\nExecution in float32 at batch {', '.join(map(str, BATCHES))} in ms; ResPerfNet's own "
+          f"mean error on the measured 1080 Ti is 17% (its section 5.3), none was measured here\n"
+          f"| | {' | '.join(PAPERS_CARDS)} |\n|---|{'---|' * len(PAPERS_CARDS)}")  # fmt: skip
+    for path in shipped_networks(PAPERS_NETWORKS):
+        networks = list(networks_at(path, BATCHES))
+        cells = []
+        for device in PAPERS_CARDS:
+            platform, times = known_facts(device).platform, []
+            for network in networks:
+                setting = Setting("tensorrt", "", "cuda", batch=network.batch)
+                parts = costs.parts_ms(network_terms(network, setting, platform), device)
+                times.append(f"{sum(parts.values()):.2f}")
+            cells.append(", ".join(times))
+        print(f"| {path.stem} | {' | '.join(cells)} |")
+
+
 def contradictions(judged: Judged) -> None:
     """List latencies of one setting on one card that differ much, with their sources."""
     of = judged.names, judged.rows.devices, judged.precisions, judged.batches.astype(str)
@@ -319,6 +394,7 @@ def report(judged: Judged, seed: int) -> None:
     print()
     orders(judged, families_out)
     intervals(judged, families_out, cards_out)
+    classics(judged)
     contradictions(judged)
 
 
