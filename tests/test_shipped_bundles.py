@@ -311,6 +311,14 @@ def test_what_cudnn_takes_for_convolutions_is_said_to_lack(
     assert any("lacks what cuDNN takes" in note for note in found.remarks.notes) == lacks
 
 
+@pytest.mark.parametrize(("device", "by_layers"), [("h200", True), ("t4", False), ("a40", False)])
+def test_mixed_precision_is_answered_by_halves_where_most_kinds_were_measured_in_them(
+    device: str, by_layers: bool
+) -> None:
+    found = resperf.predict("resnet18", device=device, framework="torch", precision="amp")
+    assert (", amp, " in str(found), bool(found.layers)) == (True, by_layers)
+
+
 def test_a_step_that_does_not_fit_into_memory_says_so() -> None:
     options = {"device": "a100-40gb", "training": True}
     assert not resperf.predict("resnet50", batch=64, **options).remarks.too_large

@@ -417,8 +417,16 @@ class Bundle:
         if self.network_quantities:
             predictors = map(self.network_predictor, self.network_quantities)
             return all(own.has_rows_of(self.platform, self.setting) for own in predictors)
+        return self._measured_kinds() > 0
+
+    def knows_most_kinds(self) -> bool:
+        """Say whether half of its kinds of layers at least were measured so."""
+        return 2 * self._measured_kinds() >= len(self.kinds)
+
+    def _measured_kinds(self) -> int:
+        """Count the kinds of layers whose predictors rows of the device taught, in its precision."""
         dtype = HALF_TYPES.get(self.setting.precision, "float32")
-        return not all(self.infers(kind, dtype) for kind in self.kinds)
+        return sum(not self.infers(kind, dtype) for kind in self.kinds)
 
     @property
     def serves_unseen(self) -> bool:

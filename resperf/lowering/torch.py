@@ -112,7 +112,10 @@ def lower(network: Network, setting: Setting, platform: Platform) -> LoweredNetw
         )
         nodes.append(_lowered(group, sources, setting))
     apart = () if setting.compiled in COMPILED else nodes
-    return answer(network, nodes, "rules", notes_of(network, joined.network, apart, platform))
+    notes = notes_of(network, joined.network, apart, platform)
+    casts = [node for node in apart if node.op == "_to_copy" and not node.sources]
+    by_autocast = len(casts) * (setting.precision == "amp")
+    return replace(answer(network, nodes, "rules", notes), by_autocast=by_autocast)
 
 
 def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:

@@ -135,7 +135,10 @@ def _fallbacks(group: Iterable[Offer]) -> Iterator[Offer]:
     for offer in group:
         assert offer.part is not None
         for precision, taken in offer.part.fallbacks.items():
-            if offer.setting.precision == taken:
+            # Layers of a type stand for mixed precision where convolutions are among them, too.
+            if offer.setting.precision == taken and (
+                offer.unseen or offer.bundle.knows_most_kinds()
+            ):
                 setting = replace(offer.setting, precision=precision)
                 yield replace(offer, setting=setting, fallback=True)
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import ClassVar, TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +131,7 @@ class Roofline(Boosted):
     method = "roofline"
     many_settings = True
     unseen_devices = True
+    fallbacks: ClassVar[Mapping[str, str]] = {"amp": "fp16"}
 
     def _learn(self, task: Task) -> None:
         """Fit pooled coefficients, then those of each session, then trees on what is left."""

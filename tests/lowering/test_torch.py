@@ -598,3 +598,13 @@ def test_dropout_is_a_kernel_of_training_steps_alone() -> None:
     assert dropout.layer.fields()["function"] == "mul"
     assert dropout.layer.output_bytes == relu.layer.output_bytes
     assert ops(network, replace(training, compiled="dynamo")) == ["fused"]
+
+
+def test_the_host_starts_autocasts_casts_in_a_quarter_of_the_time() -> None:
+    nodes = [("MatMul", "y", ["x", "w"]), ("Relu", "z", ["y"]), ("Cast", "own", ["z"])]
+    shapes = {"x": (8, 16), "w": (16, 4), "y": (8, 4), "z": (8, 4), "own": (8, 4)}
+    network = network_of(nodes, shapes, {"own": {"to": 11}})
+    amp, plain = (lower(network, setting, PLATFORM) for setting in (AMP, EAGER))
+    assert [node.op for node in amp.nodes] == ["_to_copy", "_to_copy", "mm", "relu", "_to_copy"]
+    assert (amp.by_autocast, plain.by_autocast) == (2, 0)  # the last is the network's own
+    assert (amp.starts, plain.starts) == (3 + round(2 * 0.25), 2)
