@@ -424,7 +424,7 @@ class Bundle:
         return 2 * self._measured_kinds() >= len(self.kinds)
 
     def _measured_kinds(self) -> int:
-        """Count the kinds of layers whose predictors rows of the device taught, in its precision."""
+        """Count the kinds of layers that rows of the device taught, in its precision."""
         dtype = HALF_TYPES.get(self.setting.precision, "float32")
         return sum(not self.infers(kind, dtype) for kind in self.kinds)
 

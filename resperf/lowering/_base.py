@@ -53,8 +53,8 @@ class LoweredNode:
 _ENGINE_SHARE = 0.4
 """Host's time for a kernel of a backward pass, of one of a run: at most this on DenseNets."""
 _CAST_SHARE = 0.25
-"""Likewise for a cast that autocast inserts: 5.4 us against 20 of other kernels in the best fit to 13
-networks in mixed precision at batch 1 on an H200's host, which they wait for."""
+"""Likewise for a cast that autocast inserts: 5.4 us against 20 of other kernels in the best fit to
+13 networks in mixed precision at batch 1 on an H200's host, which they wait for."""
 
 
 @dataclass(frozen=True)

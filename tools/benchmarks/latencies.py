@@ -241,8 +241,8 @@ def listed_layer(run: Mapping[str, str]) -> Layer:
         groups, maps = int(float(run["groups"])), int(float(run["out_maps"]))
         sizes = zip(image[2:], result[2:], sides, strides, strict=True)
         pads = [max((out - 1) * step + side - n, 0) for n, out, side, step in sizes]
-        window = {"kernel_shape": sides, "strides": strides, "group": groups,
-                  "pads": [*(pad // 2 for pad in pads), *(pad - pad // 2 for pad in pads)]}  # fmt: skip
+        around = [*(pad // 2 for pad in pads), *(pad - pad // 2 for pad in pads)]
+        window = {"kernel_shape": sides, "strides": strides, "group": groups, "pads": around}
         weights = operand((maps, image[1] // groups, *sides), is_fixed=True)
         added = operand(others[0]) if others else None
         inputs = (operand(image), weights, None, added)
