@@ -135,10 +135,8 @@ def _fallbacks(group: Iterable[Offer]) -> Iterator[Offer]:
     for offer in group:
         assert offer.part is not None
         for precision, taken in offer.part.fallbacks.items():
-            # Layers of a type stand for mixed precision where convolutions are among them, too.
-            if offer.setting.precision == taken and (
-                offer.unseen or offer.bundle.knows_most_kinds()
-            ):
+            # Few kinds of layers do not stand for networks in mixed precision.
+            if offer.setting.precision == taken and offer.bundle.knows_most_kinds():
                 setting = replace(offer.setting, precision=precision)
                 yield replace(offer, setting=setting, fallback=True)
 

@@ -139,7 +139,7 @@ def time_as_a_whole(
     is_host = device_class(bundle.device, bundle.framework) == DEFAULT.device_class
     if is_host or not math.isnan(host_dispatch_us):
         return parts
-    return _with_unknown_dispatch(parts, predicted[EXECUTION].value)
+    return _with_unknown_dispatch(parts, predicted[EXECUTION].value, lowered.starts)
 
 
 def _custom(network: Network) -> Iterator[Skipped]:
@@ -155,12 +155,11 @@ def _custom(network: Network) -> Iterator[Skipped]:
             yield Skipped(node.name, op, reason, *work_of(network, [node.name]))
 
 
-def _with_unknown_dispatch(parts: Parts, execution_ms: float) -> Parts:
+def _with_unknown_dispatch(parts: Parts, execution_ms: float, kernels: int) -> Parts:
     """Say what the host's unknown dispatch may add, and widen extrapolated intervals.
 
     The data contains the dispatch of its hosts, so that this concerns shorter times only.
     """
-    kernels = sum(node.role != "view" for node in parts.nodes)
     low_ms, high_ms = (dispatch_us * kernels / US_PER_MS for dispatch_us in USUAL_DISPATCH_US)
     if not parts.extrapolated and high_ms <= execution_ms:
         return parts

@@ -23,7 +23,6 @@ from resperf.predictors.operator_classes import (
     RunOperator,
     RunTensor,
     class_terms,
-    run_network,
 )
 from resperf.settings import Mode, Setting
 
@@ -286,14 +285,14 @@ def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
     document = cli.document(*words)
     assert document["extrapolated"] == "the smallest batch size of the data is 64"
     assert document["coverage"]["out_of_range_ms"] == document["phases"]["execution_ms"]
-    operators = run_network(_read(network), EAGER).operators
+    starts = 3  # of five operators two are casts, which take the host a quarter of the time
     warning = document["warnings"][-1]
-    assert f"{len(operators)} x 5 to 20 us = " in warning
+    assert f"{starts} x 5 to 20 us = " in warning
     high = document["quantities"]["execution_ms"]["high"]
-    assert high == pytest.approx(0.02 * len(operators))
+    assert high == pytest.approx(0.02 * starts)
     assert "extrapolated: the smallest batch size" in cli.text(*words)
     slow = cli.document(*words, "--host-dispatch-us", "50")
-    assert slow["phases"]["execution_ms"] == pytest.approx(0.05 * len(operators))
+    assert slow["phases"]["execution_ms"] == pytest.approx(0.05 * starts)
     assert slow["origins"]["host"] > 0.5
     assert not any("--host-dispatch-us" in each for each in slow["warnings"])
     line = cli.error(*words, "--strict")
