@@ -16,8 +16,9 @@ The vector knows neither image size nor batch, and a mean forgets how many nodes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,49 +60,77 @@ class GHN2:
 
     Attributes
     ----------
-    weights : mapping of str to ndarray
+    weights : mapping of str to ndarray, or to torch.Tensor
         ``types`` (types, 32); of ``ghn2`` alone ``channels`` and ``kernels`` (entries, 8);
         ``mlp`` and ``mlp_sp``, each 32-16-32; ``gru``, gates in PyTorch's order; ``norm``.
+    array : module
+        numpy, or torch for training: what both have is all that is used.
     """
 
-    weights: Mapping[str, Array]
+    weights: Mapping[str, Any]
+    array: Any = np
 
     def embed(self, graph: PrimitiveGraph) -> Array:
         """Return the vector of a graph, (32,)."""
-        w = self.weights
-        rows = codes(graph)
-        states = np.vstack([w["types"], np.zeros(SIZE)])[rows[:, 0]]
+        return np.asarray(self.states(graph).mean(0))
+
+    def states(self, graph: PrimitiveGraph) -> Any:
+        """Return the states of the nodes after one traversal forwards and backwards, (nodes, 32).
+
+        Graphs may be several side by side: what no path connects does not matter to each other.
+        """
+        w, rows = self.weights, codes(graph)
+        is_known = self.array.asarray(rows[:, :1] < len(TYPES))
+        states = w["types"][np.minimum(rows[:, 0], len(TYPES) - 1)] * is_known
         if "channels" in w:
             of_shape = [w["channels"][rows[:, side]] for side in (1, 2)]
             of_shape += [w["kernels"][rows[:, side]] for side in (3, 4)]
-            states = states + np.hstack(of_shape)
+            states = states + self.array.concatenate(of_shape, 1)
         direct, virtual = graph.path_weights()
-        order = range(len(states))
-        self._traverse(states, order, direct, virtual)
-        self._traverse(states, order[::-1], direct.T, virtual.T)
-        centred = states - states.mean(1, keepdims=True)
-        normed = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
-        return np.asarray((normed * w["norm.weight"] + w["norm.bias"]).mean(0))
+        order = range(len(rows))
+        states = self._traversed(states, order, direct, virtual)
+        states = self._traversed(states, order[::-1], direct.T, virtual.T)
+        states = states - states.mean(1)[:, None]
+        deviations = ((states**2).mean(1) + 1e-5) ** 0.5
+        return states / deviations[:, None] * w["norm.weight"] + w["norm.bias"]
 
-    def _traverse(self, states: Array, order: Sequence[int], direct: Array, virtual: Array) -> None:
-        """Change the states in place, node after node, as equation 4 says."""
-        near, far = np.zeros_like(states), np.zeros_like(states)
-        for node in order:
-            message = direct[node] @ near + virtual[node] @ far
-            states[node] = self._gru(message, states[node])
-            near[node] = self._mlp("mlp", states[node])
-            far[node] = self._mlp("mlp_sp", states[node])
+    def _traversed(self, states: Any, nodes: range, direct: Array, virtual: Array) -> Any:
+        """Return the states after equation 4, node after node.
 
-    def _mlp(self, name: str, x: Array) -> Array:
+        Nodes that equally many others lead to do not read each other: they change at once.
+        """
+        levels = np.zeros(len(nodes), int)
+        for node in nodes:
+            levels[node] = max(1 + levels[direct[node] > 0], default=0)
+        order = np.argsort(levels, kind="stable")
+        states = states[order]
+        direct, virtual = (
+            self.array.asarray(matrix[np.ix_(order, order)], dtype=states.dtype)
+            for matrix in (direct, virtual)
+        )
+        changed = near = far = states[:0]
+        for start, end in pairwise([0, *np.cumsum(np.bincount(levels))]):
+            message = direct[start:end, :start] @ near + virtual[start:end, :start] @ far
+            new = self._gru(message, states[start:end])
+            behind = new, self._mlp("mlp", new), self._mlp("mlp_sp", new)
+            changed, near, far = map(
+                self.array.concatenate, zip((changed, near, far), behind, strict=True)
+            )
+        return changed[np.argsort(order)]
+
+    def linear(self, name: str, x: Any) -> Any:
+        """Return x @ weight + bias, (rows, outputs)."""
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def _mlp(self, name: str, x: Any) -> Any:
         for layer in (0, 1):
-            weight, bias = (self.weights[f"{name}.{layer}.{part}"] for part in ("weight", "bias"))
-            x = np.maximum(weight @ x + bias, 0)
+            x = self.linear(f"{name}.{layer}", x)
+            x = x * (x > 0)
         return x
 
-    def _gru(self, message: Array, state: Array) -> Array:
-        w = self.weights
-        read = w["gru.weight_ih"] @ message + w["gru.bias_ih"]
-        held = w["gru.weight_hh"] @ state + w["gru.bias_hh"]
-        reset, update = 1 / (1 + np.exp(-(read + held)[: 2 * SIZE].reshape(2, SIZE)))
-        new = np.tanh(read[2 * SIZE :] + reset * held[2 * SIZE :])
-        return np.asarray((1 - update) * new + update * state)
+    def _gru(self, message: Any, states: Any) -> Any:
+        read, held = self.linear("gru.read", message), self.linear("gru.held", states)
+        gates = 1 / (1 + self.array.exp(-(read + held)[:, : 2 * SIZE]))
+        reset, update = gates[:, :SIZE], gates[:, SIZE:]
+        new = self.array.tanh(read[:, 2 * SIZE :] + reset * held[:, 2 * SIZE :])
+        return (1 - update) * new + update * states

@@ -10,9 +10,10 @@ by layers of 64, 128 and 4,096 (128, 256 and 4,096), and larger weights repeat t
 from __future__ import annotations
 
 import io
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from resperf.errors import TrainingError, first_line
-from resperf.features.ghn2 import CHANNELS, KERNELS, SIZE, codes
+from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE
 from resperf.features.primitives import TYPES
 from resperf.files import write_whole
 from resperf.grouping import grouped
@@ -38,21 +39,21 @@ _META_BATCH, _IMAGES = 8, 32
 _WIDEST, _LARGEST_KERNEL = 64, 7
 _RATE, _DECAY, _CLIP = 1e-3, 1e-5, 5.0
 _SAVE_EVERY_S = 30.0
-_HELD_OUT, _HELD_OUT_IMAGES = 200, 128
+_HELD_OUT_IMAGES = 128
 _TRAINING, _JUDGING = 0, 1
 """Streams of random numbers: no network or image that is learnt from is judged."""
 
-Progress = Callable[[float, int, float], None]
-"""Called with minutes, steps and the mean accuracy of the last 100 steps."""
-
 
 def shapes_images(count: int, seed: Sequence[int]) -> tuple[Any, Any]:
-    """Draw images of ten classes: five shapes, each in warm and in cold colours.
+    """Draw images of ten classes: a hue each, shared out among five shapes.
+
+    Hues scatter so much that a colour alone tells the class in 70% of the images; the next hues are
+    of other shapes.
 
     Returns
     -------
     images : ndarray, (count, 3, 16, 16)
-        Noisy, of about mean 0 and deviation 1; place, size and colours are random.
+        Noisy, of about mean 0 and deviation 1; place, size and ground are random.
     classes : ndarray of int, (count,)
     """
     rng = np.random.default_rng(seed)
@@ -70,179 +71,116 @@ def shapes_images(count: int, seed: Sequence[int]) -> tuple[Any, Any]:
         (square < radius) & (np.floor(x / 2) % 2 == 0),
     ])  # fmt: skip
     mask = masks[classes % 5, np.arange(count)][:, None]
-    high, low = rng.uniform(0.8, 2, (count, 1, 1)), rng.uniform(-2, -0.8, (count, 1, 1))
-    warm = (classes // 5 == 0)[:, None, None]
-    colour = np.stack([np.where(warm, high, low), rng.uniform(-1, 1, (count, 1, 1)),
-                       np.where(warm, low, high)], 1)  # fmt: skip
-    ground = rng.uniform(-1, 1, (count, 1, 1, 1)) + rng.normal(0, 0.2, (count, 3, 1, 1))
-    images = np.where(mask, colour, ground) + rng.normal(0, 0.4, (count, 3, PIXELS, PIXELS))
+    hues = (classes + rng.normal(0, 0.48, count)) * 2 * np.pi / CLASSES
+    colours = 2 * np.cos(hues[:, None] - np.arange(3) * 2 * np.pi / 3)[..., None, None]
+    ground = rng.uniform(-1, 1, (count, 1, 1, 1))
+    images = np.where(mask, colours, ground) + rng.normal(0, 0.4, (count, 3, PIXELS, PIXELS))
     return images.astype(np.float32), classes
 
 
 def new_weights(seed: int, *, shapes: bool) -> dict[str, Any]:
-    """Draw the weights of a graph network, as `resperf.features.ghn2.GHN2` has them, and a decoder.
+    """Draw the weights of a graph network, as `GHN2` has them, and of its decoder.
 
     Channels that no random network has keep the vector that they begin with, a smooth function of
     their logarithm, so that similar ones stay similar.
     """
-    random = torch.Generator().manual_seed(seed)
-
-    def uniform(inputs: int, *shape: int) -> Any:
-        return (torch.rand(shape, generator=random) * 2 - 1) / inputs**0.5
-
+    random, area = torch.Generator().manual_seed(seed), _LARGEST_KERNEL**2
     weights = {"types": torch.randn((len(TYPES), SIZE), generator=random)}
     if shapes:
-        angles = np.log2(1 + np.maximum(CHANNELS, 0))[:, None] * np.array([0.25, 0.5, 1, 2])
+        angles = np.log2(1 + CHANNELS)[:, None] * np.array([0.25, 0.5, 1, 2])
         weights["channels"] = torch.tensor(np.hstack([np.sin(angles), np.cos(angles)])).float()
         weights["kernels"] = torch.randn((len(KERNELS), SIZE // 4), generator=random)
-    layers = {"gru": (SIZE, 3 * SIZE)}
-    for name in ("mlp", "mlp_sp"):
-        layers |= {f"{name}.0": (SIZE, SIZE // 2), f"{name}.1": (SIZE // 2, SIZE)}
-    area = _LARGEST_KERNEL**2
-    layers |= {
+    layers = {
+        **{f"gru.{name}": (SIZE, 3 * SIZE) for name in ("read", "held")},
+        **{f"{name}.0": (SIZE, SIZE // 2) for name in ("mlp", "mlp_sp")},
+        **{f"{name}.1": (SIZE // 2, SIZE) for name in ("mlp", "mlp_sp")},
         "decoder.kernel": (SIZE, 64 * area), "decoder.hidden": (64, 128),
         "decoder.conv": (128, _WIDEST**2), "decoder.classes": (128, CLASSES * _WIDEST),
-        "decoder.vector": (SIZE, 64), "decoder.scale": (64, _WIDEST), "decoder.bias": (64, _WIDEST),
+        "decoder.vector": (SIZE, 64), "decoder.norm": (64, 128),
     }  # fmt: skip
     for name, (inputs, outputs) in layers.items():
-        if name == "gru":
-            for part in ("ih", "hh"):
-                weights[f"gru.weight_{part}"] = uniform(SIZE, outputs, inputs)
-                weights[f"gru.bias_{part}"] = uniform(SIZE, outputs)
-        else:
-            weights[f"{name}.weight"] = uniform(inputs, outputs, inputs)
-            weights[f"{name}.bias"] = uniform(inputs, outputs)
+        for part, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
+            drawn = torch.rand(shape, generator=random) * 2 - 1
+            weights[f"{name}.{part}"] = drawn / inputs**0.5
     weights |= {"norm.weight": torch.ones(SIZE), "norm.bias": torch.zeros(SIZE)}
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 
-def written_weights(
-    weights: Mapping[str, Any], networks: Sequence[Sequence[Primitive]]
-) -> Iterator[tuple[Sequence[Primitive], Sequence[Any]]]:
-    """Yield each network and the weights that are written for its nodes."""
-    nodes = [node for network in networks for node in network]
-    written = iter(decoded(weights, nodes, node_states(weights, networks)))
-    yield from ((network, list(islice(written, len(network)))) for network in networks)
+def scores_of(ghn2: GHN2, networks: Sequence[Sequence[Primitive]], images: Any) -> list[Any]:
+    """Return each network's scores of the images' classes, by the weights that are written for it.
 
+    Parameters
+    ----------
+    ghn2 : GHN2
+        Of tensors, with the weights of a decoder (`new_weights`).
+    networks : sequence
+        Of nodes in order.
+    images : Tensor
+        (images, 3, 16, 16).
 
-def node_states(weights: Mapping[str, Any], networks: Sequence[Sequence[Primitive]]) -> Any:
-    """Return the states of all networks' nodes after one traversal, (nodes, 32).
-
-    As `GHN2.embed` before its mean, for several networks side by side and level after level: nodes
-    between which no path leads do not read each other.
+    Returns
+    -------
+    list of Tensor
+        (images, classes) each.
     """
-    graphs = [graph_of_primitives(list(nodes)) for nodes in networks]
-    rows = torch.tensor(np.concatenate([codes(graph) for graph in graphs]))
-    states = weights["types"][rows[:, 0]]
-    if "channels" in weights:
-        of_shape = [weights["channels"][rows[:, side]] for side in (1, 2)]
-        of_shape += [weights["kernels"][rows[:, side]] for side in (3, 4)]
-        states = states + torch.cat(of_shape, 1)
-    matrices = [graph.path_weights() for graph in graphs]
-    direct, virtual = (
-        torch.block_diag(*(torch.tensor(pair[side]).float() for pair in matrices))
-        for side in (0, 1)
-    )
-    states = _traverse(weights, states, direct, virtual, _levels(matrices, backwards=False))
-    states = _traverse(weights, states, direct.T, virtual.T, _levels(matrices, backwards=True))
-    return F.layer_norm(states, (SIZE,), weights["norm.weight"], weights["norm.bias"])
+    nodes: list[Primitive] = []
+    for network in networks:
+        first = len(nodes)
+        nodes += (
+            replace(node, inputs=tuple(first + index for index in node.inputs)) for node in network
+        )
+    written = iter(_written(ghn2, nodes))
+    return [_run(network, list(islice(written, len(network))), images) for network in networks]
 
 
-def _levels(matrices: Sequence[tuple[Any, Any]], *, backwards: bool) -> list[Any]:
-    """Return indices of nodes by the longest path that leads to them, over all networks."""
-    levels: list[int] = []
-    for direct, _ in matrices:
-        count = len(direct)
-        own = [0] * count
-        for node in range(count)[:: -1 if backwards else 1]:
-            before = np.flatnonzero(direct[:, node] if backwards else direct[node])
-            own[node] = 1 + max((own[index] for index in before), default=-1)
-        levels += own
-    array = np.array(levels)
-    return [torch.tensor(np.flatnonzero(array == level)) for level in range(array.max() + 1)]
+def _written(ghn2: GHN2, nodes: Sequence[Primitive]) -> list[Any]:
+    """Return what the decoder writes: weights, a norm's scale and bias, None without weights.
 
-
-def _traverse(
-    weights: Mapping[str, Any], states: Any, direct: Any, virtual: Any, levels: Sequence[Any]
-) -> Any:
-    gru = [weights[f"gru.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    near = far = torch.zeros_like(states)
-    for rows in levels:
-        message = direct[rows] @ near + virtual[rows] @ far
-        new = torch.gru_cell(message, states[rows], *gru)
-        states = states.index_copy(0, rows, new)
-        near = near.index_copy(0, rows, _mlp(weights, "mlp", new))
-        far = far.index_copy(0, rows, _mlp(weights, "mlp_sp", new))
-    return states
-
-
-def _mlp(weights: Mapping[str, Any], name: str, x: Any) -> Any:
-    for layer in (0, 1):
-        x = _linear(weights, f"{name}.{layer}", x).relu()
-    return x
-
-
-def _linear(weights: Mapping[str, Any], name: str, x: Any) -> Any:
-    return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-
-def decoded(weights: Mapping[str, Any], nodes: Sequence[Primitive], states: Any) -> list[Any]:
-    """Return the weights that the decoder writes for nodes, of one or more networks.
-
-    A norm gets its scale and bias, a node without weights None.
-
-    Scaled by operator, as GHN-2 does: a convolution's by sqrt(beta / fan-in), beta 2 behind which a
-    positive part may follow and 1 of depthwise ones and lines; a norm's scale is 2 sigmoid(x / 2),
-    a bias tanh(x / 5).
+    Scaled by operator, as GHN-2 does: a convolution's by sqrt(beta / fan-in), beta 1 of depthwise
+    ones and lines, else 2; a norm's scale is 2 sigmoid(x / 2), a bias tanh(x / 5).
     """
     written: list[Any] = [None] * len(nodes)
-    vectors = [index for index, node in enumerate(nodes) if len(node.shape) == 1]
-    hidden = _linear(weights, "decoder.vector", states[vectors]).relu()
-    scales = 2 * torch.sigmoid(_linear(weights, "decoder.scale", hidden) / 2)
-    biases = torch.tanh(_linear(weights, "decoder.bias", hidden) / 5)
-    for row, index in enumerate(vectors):
-        bias = _tiled(biases[row], nodes[index].shape)
-        is_bias = nodes[index].type == "bias"
-        written[index] = bias if is_bias else (_tiled(scales[row], nodes[index].shape), bias)
-    by_shape = grouped((node.shape, i) for i, node in enumerate(nodes) if len(node.shape) == 4)
-    kernels = _linear(weights, "decoder.kernel", states)
-    kernels = kernels.view(-1, _LARGEST_KERNEL, _LARGEST_KERNEL, 64)
+    states = ghn2.states(graph_of_primitives(nodes))
+    by_shape = grouped((node.shape, index) for index, node in enumerate(nodes) if node.shape)
+    kernels = ghn2.linear("decoder.kernel", states)
+    kernels = kernels.view(-1, _LARGEST_KERNEL, _LARGEST_KERNEL, 64).relu()
     for shape, indices in by_shape.items():
-        height, width = ((_LARGEST_KERNEL - side) // 2 for side in shape[2:])
-        cut = kernels[indices, height : height + shape[2], width : width + shape[3]].relu()
-        made = _channels(weights, _linear(weights, "decoder.hidden", cut).relu(), shape)
-        beta = 1 if shape[1] == 1 or shape[2] != shape[3] else 2
-        made = made * (beta / np.prod(shape[1:])) ** 0.5
+        if len(shape) == 1:
+            hidden = ghn2.linear("decoder.vector", states[indices]).relu()
+            pairs = ghn2.linear("decoder.norm", hidden).view(-1, 2, _WIDEST)
+            pairs = pairs.repeat(1, 1, -(-shape[0] // _WIDEST))[:, :, : shape[0]]
+            scales, biases = 2 * torch.sigmoid(pairs[:, 0] / 2), torch.tanh(pairs[:, 1] / 5)
+            made = [
+                bias if nodes[index].type == "bias" else (scale, bias)
+                for index, scale, bias in zip(indices, scales, biases, strict=True)
+            ]
+        else:
+            top, left = ((_LARGEST_KERNEL - side) // 2 for side in shape[2:])
+            cut = kernels[indices, top : top + shape[2], left : left + shape[3]]
+            beta = 1 if shape[1] == 1 or shape[2] != shape[3] else 2
+            made = _channels(ghn2, cut, shape) * (beta / math.prod(shape[1:])) ** 0.5
         for index, weight in zip(indices, made, strict=True):
             written[index] = weight
     return written
 
 
-def _channels(weights: Mapping[str, Any], hidden: Any, shape: tuple[int, ...]) -> Any:
-    """Write only the channels that are needed: (nodes, h, w, 128) -> (nodes, *shape)."""
+def _channels(ghn2: GHN2, cut: Any, shape: tuple[int, ...]) -> Any:
+    """Write only the channels that are needed: (nodes, h, w, 64) -> (nodes, *shape)."""
     outputs, inputs = (min(side, _WIDEST) for side in shape[:2])
-    # Nothing but the last layer has so many channels.
-    is_last = outputs == CLASSES
-    name, rows = ("decoder.classes", CLASSES) if is_last else ("decoder.conv", _WIDEST)
-    weight = weights[f"{name}.weight"].view(rows, _WIDEST, 128)[:outputs, :inputs]
-    bias = weights[f"{name}.bias"].view(rows, _WIDEST)[:outputs, :inputs]
-    made = torch.einsum("nhwk,oik->noihw", hidden, weight) + bias[:, :, None, None]
-    repeats = [-(-side // most) for side, most in zip(shape[:2], (outputs, inputs), strict=True)]
-    return made.repeat(1, *repeats, 1, 1)[:, : shape[0], : shape[1]]
+    # Nothing but the last layer has as many outputs as there are classes.
+    name, rows = ("classes", CLASSES) if outputs == CLASSES else ("conv", _WIDEST)
+    weight, bias = (
+        ghn2.weights[f"decoder.{name}.{part}"].view(rows, _WIDEST, -1)[:outputs, :inputs]
+        for part in ("weight", "bias")
+    )
+    hidden = ghn2.linear("decoder.hidden", cut).relu()
+    made = torch.einsum("nhwk,oik->noihw", hidden, weight) + bias[..., None]
+    repeats = (-(-shape[0] // outputs), -(-shape[1] // inputs), 1, 1)
+    return made.repeat(1, *repeats)[:, : shape[0], : shape[1]]
 
 
-def _tiled(vector: Any, shape: tuple[int, ...]) -> Any:
-    return vector.repeat(-(-shape[0] // len(vector)))[: shape[0]]
-
-
-def run(nodes: Sequence[Primitive], written: Sequence[Any], images: Any) -> Any:
-    """Run a network on images by the weights of its nodes; norms use the batch's own statistics.
-
-    Returns
-    -------
-    Tensor
-        Scores of the classes, (images, classes).
-    """
+def _run(nodes: Sequence[Primitive], written: Sequence[Any], images: Any) -> Any:
+    """Run a network; norms use the batch's own statistics."""
     values = [images]
     for node, weight in zip(nodes[1:], written[1:], strict=True):
         x, *others = (values[index] for index in node.inputs)
@@ -281,118 +219,105 @@ _RUN: Mapping[str, Callable[[Primitive, Any, Any, Any], Any]] = {
 }
 
 
-@dataclass
 class EmbeddingTrainer:
-    """Trains a graph network and its decoder; `run_minutes` may be called again.
+    """Trains a graph network and its decoder.
 
-    Attributes
+    Parameters
     ----------
     variant : str
-        ``ghn2`` or ``ghn2-paper``.
+        Of `VARIANTS`.
     checkpoint : Path
-        Written at least every minute, in one step; training goes on from there if it exists.
+        Written at least every minute, in one step; if it exists, training goes on from there.
+    seed : int
+
+    Raises
+    ------
+    TrainingError
+        If the checkpoint is of another training.
     """
 
-    variant: str
-    checkpoint: Path
-    seed: int = 0
-    seconds: float = 0.0
-    step: int = 0
-
-    def __post_init__(self) -> None:
-        self.weights = new_weights(self.seed, shapes=self.variant == "ghn2")
-        tables = ("types", "channels", "kernels")
-        # Adam would take rows that no network reads to zero, whatever their decay.
-        groups = [
-            {"params": [w for n, w in self.weights.items() if n not in tables],
-             "weight_decay": _DECAY},
-            {"params": [w for n, w in self.weights.items() if n in tables]},
-        ]  # fmt: skip
-        self.adam = torch.optim.Adam(groups, lr=_RATE)
-        if self.checkpoint.exists():
+    def __init__(self, variant: str, checkpoint: Path, seed: int = 0) -> None:
+        self.checkpoint, self.seed = checkpoint, seed
+        self.made_of = f"{variant}, seed {seed}"
+        self.ghn2 = GHN2(new_weights(seed, shapes=variant == "ghn2"), torch)
+        # Adam would take the rows of tables that no network reads to zero, however small the decay.
+        decayed = grouped(("." in name, w) for name, w in self.ghn2.weights.items())
+        self.adam = torch.optim.Adam(
+            [{"params": decayed[True], "weight_decay": _DECAY}, {"params": decayed[False]}],
+            lr=_RATE,
+        )
+        self.seconds, self.step = 0.0, 0
+        if checkpoint.exists():
             self._resume()
 
     def _resume(self) -> None:
         try:
-            kept = torch.load(self.checkpoint, weights_only=True)
-            found = (kept["variant"], kept["seed"])
+            state = torch.load(self.checkpoint, weights_only=True)
+            if state["made_of"] != self.made_of:
+                raise ValueError(f"it is of {state['made_of']}")
             with torch.no_grad():
-                for name, weight in self.weights.items():
-                    weight.copy_(kept["weights"][name])
-            self.adam.load_state_dict(kept["adam"])
-            self.seconds, self.step = kept["seconds"], kept["step"]
+                for name, weight in self.ghn2.weights.items():
+                    weight.copy_(state["weights"][name])
+            self.adam.load_state_dict(state["adam"])
+            self.seconds, self.step = state["seconds"], state["step"]
         except Exception as error:
             raise TrainingError(
-                f"{self.checkpoint} is no checkpoint of this training ({first_line(error)}); "
+                f"{self.checkpoint} is no checkpoint of {self.made_of} ({first_line(error)}); "
                 "choose another output or remove it"
             ) from error
-        if found != (self.variant, self.seed):
-            raise TrainingError(
-                f"{self.checkpoint} is of variant {found[0]}, seed {found[1]}; choose another "
-                "output, or ask for these"
-            )
 
     def save(self) -> None:
         """Write the checkpoint."""
         content = io.BytesIO()
-        torch.save(
-            {"variant": self.variant, "seed": self.seed, "seconds": self.seconds, "step": self.step,
-             "weights": {name: weight.detach() for name, weight in self.weights.items()},
-             "adam": self.adam.state_dict()},
-            content,
-        )  # fmt: skip
+        weights = {name: weight.detach() for name, weight in self.ghn2.weights.items()}
+        state = {"seconds": self.seconds, "step": self.step, "weights": weights}
+        torch.save({"made_of": self.made_of, "adam": self.adam.state_dict(), **state}, content)
         write_whole(self.checkpoint, content.getvalue())
 
-    def run_minutes(self, minutes: float, progress: Progress) -> None:
-        """Train until so many minutes were trained in all, those before a kill included."""
+    def train(self, minutes: float, progress: Callable[[int, float], None]) -> None:
+        """Train for so many minutes in all, those before a kill included.
+
+        `progress` is called with the steps so far and the last ones' mean accuracy, two times a
+        minute.
+        """
         accuracies: list[float] = []
-        started = saved = time.monotonic() - self.seconds
-        saved = time.monotonic()
+        started = time.monotonic() - self.seconds
+        saved = self.seconds
         while self.seconds < 60 * minutes:
             share = self.seconds / (60 * minutes)
             for group in self.adam.param_groups:
                 group["lr"] = _RATE * 0.1 ** ((share > 2 / 3) + (share > 5 / 6))
             accuracies.append(self.train_step())
             self.seconds = time.monotonic() - started
-            if time.monotonic() - saved > _SAVE_EVERY_S:
+            if self.seconds - saved > _SAVE_EVERY_S:
                 self.save()
-                saved = time.monotonic()
-                progress(self.seconds / 60, self.step, float(np.mean(accuracies[-100:])))
+                progress(self.step, float(np.mean(accuracies)))
+                saved, accuracies = self.seconds, []
         self.save()
 
     def train_step(self) -> float:
         """Learn from 8 new networks; return their mean accuracy on the step's images."""
-        rng = np.random.default_rng([self.seed, _TRAINING, self.step])
+        stream = [self.seed, _TRAINING, self.step]
+        rng = np.random.default_rng(stream)
         networks = [random_network(rng) for _ in range(_META_BATCH)]
-        images, classes = map(
-            torch.tensor, shapes_images(_IMAGES, [self.seed, _TRAINING, self.step])
+        images, classes = map(torch.tensor, shapes_images(_IMAGES, stream))
+        scores = torch.stack(scores_of(self.ghn2, networks, images))
+        losses = F.cross_entropy(
+            scores.movedim(-1, 1), classes.expand(_META_BATCH, -1), reduction="none"
         )
-        accuracies = []
         self.adam.zero_grad()
-        loss = torch.zeros(())
-        for nodes, written in written_weights(self.weights, networks):
-            scores = run(nodes, written, images)
-            one = F.cross_entropy(scores, classes)
-            # A network that overflows must not end all training.
-            if torch.isfinite(one):
-                loss = loss + one / _META_BATCH
-            accuracies.append(float((scores.argmax(1) == classes).float().mean()))
-        if loss.requires_grad:
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.weights.values(), _CLIP)
-            self.adam.step()
+        # A network that overflows teaches nothing.
+        losses.nan_to_num(0, 0, 0).mean().backward()
+        torch.nn.utils.clip_grad_norm_(self.ghn2.weights.values(), _CLIP)
+        self.adam.step()
         self.step += 1
-        return float(np.mean(accuracies))
+        return float((scores.argmax(-1) == classes).float().mean())
 
 
-def held_out_accuracy(weights: Mapping[str, Any], seed: int, count: int = _HELD_OUT) -> float:
-    """Return the mean accuracy of networks that were never learnt from, on images neither."""
+def held_out_accuracy(ghn2: GHN2, seed: int, count: int = 200) -> float:
+    """Return the mean accuracy of random networks, none of which, nor an image, was learnt from."""
     rng = np.random.default_rng([seed, _JUDGING])
     images, classes = map(torch.tensor, shapes_images(_HELD_OUT_IMAGES, [seed, _JUDGING]))
-    accuracies = []
     with torch.no_grad():
-        for _ in range(count):
-            ((nodes, written),) = written_weights(weights, [random_network(rng)])
-            scores = run(nodes, written, images)
-            accuracies.append(float((scores.argmax(1) == classes).float().mean()))
-    return float(np.mean(accuracies))
+        scores = [scores_of(ghn2, [random_network(rng)], images)[0] for _ in range(count)]
+    return float((torch.stack(scores).argmax(-1) == classes).float().mean())

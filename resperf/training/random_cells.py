@@ -8,7 +8,7 @@ convolution of stride 2 where the others have a factorised reduction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,8 +32,8 @@ class Primitive:
     """Whether it reads the positive part of its input."""
 
 
-def graph_of_primitives(nodes: list[Primitive]) -> PrimitiveGraph:
-    """Return the graph of nodes in order, the first of which is the input."""
+def graph_of_primitives(nodes: Sequence[Primitive]) -> PrimitiveGraph:
+    """Return the graph of nodes in order."""
     edges = {(source, target) for target, node in enumerate(nodes) for source in node.inputs}
     return PrimitiveGraph(
         tuple(node.type for node in nodes), tuple(node.shape for node in nodes), tuple(edges)

@@ -29,9 +29,9 @@ def random_weights(seed: int, *, shapes: bool = True) -> dict[str, np.ndarray]:
         for layer, (inputs, outputs) in enumerate(((SIZE, SIZE // 2), (SIZE // 2, SIZE))):
             weights[f"{name}.{layer}.weight"] = rng.normal(size=(outputs, inputs)) / 4
             weights[f"{name}.{layer}.bias"] = rng.normal(size=outputs) / 4
-    for part in ("ih", "hh"):
-        weights[f"gru.weight_{part}"] = rng.normal(size=(3 * SIZE, SIZE)) / 4
-        weights[f"gru.bias_{part}"] = rng.normal(size=3 * SIZE) / 4
+    for part in ("read", "held"):
+        weights[f"gru.{part}.weight"] = rng.normal(size=(3 * SIZE, SIZE)) / 4
+        weights[f"gru.{part}.bias"] = rng.normal(size=3 * SIZE) / 4
     weights["norm.weight"] = rng.normal(size=SIZE)
     weights["norm.bias"] = rng.normal(size=SIZE)
     return weights
@@ -60,8 +60,8 @@ def reference(weights: dict[str, np.ndarray], graph: PrimitiveGraph) -> np.ndarr
         return np.maximum(w[f"{name}.1.weight"].dot(hidden) + w[f"{name}.1.bias"], 0)
 
     def gru(message: np.ndarray, h: np.ndarray) -> np.ndarray:
-        wi, wh = np.split(w["gru.weight_ih"], 3), np.split(w["gru.weight_hh"], 3)
-        bi, bh = np.split(w["gru.bias_ih"], 3), np.split(w["gru.bias_hh"], 3)
+        wi, wh = np.split(w["gru.read.weight"], 3), np.split(w["gru.held.weight"], 3)
+        bi, bh = np.split(w["gru.read.bias"], 3), np.split(w["gru.held.bias"], 3)
         r, z = (
             1 / (1 + np.exp(-(wi[g].dot(message) + bi[g] + wh[g].dot(h) + bh[g]))) for g in (0, 1)
         )
@@ -118,7 +118,7 @@ def test_a_chain_of_three_nodes_by_hand() -> None:
         weights[name][TYPES.index(kind), 0] = value
     for name in ("mlp", "mlp_sp"):
         weights[f"{name}.0.weight"][0, 0] = weights[f"{name}.1.weight"][0, 0] = 1
-    weights["gru.weight_ih"][2 * SIZE, 0] = 1
+    weights["gru.read.weight"][2 * SIZE, 0] = 1
     weights["norm.weight"][:] = 1
     a = 0.8 / 2
     b = (-0.4 + math.tanh(a)) / 2  # below 0: it passes nothing on
