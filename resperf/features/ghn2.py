@@ -16,16 +16,22 @@ The vector knows neither image size nor batch, and a mean forgets how many nodes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from resperf.errors import BundleError
 from resperf.features import Array
 from resperf.features.primitives import TYPES, UNKNOWN, PrimitiveGraph
+from resperf.files import shipped_files
 
 CHANNELS = np.array([0, 1, 3, *range(8, 57, 8), *range(64, 4081, 16), *range(4096, 8193, 32)])
 """Channels that have a vector, GHN-2's; others get the nearest one's, no weight the first."""
@@ -134,3 +140,78 @@ class GHN2:
         reset, update = gates[:, :SIZE], gates[:, SIZE:]
         new = self.array.tanh(read[:, 2 * SIZE :] + reset * held[:, 2 * SIZE :])
         return (1 - update) * new + update * states
+
+
+@dataclass(frozen=True)
+class Known:
+    """A network, the vector of its folded graph, and its measured runs, if there are any."""
+
+    name: str
+    vector: Array
+    runs: list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A trained graph network, which training it had, and known networks to compare others with.
+
+    Attributes
+    ----------
+    ghn2 : GHN2
+    training : mapping
+        ``variant``, ``seed``, ``minutes``, ``steps``, and of random networks that were held out
+        ``accuracy``, ``untrained`` (the same before training) and ``chance``.
+    known : sequence of Known
+    """
+
+    ghn2: GHN2
+    training: Mapping[str, Any]
+    known: Sequence[Known]
+
+    def nearest(self, graph: PrimitiveGraph, count: int = 5) -> list[tuple[float, Known]]:
+        """Return the known networks with the most similar vectors, by their cosine (III-E)."""
+        vector = self.ghn2.embed(graph.folded())
+        cosines = [
+            float(vector @ one.vector / np.linalg.norm(vector) / np.linalg.norm(one.vector))
+            for one in self.known
+        ]
+        return [(cosines[i], self.known[i]) for i in np.argsort(-np.array(cosines))[:count]]
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a file: half-precision weights, and JSON; no pickle."""
+        networks = [{"name": one.name, "runs": one.runs} for one in self.known]
+        content = io.BytesIO()
+        np.savez_compressed(
+            content, allow_pickle=False,
+            about=np.array(json.dumps({"training": self.training, "networks": networks})),
+            vectors=np.array([one.vector for one in self.known], np.float32).reshape(-1, SIZE),
+            **{name: np.asarray(weight, np.float16) for name, weight in self.ghn2.weights.items()},
+        )  # fmt: skip
+        return content.getvalue()
+
+    @classmethod
+    def load(cls, name: str) -> Embedding:
+        """Read a file, or what is shipped under a name of `VARIANTS`.
+
+        Raises
+        ------
+        BundleError
+            If there is no such file, or it is damaged.
+        """
+        shipped = {path.stem: path for path in shipped_files("models/embeddings", "*.npz")}
+        try:
+            with np.load(shipped.get(name, Path(name)), allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                names = [key for key in file.files if key != "about"]
+                arrays = {key: file[key].astype(float) for key in names}
+            vectors = arrays.pop("vectors")
+            known = [
+                Known(one["name"], vector, one["runs"])
+                for one, vector in zip(about["networks"], vectors, strict=True)
+            ]
+            return cls(GHN2(arrays), about["training"], known)
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise BundleError(
+                f"{name} is neither {' nor '.join(VARIANTS)} nor a readable file of "
+                "`resperf train-embedding`; give one of these"
+            ) from error

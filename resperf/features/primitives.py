@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -71,6 +71,18 @@ class PrimitiveGraph:
         direct = np.where(lengths == 1, 1.0, 0.0)
         is_virtual = (lengths > 1) & (lengths <= LONGEST_PATH)
         return direct, np.where(is_virtual, 1 / np.where(is_virtual, lengths, 1), 0.0)
+
+    def folded(self) -> PrimitiveGraph:
+        """Return the graph with a batch normalisation behind a convolution as its bias.
+
+        Some exporters fold it so, others do not: both write the same network then.
+        """
+        read = {target: self.types[source] for source, target in self.edges}
+        types = (
+            "bias" if kind == "bn" and read.get(index, "").endswith("conv") else kind
+            for index, kind in enumerate(self.types)
+        )
+        return replace(self, types=tuple(types))
 
 
 def primitive_graph(network: Network) -> PrimitiveGraph:

@@ -22,11 +22,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from resperf.errors import TrainingError, first_line
-from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE
-from resperf.features.primitives import TYPES
+from resperf.errors import NetworkError, TrainingError, first_line
+from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE, Embedding, Known
+from resperf.features.primitives import TYPES, primitive_graph
 from resperf.files import write_whole
 from resperf.grouping import grouped
+from resperf.network import Network, read_network
+from resperf.network.files import shipped_networks
+from resperf.quantities import EXECUTION, STEP
 from resperf.training.random_cells import (
     CLASSES,
     PIXELS,
@@ -34,12 +37,13 @@ from resperf.training.random_cells import (
     graph_of_primitives,
     random_network,
 )
+from resperf.training.rows import network_examples, network_quantities
 
 _META_BATCH, _IMAGES = 8, 32
 _WIDEST, _LARGEST_KERNEL = 64, 7
 _RATE, _DECAY, _CLIP = 1e-3, 1e-5, 5.0
 _SAVE_EVERY_S = 30.0
-_HELD_OUT_IMAGES = 128
+_HELD_OUT_IMAGES = 64
 _TRAINING, _JUDGING = 0, 1
 """Streams of random numbers: no network or image that is learnt from is judged."""
 
@@ -238,7 +242,7 @@ class EmbeddingTrainer:
 
     def __init__(self, variant: str, checkpoint: Path, seed: int = 0) -> None:
         self.checkpoint, self.seed = checkpoint, seed
-        self.made_of = f"{variant}, seed {seed}"
+        self.variant, self.made_of = variant, f"{variant}, seed {seed}"
         self.ghn2 = GHN2(new_weights(seed, shapes=variant == "ghn2"), torch)
         # Adam would take the rows of tables that no network reads to zero, however small the decay.
         decayed = grouped(("." in name, w) for name, w in self.ghn2.weights.items())
@@ -321,3 +325,57 @@ def held_out_accuracy(ghn2: GHN2, seed: int, count: int = 200) -> float:
     with torch.no_grad():
         scores = [scores_of(ghn2, [random_network(rng)], images)[0] for _ in range(count)]
     return float((torch.stack(scores).argmax(-1) == classes).float().mean())
+
+
+def trained_embedding(
+    trainer: EmbeddingTrainer, datasets: Sequence[Path]
+) -> tuple[Embedding, list[str]]:
+    """Return what a training made, with the shipped networks and those of datasets as known ones.
+
+    Returns
+    -------
+    embedding : Embedding
+        Its weights rounded as its file rounds them.
+    notes : list of str
+        Which networks were left out, and why.
+    """
+    weights = {
+        name: weight.detach().numpy().astype(np.float16).astype(float)
+        for name, weight in trainer.ghn2.weights.items()
+        if not name.startswith("decoder.")
+    }
+    untrained = GHN2(new_weights(trainer.seed, shapes=trainer.variant == "ghn2"), torch)
+    training = {
+        "variant": trainer.variant, "seed": trainer.seed, "steps": trainer.step,
+        "minutes": round(trainer.seconds / 60, 1), "chance": 1 / CLASSES,
+        "accuracy": held_out_accuracy(trainer.ghn2, trainer.seed),
+        "untrained": held_out_accuracy(untrained, trainer.seed),
+    }  # fmt: skip
+    known, notes = _known(GHN2(weights), datasets)
+    return Embedding(GHN2(weights), training, known), notes
+
+
+def _known(ghn2: GHN2, datasets: Sequence[Path]) -> tuple[list[Known], list[str]]:
+    known: dict[tuple[str, bytes], Known] = {}
+    notes: dict[str, None] = {}
+
+    def add(network: Network, *runs: Mapping[str, Any]) -> None:
+        try:
+            vector = ghn2.embed(primitive_graph(network).folded()).astype(np.float32).astype(float)
+        except NetworkError as error:
+            notes[str(error)] = None
+        else:
+            one = Known(network.name, vector, [])
+            known.setdefault((network.name, vector.tobytes()), one).runs.extend(runs)
+
+    for path in shipped_networks().values():
+        add(read_network(path))
+    for dataset in datasets:
+        for quantity in sorted({EXECUTION, STEP} & {*network_quantities(dataset)}):
+            rows = network_examples(dataset, quantity, left_out=[])
+            each = zip(rows.networks, rows.values, rows.settings, rows.platforms, strict=True)
+            for network, value, setting, platform in each:
+                run = {"device": platform.device, "framework": setting.framework}
+                how = {"precision": setting.precision, "batch": setting.batch}
+                add(network, {**run, **how, quantity: float(f"{value:.4g}")})
+    return list(known.values()), list(notes)
