@@ -35,11 +35,10 @@ def command(network: Path, shapes: dict[str, Any], embedding: str, as_json: bool
     of weights, but neither image size nor batch: alike networks need not take the same time.
     """
     from resperf.features.primitives import primitive_graph
-    from resperf.network import read_network
-    from resperf.network.files import network_file
+    from resperf.prediction.reading import read
 
-    read = read_network(network_file(network), shapes=shapes)
-    graph = primitive_graph(read)
+    (whole,) = read(network, None, shapes)
+    graph = primitive_graph(whole)
     nearest = Embedding.load(embedding).nearest(graph)
     notes = [f"no type for {op} ({count} times)" for op, count in graph.unknown.items()]
     text = table(
@@ -51,7 +50,7 @@ def command(network: Path, shapes: dict[str, Any], embedding: str, as_json: bool
         text=("network", "measured"),
     )
     similar = [{"network": one.name, "cosine": cosine, "runs": one.runs} for cosine, one in nearest]
-    document = {"network": read.name, "embedding": embedding, "similar": similar, "notes": notes}
+    document = {"network": whole.name, "embedding": embedding, "similar": similar, "notes": notes}
     options.show(as_json, document, text, notes)
 
 

@@ -215,9 +215,11 @@ class _Reading:
         """Read a sum, a bias, or a table of positions, of which a square has as many."""
         if self.scores & {*node.outputs}:
             return _NONE
+        rank = len(self.shape(node.outputs[0]))
         for name in node.inputs:
             if self.is_weight(name):
-                sides = [side for side in self.shape(name) if side > 1]
+                # A table may have been written once for each image of the batch.
+                sides = [side for side in self.shape(name)[1 - rank :] if side > 1] or [1]
                 if len(sides) == 1:
                     return "bias", (sides[0],)
                 window = round(math.prod(sides[:-1]) ** 0.5)

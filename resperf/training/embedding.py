@@ -43,7 +43,7 @@ _META_BATCH, _IMAGES = 8, 32
 _WIDEST, _LARGEST_KERNEL = 64, 7
 _RATE, _DECAY, _CLIP = 1e-3, 1e-5, 5.0
 _SAVE_EVERY_S = 30.0
-_HELD_OUT_IMAGES = 64
+_HELD_OUT, _HELD_OUT_IMAGES = 200, 64
 _TRAINING, _JUDGING = 0, 1
 """Streams of random numbers: no network or image that is learnt from is judged."""
 
@@ -318,12 +318,12 @@ class EmbeddingTrainer:
         return float((scores.argmax(-1) == classes).float().mean())
 
 
-def held_out_accuracy(ghn2: GHN2, seed: int, count: int = 200) -> float:
+def held_out_accuracy(ghn2: GHN2, seed: int) -> float:
     """Return the mean accuracy of random networks, none of which, nor an image, was learnt from."""
     rng = np.random.default_rng([seed, _JUDGING])
     images, classes = map(torch.tensor, shapes_images(_HELD_OUT_IMAGES, [seed, _JUDGING]))
     with torch.no_grad():
-        scores = [scores_of(ghn2, [random_network(rng)], images)[0] for _ in range(count)]
+        scores = [scores_of(ghn2, [random_network(rng)], images)[0] for _ in range(_HELD_OUT)]
     return float((torch.stack(scores).argmax(-1) == classes).float().mean())
 
 
@@ -356,17 +356,20 @@ def trained_embedding(
 
 
 def _known(ghn2: GHN2, datasets: Sequence[Path]) -> tuple[list[Known], list[str]]:
-    known: dict[tuple[str, bytes], Known] = {}
+    known: dict[tuple[str, Any], Known] = {}
     notes: dict[str, None] = {}
 
     def add(network: Network, *runs: Mapping[str, Any]) -> None:
         try:
-            vector = ghn2.embed(primitive_graph(network).folded()).astype(np.float32).astype(float)
+            graph = primitive_graph(network).folded()
         except NetworkError as error:
             notes[str(error)] = None
-        else:
-            one = Known(network.name, vector, [])
-            known.setdefault((network.name, vector.tobytes()), one).runs.extend(runs)
+            return
+        # Exporters write the same nodes in other orders.
+        key = network.name, tuple(sorted(zip(graph.types, graph.shapes, strict=True)))
+        if key not in known:
+            known[key] = Known(network.name, ghn2.embed(graph), [])
+        known[key].runs.extend(runs)
 
     for path in shipped_networks().values():
         add(read_network(path))
