@@ -44,8 +44,8 @@ def command(network: Path, shapes: dict[str, Any], embedding: str, as_json: bool
     text = table(
         ("network", "cosine", "measured"),
         [
-            [known.name, f"{cosine:.3f}", "; ".join(map(_run, known.runs[:2])) or "-"]
-            for cosine, known in nearest
+            [one.name, f"{cosine:.3f}", "; ".join(map(_run, one.runs[:2])) or "-"]
+            for cosine, one in nearest
         ],
         text=("network", "measured"),
     )
@@ -121,9 +121,9 @@ def train_embedding(
     facts = embedding.training
     text = (
         f"{output}: {variant}, {facts['steps']} steps in {facts['minutes']} minutes, "
-        f"{len(embedding.known)} known networks\naccuracy of 200 held-out networks: "
+        f"{len(embedding.networks)} known networks\naccuracy of 200 held-out networks: "
         f"{percent_cell(facts['accuracy'])} (untrained {percent_cell(facts['untrained'])}, chance "
         f"{percent_cell(facts['chance'])})"
     )
-    document = {"path": str(output), **facts, "known": len(embedding.known), "notes": notes}
+    document = {"path": str(output), **facts, "known": len(embedding.networks), "notes": notes}
     options.show(as_json, document, text, notes)

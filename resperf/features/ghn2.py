@@ -143,7 +143,7 @@ class GHN2:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNetwork:
     """A network, the vector of its folded graph, and its measured runs, if there are any."""
 
     name: str
@@ -161,30 +161,30 @@ class Embedding:
     training : mapping
         ``variant``, ``seed``, ``minutes``, ``steps``, and of random networks that were held out
         ``accuracy``, ``untrained`` (the same before training) and ``chance``.
-    known : sequence of Known
+    networks : sequence of KnownNetwork
     """
 
     ghn2: GHN2
     training: Mapping[str, Any]
-    known: Sequence[Known]
+    networks: Sequence[KnownNetwork]
 
-    def nearest(self, graph: PrimitiveGraph, count: int = 5) -> list[tuple[float, Known]]:
+    def nearest(self, graph: PrimitiveGraph, count: int = 5) -> list[tuple[float, KnownNetwork]]:
         """Return the known networks with the most similar vectors, by their cosine (III-E)."""
         vector = self.ghn2.embed(graph.folded())
         cosines = [
             float(vector @ one.vector / np.linalg.norm(vector) / np.linalg.norm(one.vector))
-            for one in self.known
+            for one in self.networks
         ]
-        return [(cosines[i], self.known[i]) for i in np.argsort(-np.array(cosines))[:count]]
+        return [(cosines[i], self.networks[i]) for i in np.argsort(-np.array(cosines))[:count]]
 
     def to_bytes(self) -> bytes:
         """Return the content of a file: half-precision weights, and JSON; no pickle."""
-        networks = [{"name": one.name, "runs": one.runs} for one in self.known]
+        networks = [{"name": one.name, "runs": one.runs} for one in self.networks]
         content = io.BytesIO()
         np.savez_compressed(
             content, allow_pickle=False,
             about=np.array(json.dumps({"training": self.training, "networks": networks})),
-            vectors=np.array([one.vector for one in self.known], np.float32).reshape(-1, SIZE),
+            vectors=np.array([one.vector for one in self.networks], np.float32).reshape(-1, SIZE),
             **{name: np.asarray(weight, np.float16) for name, weight in self.ghn2.weights.items()},
         )  # fmt: skip
         return content.getvalue()
@@ -205,11 +205,11 @@ class Embedding:
                 names = [key for key in file.files if key != "about"]
                 arrays = {key: file[key].astype(float) for key in names}
             vectors = arrays.pop("vectors")
-            known = [
-                Known(one["name"], vector, one["runs"])
+            networks = [
+                KnownNetwork(one["name"], vector, one["runs"])
                 for one, vector in zip(about["networks"], vectors, strict=True)
             ]
-            return cls(GHN2(arrays), about["training"], known)
+            return cls(GHN2(arrays), about["training"], networks)
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise BundleError(
                 f"{name} is neither {' nor '.join(VARIANTS)} nor a readable file of "

@@ -8,7 +8,7 @@ their output reads their input.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -122,12 +122,13 @@ class _Reading:
     """Nodes of a network, and which of them each tensor is computed by."""
 
     def __init__(self, network: Network, biases: set[str]) -> None:
-        self.network, self.tensors, self.biases = network, network.tensors, biases
+        self.network, self.biases = network, biases
+        self.tensor_shapes = {name: tensor.shape for name, tensor in network.tensors.items()}
         self.types: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
         self.edges: set[tuple[int, int]] = set()
         self.unknown = Counter[str]()
-        self.sources: dict[str, tuple[int, ...]] = {}
+        self.sources = defaultdict[str, tuple[int, ...]](tuple)
         """Tensor -> nodes that it is computed by; without any, it is a constant."""
         self.scores = set[str]()
         """Tensors that a Softmax reads, maybe through operators without a node."""
@@ -142,7 +143,7 @@ class _Reading:
         for name in self.network.inputs:
             self.sources[name] = (self.add("input", ()),)
         for node in self.network.nodes:
-            read = dict.fromkeys(index for name in node.inputs for index in self.of(name))
+            read = dict.fromkeys(index for name in node.inputs for index in self.sources[name])
             kind, shape = self.typed(node)
             if kind:
                 read = dict.fromkeys([self.add(kind, shape, read)])
@@ -162,19 +163,16 @@ class _Reading:
         self.shapes.append(shape)
         return len(self.types) - 1
 
-    def of(self, name: str) -> tuple[int, ...]:
-        return self.sources.get(name, ())
-
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape if name in self.tensors else ()
+        return self.tensor_shapes.get(name, ())
 
     def is_weight(self, name: str) -> bool:
         """Whether a tensor is learnt or computed of what is: not of an input, nor one number."""
-        return bool(name) and not self.of(name) and math.prod(self.shape(name)) > 1
+        return bool(name) and not self.sources[name] and math.prod(self.shape(name)) > 1
 
     def typed(self, node: Node) -> tuple[str, tuple[int, ...]]:
         """Return a node's type, empty for none, and the shape of its weights."""
-        written = self.tensors.get(node.outputs[0])
+        written = self.network.tensors.get(node.outputs[0])
         if written is not None and written.dtype in ("int64", "bool"):
             return _NONE  # It computes a shape, an index or a mask.
         if node.domain not in OPERATOR_DOMAINS:
@@ -233,16 +231,16 @@ class _Reading:
 
     def joins(self, node: Node) -> bool:
         """Whether a node reads values that come by different ways."""
-        return len({self.of(name) for name in node.inputs if self.of(name)}) > 1
-
-    def pool(self, node: Node) -> tuple[str, tuple[int, ...]]:
-        is_global = math.prod(self.shape(node.outputs[0])[2:]) == 1
-        return "glob_avg" if is_global else _POOLS[node.op], ()
+        return len({self.sources[name] for name in node.inputs if self.sources[name]}) > 1
 
     def mean(self, node: Node) -> tuple[str, tuple[int, ...]]:
         """Read a mean over all but batch and channels; a norm's, over these, has no type."""
         kept = [side for side in self.shape(node.outputs[0])[1:] if side > 1]
         return ("glob_avg", ()) if len(kept) <= 1 else self.unread(node)
+
+    def mean_of_windows(self, node: Node) -> tuple[str, tuple[int, ...]]:
+        is_global = math.prod(self.shape(node.outputs[0])[2:]) == 1
+        return "glob_avg" if is_global else "avg_pool", ()
 
     def norm(self, node: Node) -> tuple[str, tuple[int, ...]]:
         kind = "bn" if node.op == "BatchNormalization" else "ln"
@@ -257,13 +255,14 @@ class _Reading:
 
 
 _NONE: tuple[str, tuple[int, ...]] = ("", ())
-_POOLS = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}
 _RULES: Mapping[str, Callable[[_Reading, Node], tuple[str, tuple[int, ...]]]] = {
     **dict.fromkeys(("Conv", "ConvTranspose"), _Reading.conv),
     **dict.fromkeys(("Gemm", "MatMul"), _Reading.product),
     **dict.fromkeys(("Add", "Sum"), _Reading.sum),
     "Mul": _Reading.gate,
-    **dict.fromkeys((*_POOLS, "GlobalAveragePool", "GlobalMaxPool"), _Reading.pool),
+    "MaxPool": lambda *_: ("max_pool", ()),
+    "AveragePool": _Reading.mean_of_windows,
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), lambda *_: ("glob_avg", ())),
     "ReduceMean": _Reading.mean,
     **dict.fromkeys(
         ("BatchNormalization", "LayerNormalization", "GroupNormalization",

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from resperf.errors import NetworkError, TrainingError, first_line
-from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE, Embedding, Known
+from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE, Embedding, KnownNetwork
 from resperf.features.primitives import TYPES, primitive_graph
 from resperf.files import write_whole
 from resperf.grouping import grouped
@@ -64,8 +64,7 @@ def shapes_images(count: int, seed: Sequence[int]) -> tuple[Any, Any]:
     classes = rng.integers(CLASSES, size=count)
     centres = PIXELS / 2 - 0.5 + rng.uniform(-2.5, 2.5, (2, count, 1, 1))
     radius = rng.uniform(3.5, 6.5, (count, 1, 1))
-    place = np.arange(PIXELS)
-    y, x = place[:, None] - centres[0], place[None, :] - centres[1]
+    y, x = np.arange(PIXELS)[:, None] - centres[0], np.arange(PIXELS) - centres[1]
     square = np.maximum(abs(x), abs(y))
     masks = np.stack([
         np.hypot(x, y) < radius,
@@ -154,7 +153,7 @@ def _written(ghn2: GHN2, nodes: Sequence[Primitive]) -> list[Any]:
             pairs = ghn2.linear("decoder.norm", hidden).view(-1, 2, _WIDEST)
             pairs = pairs.repeat(1, 1, -(-shape[0] // _WIDEST))[:, :, : shape[0]]
             scales, biases = 2 * torch.sigmoid(pairs[:, 0] / 2), torch.tanh(pairs[:, 1] / 5)
-            made = [
+            decoded = [
                 bias if nodes[index].type == "bias" else (scale, bias)
                 for index, scale, bias in zip(indices, scales, biases, strict=True)
             ]
@@ -162,8 +161,8 @@ def _written(ghn2: GHN2, nodes: Sequence[Primitive]) -> list[Any]:
             top, left = ((_LARGEST_KERNEL - side) // 2 for side in shape[2:])
             cut = kernels[indices, top : top + shape[2], left : left + shape[3]]
             beta = 1 if shape[1] == 1 or shape[2] != shape[3] else 2
-            made = _channels(ghn2, cut, shape) * (beta / math.prod(shape[1:])) ** 0.5
-        for index, weight in zip(indices, made, strict=True):
+            decoded = _channels(ghn2, cut, shape) * (beta / math.prod(shape[1:])) ** 0.5
+        for index, weight in zip(indices, decoded, strict=True):
             written[index] = weight
     return written
 
@@ -178,9 +177,9 @@ def _channels(ghn2: GHN2, cut: Any, shape: tuple[int, ...]) -> Any:
         for part in ("weight", "bias")
     )
     hidden = ghn2.linear("decoder.hidden", cut).relu()
-    made = torch.einsum("nhwk,oik->noihw", hidden, weight) + bias[..., None]
+    decoded = torch.einsum("nhwk,oik->noihw", hidden, weight) + bias[..., None]
     repeats = (-(-shape[0] // outputs), -(-shape[1] // inputs), 1, 1)
-    return made.repeat(1, *repeats)[:, : shape[0], : shape[1]]
+    return decoded.repeat(1, *repeats)[:, : shape[0], : shape[1]]
 
 
 def _run(nodes: Sequence[Primitive], written: Sequence[Any], images: Any) -> Any:
@@ -330,7 +329,7 @@ def held_out_accuracy(ghn2: GHN2, seed: int) -> float:
 def trained_embedding(
     trainer: EmbeddingTrainer, datasets: Sequence[Path]
 ) -> tuple[Embedding, list[str]]:
-    """Return what a training made, with the shipped networks and those of datasets as known ones.
+    """Return a training's result, and the networks that are shipped or in datasets.
 
     Returns
     -------
@@ -351,12 +350,12 @@ def trained_embedding(
         "accuracy": held_out_accuracy(trainer.ghn2, trainer.seed),
         "untrained": held_out_accuracy(untrained, trainer.seed),
     }  # fmt: skip
-    known, notes = _known(GHN2(weights), datasets)
-    return Embedding(GHN2(weights), training, known), notes
+    networks, notes = _known_networks(GHN2(weights), datasets)
+    return Embedding(GHN2(weights), training, networks), notes
 
 
-def _known(ghn2: GHN2, datasets: Sequence[Path]) -> tuple[list[Known], list[str]]:
-    known: dict[tuple[str, Any], Known] = {}
+def _known_networks(ghn2: GHN2, datasets: Sequence[Path]) -> tuple[list[KnownNetwork], list[str]]:
+    networks: dict[tuple[str, Any], KnownNetwork] = {}
     notes: dict[str, None] = {}
 
     def add(network: Network, *runs: Mapping[str, Any]) -> None:
@@ -367,18 +366,18 @@ def _known(ghn2: GHN2, datasets: Sequence[Path]) -> tuple[list[Known], list[str]
             return
         # Exporters write the same nodes in other orders.
         key = network.name, tuple(sorted(zip(graph.types, graph.shapes, strict=True)))
-        if key not in known:
-            known[key] = Known(network.name, ghn2.embed(graph), [])
-        known[key].runs.extend(runs)
+        if key not in networks:
+            networks[key] = KnownNetwork(network.name, ghn2.embed(graph), [])
+        networks[key].runs.extend(runs)
 
     for path in shipped_networks().values():
         add(read_network(path))
     for dataset in datasets:
         for quantity in sorted({EXECUTION, STEP} & {*network_quantities(dataset)}):
             rows = network_examples(dataset, quantity, left_out=[])
-            each = zip(rows.networks, rows.values, rows.settings, rows.platforms, strict=True)
-            for network, value, setting, platform in each:
+            rows_of = zip(rows.networks, rows.values, rows.settings, rows.platforms, strict=True)
+            for network, value, setting, platform in rows_of:
                 run = {"device": platform.device, "framework": setting.framework}
                 how = {"precision": setting.precision, "batch": setting.batch}
                 add(network, {**run, **how, quantity: float(f"{value:.4g}")})
-    return list(known.values()), list(notes)
+    return list(networks.values()), list(notes)

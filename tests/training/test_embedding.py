@@ -208,7 +208,7 @@ def test_a_file_has_the_vectors_of_its_weights(tmp_path, trainer, quick):
     file.write_bytes(made.to_bytes())
     loaded = Embedding.load(str(file))
     assert notes == []
-    assert len(loaded.known) == 16
+    assert len(loaded.networks) == 16
     assert loaded.training == made.training
     (network,) = read("vgg16", None)
     graph = primitive_graph(network)
