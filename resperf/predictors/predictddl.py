@@ -17,7 +17,7 @@ import numpy as np
 from resperf.devices import FP32, device_facts
 from resperf.errors import TrainingError, UnsupportedError, require
 from resperf.features import Array, Columns
-from resperf.features.ghn2 import Embedding
+from resperf.features.ghn2 import SIZE, Embedding
 from resperf.features.primitives import primitive_graph
 from resperf.network import Network
 from resperf.platform import Platform
@@ -26,8 +26,12 @@ from resperf.predictors.network_totals import Counted, Totals, counted
 from resperf.quantities import STEP, Level
 from resperf.settings import Setting, same_settings
 
-_DEVICES = "devices"
 _FOLDS = 5
+_NAMES = np.array([
+    *(f"vector {index}" for index in range(SIZE)), "devices", "cores", "memory", "device FLOP/s",
+    "device bytes/s", "batch", *Totals._fields[:-1],
+])  # fmt: skip
+"""Features of a row: vector, cluster, device (its data sheet) and totals of a batch."""
 
 
 class _Described(NamedTuple):
@@ -80,28 +84,23 @@ class PredictDDL(Predictor):
                 described[id(one)] = _Described(vector, counted(one))
         return [described.get(id(one), one) for one in networks]
 
-    def features(self, network: _Described, platform: Platform) -> dict[str, float]:
-        """Return the features of a row: vector, cluster, device and totals; NaN if not known.
+    def _table(self, networks: Sequence[_Described], where: Sequence[Platform]) -> Array:
+        """Return the features of rows, (rows, len(_NAMES)); NaN if not known.
 
         For ln ms all but the vector are logarithms, so that products and ratios are sums.
         """
-        facts, unknown = device_facts(platform.device), math.nan
-        sizes: dict[str, float] = {
-            _DEVICES: platform.devices,
-            "cores": platform.cores or unknown,
-            "memory": platform.memory_bytes or unknown,
-            "device FLOP/s": facts.peaks_flops_per_s[FP32] if facts else unknown,
-            "device bytes/s": facts.bandwidth_bytes_per_s if facts else unknown,
-            "batch": network.counts.images,
-            **dict(zip(Totals._fields, network.counts.totals[:-1], strict=False)),
-        }
-        if self.log:
-            sizes = {name: math.log(value + 1) for name, value in sizes.items()}
-        return {**{f"vector {i}": float(x) for i, x in enumerate(network.vector)}, **sizes}
-
-    def _table(self, networks: Sequence[_Described], where: Sequence[Platform]) -> Any:
-        rows = [self.features(*pair) for pair in zip(networks, where, strict=True)]
-        return np.array(list(rows[0])), np.array([list(row.values()) for row in rows], float)
+        rows = []
+        for (vector, counts), platform in zip(networks, where, strict=True):
+            facts = device_facts(platform.device)
+            peaks = (
+                (facts.peaks_flops_per_s[FP32], facts.bandwidth_bytes_per_s) if facts else (0, 0)
+            )
+            sizes = [platform.devices, platform.cores, platform.memory_bytes, *peaks, counts.images]
+            values = np.array(
+                [size or math.nan for size in sizes] + list(counts.totals[:-1]), float
+            )
+            rows.append([*vector, *(np.log(values + 1) if self.log else values)])
+        return np.array(rows).reshape(-1, len(_NAMES))
 
     def _learn(self, task: Task) -> None:
         examples, how = task.examples, task.examples.per_row()
@@ -109,16 +108,16 @@ class PredictDDL(Predictor):
         groups = list(examples.groups or [one.counts.name for one in networks])
         if len(set(groups)) < 2:
             raise TrainingError(f"{self.method} needs rows of at least 2 networks; measure others")
-        names, table = self._table(networks, [platform for _, platform in how])
+        table = self._table(networks, [platform for _, platform in how])
         is_known = np.isfinite(table).all(0)
         if not is_known.all():
-            self.notes_ = (f"not known of every row, left out: {', '.join(names[~is_known])}",)
+            self.notes_ = (f"not known of every row, left out: {', '.join(_NAMES[~is_known])}",)
         used = is_known & (np.ptp(np.nan_to_num(table), axis=0) > 0)
         y = np.log(examples.values) if self.log else examples.values
         x, shift, scale = table[:, used], float(y.mean()), float(y.std()) or 1.0
         centre, spread = x.mean(0), x.std(0)
         self.values_ = {
-            "names": names[used].tolist(), "centre": centre.tolist(), "spread": spread.tolist(),
+            "names": _NAMES[used].tolist(), "centre": centre.tolist(), "spread": spread.tolist(),
             "shift": shift, "scale": scale, "ways": sorted({_way(setting) for setting, _ in how}),
             "most": max(platform.devices for _, platform in how),
             **self._regress((x - centre) / spread, (y - shift) / scale, groups, task.seed),
@@ -146,8 +145,8 @@ class PredictDDL(Predictor):
         if _way(setting) not in values["ways"]:
             raise self.no_rows_error(values["ways"], setting, platform)
         networks = self.prepared(cast("Sequence[Network]", subjects))
-        names, table = self._table(networks, [platform] * len(networks))
-        table = table[:, np.isin(names, values["names"])]
+        table = self._table(networks, [platform] * len(networks))
+        table = table[:, np.isin(_NAMES, values["names"])]
         if np.isnan(table).any():
             lacking = np.array(values["names"])[np.isnan(table).any(0)]
             raise UnsupportedError(
