@@ -20,13 +20,9 @@ from resperf.report.tables import percent_cell, table
 @options.NETWORK
 @options.SHAPE
 @option(
-    "--embedding",
-    section=HOW,
-    default=VARIANTS[0],
-    show_default=True,
-    metavar="E",
+    "--embedding", section=HOW, default=VARIANTS[0], show_default=True, metavar="E",
     help=f"{' or '.join(VARIANTS)} (types of operators alone), or a file of `train-embedding`.",
-)
+)  # fmt: skip
 @options.JSON
 def command(network: Path, shapes: dict[str, Any], embedding: str, as_json: bool) -> None:
     """Name the known networks that are most like NETWORK, and their measured times.
@@ -70,32 +66,17 @@ def _run(run: Mapping[str, Any]) -> str:
     required=True,
 )  # fmt: skip
 @option(
-    "--variant",
-    section=HOW,
-    type=click.Choice(VARIANTS),
-    default=VARIANTS[0],
-    show_default=True,
+    "--variant", section=HOW, type=click.Choice(VARIANTS), default=VARIANTS[0], show_default=True,
     help="Whether the vectors know the shapes of weights, or types of operators alone.",
-)
+)  # fmt: skip
 @option(
-    "--minutes",
-    section=HOW,
-    type=options.POSITIVE,
-    default=60,
-    show_default=True,
-    metavar="M",
+    "--minutes", section=HOW, type=options.POSITIVE, default=60, show_default=True, metavar="M",
     help="How long to train, earlier starts included.",
-)
+)  # fmt: skip
 @options.paths("--known", "datasets", text="Dataset whose networks `similar` may name")
-@options.SEED
 @options.JSON
 def train_embedding(
-    output: Path,
-    variant: str,
-    minutes: float,
-    datasets: tuple[Path, ...],
-    seed: int,
-    as_json: bool,
+    output: Path, variant: str, minutes: float, datasets: tuple[Path, ...], as_json: bool
 ) -> None:
     """Train GHN-2, whose vectors `similar` compares and `--method predictddl` learns from.
 
@@ -104,10 +85,12 @@ def train_embedding(
 
     After an interruption the same command goes on, with at most half a minute lost.
     """
+    if output.suffix != ".npz":
+        raise click.UsageError(f"-o {output} must end in .npz")
     require("torch", "torch")
     from resperf.training.embedding import EmbeddingTrainer, trained_embedding
 
-    trainer = EmbeddingTrainer(variant, output.with_suffix(".pt"), seed)
+    trainer = EmbeddingTrainer(variant, output.with_suffix(".pt"))
     with options.bar_of_steps("minutes") as show:
         trainer.train(
             minutes,
