@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from resperf.dataset.hdf5 import read_networks
 from resperf.errors import NetworkError
-from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE, codes
+from resperf.features.ghn2 import CHANNELS, GHN2, KERNELS, SIZE, Embedding, codes
 from resperf.features.primitives import TYPES, UNKNOWN, PrimitiveGraph, primitive_graph
 from resperf.network import Network, read_given_network, read_graph, read_network
 
@@ -239,3 +239,24 @@ def test_unknown_operators_are_counted_and_many_are_refused() -> None:
     model = helper.make_model(helper.make_graph([node], "other", [x], [y]))
     with pytest.raises(NetworkError, match=r"other: GHN-2 has no type for 1 of 2 .* \(Det \(1\)\)"):
         primitive_graph(read_given_network(model))
+
+
+@pytest.mark.parametrize(("variant", "least"), [("ghn2", 0.5), ("ghn2-paper", 0.4)])
+def test_shipped_networks_learnt_and_know_measured_ones(variant: str, least: float) -> None:
+    shipped = Embedding.load(variant)
+    training = shipped.training
+    assert training["variant"] == variant
+    assert training["chance"] == 0.1
+    assert training["untrained"] < 0.2
+    assert least < training["accuracy"] < 1
+    names = [network.name for network in shipped.networks]
+    assert {"resnet50", "vgg16", "wide_resnet50_2", "bert_base_128"} <= {*names}
+    assert (ROOT / "models" / "embeddings" / f"{variant}.npz").stat().st_size < 100_000
+    graphs = map(primitive_graph, measured_networks("resnet50", "wide_resnet50_2").values())
+    narrow, wide = (shipped.ghn2.embed(graph) for graph in graphs)
+    assert (np.linalg.norm(narrow - wide) > 0.001) == (variant == "ghn2")
+    # Files keep half of float32's digits of a vector's weights: their vectors are of these.
+    graph = primitive_graph(read_network(ROOT / "models" / "networks" / "vgg16.onnx", batch=1))
+    (cosine, nearest), *_ = shipped.nearest(graph)
+    assert nearest.name == "vgg16"
+    assert cosine == pytest.approx(1, abs=1e-6)
