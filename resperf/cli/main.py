@@ -22,6 +22,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
     "dataset": ("resperf.cli.dataset:command", "Inspect, import, check, export or merge datasets."),
     "train": ("resperf.cli.train:command", "Train predictors on a dataset: makes a bundle."),
+    "train-embedding": (
+        "resperf.cli.similar:train_embedding",
+        "Train the vectors of networks that `similar` compares.",
+    ),
     "calibrate": (
         "resperf.cli.calibrate:command",
         "Scale a bundle to this machine in a minute, or correct it by runs.",
@@ -35,6 +39,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "predict-layer": (
         "resperf.cli.predict:predict_layer",
         "Predict a single layer, without a network file.",
+    ),
+    "similar": (
+        "resperf.cli.similar:command",
+        "Name the known networks that are most like a network, and their times.",
     ),
     "measure": (
         "resperf.cli.measure:command",

@@ -50,10 +50,12 @@ METHODS: dict[str, str] = {
     "step-costs": "resperf.predictors.step_costs:StepCosts",
     "memory-timeline": "resperf.predictors.memory_timeline:MemoryTimeline",
     "dnnperf": "resperf.predictors.dnnperf:DNNPerf",
+    "predictddl": "resperf.predictors.predictddl:PredictDDL",
 }
 """Method -> module:class. Help texts list the methods in this order."""
 
 _OF_DNNPERF = "resperf.predictors.graph_baselines:"
+_OF_PREDICTDDL = "resperf.predictors.predictddl:"
 VARIANTS: dict[str, str] = {
     "dnnperf-gbdt": f"{_OF_DNNPERF}GBDT",
     "dnnperf-boosted": f"{_OF_DNNPERF}BoostedSums",
@@ -65,8 +67,15 @@ VARIANTS: dict[str, str] = {
     "dnnperf-no-tensor-cost": f"{_OF_DNNPERF}NoTensorCost",
     "dnnperf-concat-edge": f"{_OF_DNNPERF}ConcatEdge",
     "dnnperf-average-readout": f"{_OF_DNNPERF}AverageReadout",
+    "predictddl-types": f"{_OF_PREDICTDDL}Types",
+    "predictddl-linear": f"{_OF_PREDICTDDL}Linear",
+    "predictddl-full": f"{_OF_PREDICTDDL}Full",
+    "predictddl-log": f"{_OF_PREDICTDDL}Log",
+    "predictddl-svr": f"{_OF_PREDICTDDL}SupportVectors",
+    "predictddl-mlp": f"{_OF_PREDICTDDL}Perceptron",
 }
-"""What DNNPerf is compared with, and DNNPerf without one of its parts: methods only by name."""
+"""What DNNPerf is compared with, DNNPerf without one of its parts, and PredictDDL's regressors:
+methods only by name."""
 
 DEFAULT_METHOD = "boosted"
 
