@@ -25,9 +25,9 @@ _NO_CODE = (
 
 
 BUDGETS = {
-    "code lines in resperf/": 45_900,
+    "code lines in resperf/": 47_600,
     "code lines in the largest file": 500,
-    "options of all commands": 125,
+    "options of all commands": 145,
     "code lines in tools/": 3_500,
     "words in docs/": 15_000,
     "lines of README.md": 95,
