@@ -50,8 +50,8 @@ _COPIES = {
     "copies if any": "Paddle Inference",
 }
 """Term -> words of what a published time contains, for copies of inputs. Light networks of
-PaddleClas take 0.13 to 0.19 ms more for each image, 602 kB, that a batch has more: three times what
-a bus takes at its peak."""
+PaddleClas take 0.13 to 0.19 ms more for each image, 602 kB, that a batch has more: three to five
+times what a bus takes at its peak."""
 _UNIFIED_BUS = 15.75e9
 """Bytes per second of a copy within unified memory, by the host: those of PCIe 3.0 x16."""
 _USUAL_MHZ = 1500.0

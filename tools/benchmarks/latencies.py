@@ -8,10 +8,10 @@ Families, sources and cards are left out one after the other. Errors are those o
 card, the mean over its settings: median / mean over networks and cards, and the share within 20%.
 BERT stands apart. Errors by release of TensorRT follow, CNNs and transformers apart; and how well
 kernels of single engines are ordered, by a fit without the families of these; and the networks of
-ResPerfNet's paper on its cards. Beside `kernel-costs`
-stand the estimate by the data sheet that is made without any latencies, the data sheet's roofline,
-and multiply-adds times one factor per card. Nothing runs on a GPU here: latencies are those that
-the sources state, read from $RESPERF_PUBLIC_DATA.
+ResPerfNet's paper on its cards. Beside `kernel-costs` stand the estimate by the data sheet that is
+made without any latencies, the data sheet's roofline, and multiply-adds times one factor per card.
+Nothing runs on a GPU here: latencies are those that the sources state, read from
+$RESPERF_PUBLIC_DATA.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def classics(judged: Judged) -> None:
     """Print the paper's networks on its cards, which no row is of: by data sheet alone."""
     costs = SharedCosts.fit(judged.rows)
     print(f"\nExecution in float32 at batch {', '.join(map(str, BATCHES))} in ms; ResPerfNet's own "
-          f"mean error on the measured 1080 Ti is 17% (its section 5.3), none was measured here\n"
+          f"mean error on the measured 1080 Ti is 17% (its section 6.2), none was measured here\n"
           f"| | {' | '.join(PAPERS_CARDS)} |\n|---|{'---|' * len(PAPERS_CARDS)}")  # fmt: skip
     for path in shipped_networks(PAPERS_NETWORKS):
         networks = list(networks_at(path, BATCHES))
