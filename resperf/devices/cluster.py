@@ -48,7 +48,7 @@ class Link(Limited):
     name : str
         Such as ``"NVLink"``.
     latency_s : float
-        Of one step of an exchange, in seconds.
+        Of an all-reduce over n devices, what does not grow with its bytes, divided by log2(n).
     bandwidth_bytes_per_s : float
         Of one network card between nodes, of one device inside a node; in one direction.
     devices_per_nic : int or None
@@ -271,12 +271,12 @@ class Cluster:
 
 
 def _total(nodes: tuple[Node, ...], value: Callable[[Node], float | None]) -> Total | None:
-    known = [(number, node.count) for node in nodes if (number := value(node)) is not None]
-    if len(known) < len(nodes):
+    counted = [(number, node.count) for node in nodes if (number := value(node)) is not None]
+    if len(counted) < len(nodes):
         return None
-    numbers = [number for number, _ in known]
+    numbers = [number for number, _ in counted]
     most, least = max(numbers), min(numbers)
-    whole = sum(number * count for number, count in known)
+    whole = sum(number * count for number, count in counted)
     return Total(whole, least, (most - least) / most if most else 0.0)
 
 
@@ -346,8 +346,8 @@ def cluster_of(word: str) -> Cluster:
         return read_cluster(Path(word))
     if word in named_clusters():
         return named_clusters()[word]
-    names = ", ".join(named_clusters()) or "none is shipped"
+    names = ", ".join(named_clusters()) or "none"
     raise ResperfError(
-        f"no cluster {word!r}{did_you_mean(word, named_clusters())}: neither a file nor one of "
+        f"no cluster {word!r}{did_you_mean(word, named_clusters())}: neither a file nor one of: "
         f"{names}"
     )
