@@ -16,6 +16,7 @@ A file has a table per kind of node and one per connection; what it leaves out i
     bandwidth_bytes_per_s = 2.5e9
     devices_per_nic = 2
 
+A table ``[exchange]`` may hold coefficients that were fitted to training steps on the cluster.
 Sums over nodes are those of PredictDDL (section III-C, equations 1-2).
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
@@ -30,12 +32,14 @@ from pathlib import Path
 from typing import Any
 
 from resperf.devices import canonical_device, device_facts, known_facts, names_like
+from resperf.devices.exchange import POOLED, Exchange, Exchanged, exchange_s
 from resperf.devices.facts import plausible
 from resperf.errors import ResperfError, did_you_mean
 from resperf.limits import AT_LEAST_1, SHARE, Limited, limited, read_toml
+from resperf.units import MS_PER_S
 
 _FOLDER = Path(__file__).with_name("clusters")
-_TABLES = ("name", "source", "node", "inside", "between")
+_TABLES = ("name", "source", "node", "inside", "between", "exchange")
 """What a file may have at its top."""
 
 
@@ -185,6 +189,8 @@ class Cluster:
     nodes : tuple of Node
     inside, between : Link or None
         Between devices of one node, and between nodes; None if not known.
+    exchange : Exchange
+        Coefficients of training steps; by default those of other clusters.
     source : str
 
     Raises
@@ -197,6 +203,7 @@ class Cluster:
     nodes: tuple[Node, ...]
     inside: Link | None = None
     between: Link | None = None
+    exchange: Exchange = POOLED
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -259,12 +266,64 @@ class Cluster:
         }
         return {name: _total(self.nodes, value) for name, value in of_server.items()}
 
+    def placed(self, devices: int) -> tuple[int, int]:
+        """Return the nodes that so many devices fill, and how many are on the fullest.
+
+        Raises
+        ------
+        ResperfError
+            If the cluster has fewer.
+        """
+        if devices > self.devices:
+            raise ResperfError(
+                f"{devices} devices are more than the {self.devices} of cluster {self.name}; name "
+                "fewer, or add nodes to its file"
+            )
+        left, nodes, most = devices, 0, 0
+        for node in self.nodes:
+            used = min(node.count, -(-left // node.devices))
+            if used:
+                nodes, most = nodes + used, max(most, min(left, node.devices))
+            left = max(left - used * node.devices, 0)
+        return nodes, most
+
+    def exchange_of(self, devices: int, size_bytes: float) -> Exchanged:
+        """Return the time of summing gradients of the first so many devices.
+
+        Raises
+        ------
+        ResperfError
+            If there are fewer, or what connects them is not known.
+        """
+        nodes, per_node = self.placed(devices)
+        for word, members in (("inside", per_node), ("between", nodes)):
+            if members > 1 and getattr(self, word) is None:
+                raise ResperfError(
+                    f"cluster {self.name} does not say what connects {members} "
+                    f"{'devices of a node' if word == 'inside' else 'nodes'}: add [{word}] with "
+                    "latency_s and bandwidth_bytes_per_s to its file"
+                )
+        inside, between = (
+            (0.0, math.inf) if link is None else (link.latency_s, link.bandwidth_bytes_per_s)
+            for link in (self.inside, self.between)
+        )
+        sharing = None if self.between is None else self.between.devices_per_nic
+        time_s = exchange_s(size_bytes, nodes, per_node, inside, between, self.exchange, sharing)
+        most = self.exchange.most_devices
+        beyond = ""
+        if most is None:
+            beyond = f"no steps on {self.name} were fitted, only on other clusters"
+        elif devices > most:
+            beyond = f"steps on at most {most} devices were fitted"
+        how = f"an exchange over {nodes} node{'s' * (nodes > 1)} of {self.name}"
+        return Exchanged((float(time_s) * MS_PER_S,) * 3, self.exchange, how, beyond)
+
     def to_toml(self) -> str:
         """Write what `read_cluster` reads."""
         lines = [f"{word} = {_value(getattr(self, word))}" for word in ("name", "source")]
         tables = [("[[node]]", node) for node in self.nodes]
-        tables += [(f"[{word}]", link) for word in ("inside", "between")
-                   if (link := getattr(self, word)) is not None]  # fmt: skip
+        tables += [(f"[{word}]", link) for word in ("inside", "between", "exchange")
+                   if (link := getattr(self, word)) not in (None, POOLED)]  # fmt: skip
         for title, table in tables:
             lines += ["", title, *_lines(table)]
         return "\n".join(lines) + "\n"
@@ -318,6 +377,7 @@ def read_cluster(path: Path) -> Cluster:
             ),
             inside=_link(values, "inside"),
             between=_link(values, "between"),
+            exchange=Exchange.from_table(values.get("exchange", {}), "exchange"),
             source=values.get("source", ""),
         )
     except ResperfError as error:
