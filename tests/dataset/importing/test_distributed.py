@@ -45,8 +45,8 @@ def test_pollux_says_which_devices_a_node_has(tmp_path):
     wrong.write_text("placement,local_bsz,step_time\n1,20,0.1\n")
     with pytest.raises(DatasetError, match=r"nothing to import.*is no file of Pollux"):
         import_pollux([wrong], out)
+    wrong.write_text("placement,local_bsz\n1,20\n")
     with pytest.raises(DatasetError, match="step_time"):
-        wrong.write_text("placement,local_bsz\n1,20\n")
         import_pollux([wrong], out)
 
 
