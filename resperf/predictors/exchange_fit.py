@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,11 +35,13 @@ class GroupStep(NamedTuple):
 
     Attributes
     ----------
-    network : str
+    network, family : str
+    batch : int
+        Of each device.
     size_bytes : float
         Of its gradients.
-    nodes, per_node : int
-        Nodes that took part, and devices of the fullest.
+    devices, nodes, per_node : int
+        Devices and nodes that took part, and devices of the fullest node.
     alone_s : float
         The step of one device at the same batch size, in seconds.
     time_s : float
@@ -47,7 +49,10 @@ class GroupStep(NamedTuple):
     """
 
     network: str
+    family: str
+    batch: int
     size_bytes: float
+    devices: int
     nodes: int
     per_node: int
     alone_s: float
@@ -119,7 +124,9 @@ def fit_exchange(rows: Sequence[GroupStep], prior: FittedExchange | None = None)
     return _fitted(min(found, key=lambda result: float(result.cost)).x)
 
 
-def with_interval(rows: Sequence[GroupStep], fitted: FittedExchange) -> FittedExchange:
+def with_interval(
+    rows: Sequence[GroupStep], fitted: FittedExchange, prior: FittedExchange | None = None
+) -> FittedExchange:
     """Add the interval of networks that were not fitted, and how many devices were.
 
     Each network is predicted by a fit of the others; with one network alone, by its own fit, which
@@ -130,7 +137,7 @@ def with_interval(rows: Sequence[GroupStep], fitted: FittedExchange) -> FittedEx
     for name in names:
         held = [row for row in rows if row.network == name]
         others = [row for row in rows if row.network != name]
-        fit = fit_exchange(others, fitted) if others else fitted
+        fit = fit_exchange(others, prior) if others else fitted
         ratios.append(np.array([row.time_s for row in held]) / fit.times_s(held))
         shares.append(np.full(len(held), 1 / len(held)))
     ratio, share = np.concatenate(ratios), np.concatenate(shares) * len(names)
@@ -139,9 +146,70 @@ def with_interval(rows: Sequence[GroupStep], fitted: FittedExchange) -> FittedEx
         **vars(fitted.exchange),
         "low": min(-conformal_bound(-ratio, share, share=outer), 1.0),
         "high": max(conformal_bound(ratio, share, share=outer), 1.0),
-        "most_devices": max(row.nodes * row.per_node for row in rows),
+        "most_devices": max(row.devices for row in rows),
     })  # fmt: skip
     return fitted._replace(exchange=exchange)
+
+
+def residual(
+    rows: Sequence[GroupStep], fitted: FittedExchange, extra: Mapping[str, Array] | None = None,
+    seeds: int = 5,
+) -> tuple[Array | None, float, float]:  # fmt: skip
+    """Fit what is left of the logarithm of each step to totals, if that helps unseen networks.
+
+    A ridge regression that half of the networks teach must lower the errors on the other half by
+    more than its gain differs from seed to seed.
+
+    Parameters
+    ----------
+    rows : sequence of GroupStep
+    fitted : FittedExchange
+    extra : mapping of str to array of shape (columns,), optional
+        Network -> more columns, such as its embedding.
+    seeds : int
+        How many halves are drawn.
+
+    Returns
+    -------
+    coefficients : array of shape (columns,), or None
+        As `corrected_s` takes them; None if they do not help.
+    gain, spread : float
+        Mean of how much lower the logarithmic error is over the seeds, and its standard deviation.
+    """
+    names = sorted({row.network for row in rows})
+    left = np.log(np.array([row.time_s for row in rows]) / fitted.times_s(rows))
+    columns, gains = _totals(rows, extra), []
+    for seed in range(seeds):
+        drawn = set(np.random.default_rng(seed).permutation(names)[: (len(names) + 1) // 2])
+        seen = np.array([row.network in drawn for row in rows])
+        after = left - columns @ _ridge(columns[seen], left[seen])
+        gains.append(float(np.mean(np.abs(left[~seen])) - np.mean(np.abs(after[~seen]))))
+    gain, spread = float(np.mean(gains)), float(np.std(gains, ddof=1))
+    return (_ridge(columns, left) if gain > spread else None), gain, spread
+
+
+def corrected_s(
+    rows: Sequence[GroupStep], fitted: FittedExchange, coefficients: Array | None,
+    extra: Mapping[str, Array] | None = None,
+) -> Array:  # fmt: skip
+    """Return the predicted step of each row with the residual, if there is one, (rows,)."""
+    if coefficients is None:
+        return fitted.times_s(rows)
+    return fitted.times_s(rows) * np.exp(_totals(rows, extra) @ coefficients)
+
+
+def _totals(rows: Sequence[GroupStep], extra: Mapping[str, Array] | None) -> Array:
+    return np.array([
+        [1.0, *np.log([row.size_bytes, row.alone_s, row.devices, row.nodes, row.batch]),
+         *(() if extra is None else extra[row.network])]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _ridge(columns: Array, aims: Array) -> Array:
+    """Solve a ridge regression; the strength is that of one row in a hundred."""
+    strength = 0.01 * len(aims) * np.eye(columns.shape[1])
+    return np.asarray(np.linalg.solve(columns.T @ columns + strength, columns.T @ aims))
 
 
 def network_shares(names: Sequence[str]) -> Array:
@@ -160,7 +228,8 @@ def _spreads() -> Array:
 
 
 def _columns(rows: Sequence[GroupStep]) -> Array:
-    return np.array([row[1:] for row in rows], dtype=float).reshape(len(rows), 5).T
+    names = ("size_bytes", "nodes", "per_node", "alone_s", "time_s")
+    return np.array([[getattr(row, name) for row in rows] for name in names], dtype=float)
 
 
 def _fitted(logarithms: Array) -> FittedExchange:
