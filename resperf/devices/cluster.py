@@ -309,14 +309,13 @@ class Cluster:
         )
         sharing = None if self.between is None else self.between.devices_per_nic
         time_s = exchange_s(size_bytes, nodes, per_node, inside, between, self.exchange, sharing)
-        most = self.exchange.most_devices
-        beyond = ""
+        most, beyond, exchange = self.exchange.most_devices, "", self.exchange
         if most is None:
             beyond = f"no steps on {self.name} were fitted, only on other clusters"
         elif devices > most:
-            beyond = f"steps on at most {most} devices were fitted"
+            beyond, exchange = f"steps on at most {most} devices were fitted", exchange.beyond()
         how = f"an exchange over {nodes} node{'s' * (nodes > 1)} of {self.name}"
-        return Exchanged((float(time_s) * MS_PER_S,) * 3, self.exchange, how, beyond)
+        return Exchanged((float(time_s) * MS_PER_S,) * 3, exchange, how, beyond)
 
     def to_toml(self) -> str:
         """Write what `read_cluster` reads."""

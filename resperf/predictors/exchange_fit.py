@@ -14,11 +14,12 @@ from resperf.predictors.intervals import SHARE, conformal_bound
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _STARTS: dict[str, tuple[float, float]] = {
     "slowdown": (0.05, 2.0), "overlap": (0.5, 1.0), "host_s": (1e-3, 2.0),
-    "contention": (0.1, 1.0), "contention_of_two": (0.5, 1.0),
+    "contention": (0.1, 1.0), "more_of_two": (0.05, 2.0),
     "inside_latency_s": (1e-4, 2.0), "inside_bytes_per_s": (5e9, 2.0),
     "between_latency_s": (3e-4, 2.0), "between_bytes_per_s": (1.2e9, 2.0),
 }  # fmt: skip
-"""Coefficient, of slowdown and overlap what is above 1 -> where a fit starts, and how many times
+"""Coefficient, of slowdown and overlap what is above 1, of two nodes' contention what is above that
+of more -> where a fit starts, and how many times
 (as a logarithm) clusters differ: links by a factor of some 7, the rest less."""
 _TIGHTNESS = 0.02
 """Weight of the distance to the start: a coefficient that is one spread away costs as much as an
@@ -140,7 +141,8 @@ def with_interval(
         fit = fit_exchange(others, prior) if others else fitted
         ratios.append(np.array([row.time_s for row in held]) / fit.times_s(held))
         shares.append(np.full(len(held), 1 / len(held)))
-    ratio, share = np.concatenate(ratios), np.concatenate(shares) * len(names)
+    # Networks count alike, and together as many rows as there are.
+    ratio, share = np.concatenate(ratios), np.concatenate(shares) * len(rows) / len(names)
     outer = (1 + SHARE) / 2
     exchange = Exchange(**{
         **vars(fitted.exchange),
@@ -236,7 +238,8 @@ def _fitted(logarithms: Array) -> FittedExchange:
     value = dict(zip(_STARTS, np.exp(np.clip(logarithms, -40, 40)).tolist(), strict=True))
     exchange = Exchange(
         slowdown=1 + value["slowdown"], overlap=1 + value["overlap"], host_s=value["host_s"],
-        contention=value["contention"], contention_of_two=value["contention_of_two"],
+        contention=value["contention"],
+        contention_of_two=value["contention"] + value["more_of_two"],
     )  # fmt: skip
     return FittedExchange(
         exchange, (value["inside_latency_s"], value["inside_bytes_per_s"]),

@@ -94,7 +94,12 @@ def test_devices_fill_one_node_after_the_other():
 
 def test_what_was_not_fitted_is_said():
     assert cluster().exchange_of(8, 1e6).beyond == ""
-    assert "at most 8 devices" in cluster().exchange_of(9, 1e6).beyond
+    further = cluster().exchange_of(9, 1e6)
+    assert "at most 8 devices" in further.beyond
+    # Twice as wide in logarithms, and 20% at least.
+    assert (further.exchange.low, further.exchange.high) == pytest.approx((0.8**2, 1.5**2))
+    narrow = dataclasses.replace(PLAIN, low=0.99, high=1.01).beyond()
+    assert (narrow.low, narrow.high) == pytest.approx((0.8, 1.2))
     assert "no steps on lab were fitted" in cluster(exchange=Exchange()).exchange_of(2, 1e6).beyond
     with pytest.raises(ResperfError, match=r"does not say what connects 2 nodes: add \[between\]"):
         cluster(between=None).exchange_of(8, 1e6)
