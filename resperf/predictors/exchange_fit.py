@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -176,9 +177,12 @@ def residual(
     coefficients : array of shape (columns,), or None
         As `corrected_s` takes them; None if they do not help.
     gain, spread : float
-        Mean of how much lower the logarithmic error is over the seeds, and its standard deviation.
+        Mean of how much lower the logarithmic error is over the seeds, and its standard deviation;
+        NaN with one network.
     """
     names = sorted({row.network for row in rows})
+    if len(names) < 2:
+        return None, math.nan, math.nan
     left = np.log(np.array([row.time_s for row in rows]) / fitted.times_s(rows))
     columns, gains = _totals(rows, extra), []
     for seed in range(seeds):

@@ -123,6 +123,7 @@ def judged(rows: Rows) -> Iterator[list[str]]:
 
 
 def cell(share: float) -> str:
+    """Return a share in percent; empty if no row has it."""
     return "" if np.isnan(share) else f"{share:.1%}"
 
 
