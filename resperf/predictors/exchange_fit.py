@@ -122,8 +122,8 @@ def fit_exchange(rows: Sequence[GroupStep], prior: FittedExchange | None = None)
 
     random = np.random.default_rng(0)
     starts = [centre, *(centre + random.normal(0, 0.5, (_NUDGES, len(centre))) * spreads)]
-    found = [least_squares(errors, each, max_nfev=200) for each in starts]
-    return _fitted(min(found, key=lambda result: float(result.cost)).x)
+    results = [least_squares(errors, start, max_nfev=200) for start in starts]
+    return _fitted(min(results, key=lambda result: float(result.cost)).x)
 
 
 def with_interval(

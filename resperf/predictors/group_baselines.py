@@ -81,17 +81,17 @@ def nearest(rows: Rows, _seed: int = 0) -> Predict:
     Similar by parameters and step on one device; of its rows, the nearest nodes and devices.
     """
 
-    def place(asked: Rows) -> Array:
+    def coordinates(asked: Rows) -> Array:
         return np.log([
             [row.size_bytes, row.alone_s, row.nodes, row.devices] for row in asked
         ])  # fmt: skip
 
-    known = place(rows)
+    seen = coordinates(rows)
     ratios = _times(rows) / np.array([row.alone_s for row in rows])
 
     def predict(asked: Rows) -> Array:
-        found = [int(np.argmin(np.abs(known - own).sum(axis=1))) for own in place(asked)]
-        return np.asarray(ratios[found] * [row.alone_s for row in asked])
+        nearby = [int(np.argmin(np.abs(seen - own).sum(axis=1))) for own in coordinates(asked)]
+        return np.asarray(ratios[nearby] * [row.alone_s for row in asked])
 
     return predict
 

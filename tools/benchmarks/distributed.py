@@ -61,18 +61,26 @@ def clusters(path: Path) -> dict[str, list[GroupStep]]:
     measured = []
     for row in dataset.measurements:
         network, options = described[row.subject.description], row.setting.options
-        place = [int(count) for count in options[PLACEMENT].split("+")]
-        measured.append((network, row.setting.batch, row.platform.device, options[SESSION], place,
-                         row.samples["step_ms"].value / 1e3))  # fmt: skip
-    alone = grouped((row[:3], row[-1]) for row in measured if not row[3])
+        nodes = [int(count) for count in options[PLACEMENT].split("+")]
+        setting = network, row.setting.batch, row.platform.device
+        measured.append((setting, options[SESSION], nodes, row.samples["step_ms"].value / 1e3))
+    alone = grouped((setting, step_s) for setting, shared, _, step_s in measured if not shared)
     return grouped(
-        (f"{device}-{CONNECTED[shared][0]}",
-         GroupStep(network.architecture, re.sub(r"(?<=resnet)\d+", "", network.architecture), batch,
-                   GRADIENT_BYTES * network.parameters, sum(place), len(place), max(place),
-                   float(np.median(alone[network, batch, device])), step_s))
-        for network, batch, device, shared, place, step_s in measured
-        if sum(place) > 1 and network.parameters and (network, batch, device) in alone
-    )  # fmt: skip
+        (f"{setting[-1]}-{CONNECTED[shared][0]}", _step(setting, nodes, alone[setting], step_s))
+        for setting, shared, nodes, step_s in measured
+        if sum(nodes) > 1 and setting[0].parameters and setting in alone
+    )
+
+
+def _step(
+    setting: tuple[NetworkDescription, int, str], nodes: list[int], alone_s: list[float],
+    step_s: float,
+) -> GroupStep:  # fmt: skip
+    network, batch, _ = setting
+    family = re.sub(r"(?<=resnet)\d+", "", network.architecture)
+    size_bytes = GRADIENT_BYTES * network.parameters
+    return GroupStep(network.architecture, family, batch, size_bytes, sum(nodes), len(nodes),
+                     max(nodes), float(np.median(alone_s)), step_s)  # fmt: skip
 
 
 def splits(rows: Rows) -> Iterator[tuple[str, int, np.ndarray]]:
@@ -116,7 +124,7 @@ def judged(rows: Rows) -> Iterator[list[str]]:
     for (title, name), own in errors.items():
         _, off, covered = (np.array(column) for column in zip(*own, strict=True))
         networks = grouped((network, error) for network, error, _ in own)
-        means = {network: float(np.mean(each)) for network, each in networks.items()}
+        means = {network: float(np.mean(errors_of)) for network, errors_of in networks.items()}
         usual = np.mean([mean for network, mean in means.items() if network != ODD])
         shown = (usual, off.mean(), np.median(off), covered.mean(), means.get(ODD, np.nan))
         yield [title, name, str(len(off)), *map(cell, shown)]

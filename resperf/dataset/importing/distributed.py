@@ -98,7 +98,7 @@ def _import(
     published = Published(source, device or "")
 
     def check(name: str, header: Sequence[str]) -> None:
-        needed = next((each for each in columns if set(each) <= set(header)), columns[0])
+        needed = next((names for names in columns if set(names) <= set(header)), columns[0])
         has_columns(*needed)(name, header)
 
     for file in files:
@@ -147,7 +147,7 @@ def _pollux(cells: Mapping[str, str]) -> _Row:
         placement = tuple(map(int, cells["placement"]))
     else:
         nodes, devices = int(cells["num_nodes"]), int(cells["num_replicas"])
-        placement = tuple(devices // nodes + (place < devices % nodes) for place in range(nodes))
+        placement = tuple(devices // nodes + (node < devices % nodes) for node in range(nodes))
     return _Row(
         match[1], int(cells["local_bsz"]), placement, float(cells["step_time"]), "t4",
         "NCCL over Ethernet" * (sum(placement) > 1),
