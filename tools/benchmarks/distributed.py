@@ -188,7 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_whole(args.output, ("\n".join(lines) + "\n").encode())
 
 
-HOW = """Mean |predicted / measured - 1|. Every method has the step on one device; intervals are
+HOW = """Mean |predicted / measured - 1|. `composed`, `one device` and `nearest` are
+given each network's step on one device; the others learn those of fitted networks. Intervals are
 those of networks left out among the rows that were fitted, wider beyond the devices that were.
 `identity` has a random vector for each
 network: where it is good, the split proves nothing about other networks. The form of `composed` was
