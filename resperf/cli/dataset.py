@@ -204,7 +204,8 @@ def export(file: Path, output: Path, force: bool) -> None:
         click.echo(path)
 
 
-_WITH_GRAPHS = ("gpumemnet", "neusight", "timm", "trtexec", "tensorrt-latencies")
+_WITH_GRAPHS = ("gpumemnet", "neusight", "timm", "trtexec", "tensorrt-latencies", "batchai",
+                "gavel", "pollux")  # fmt: skip
 """Formats with networks whose graphs are elsewhere."""
 
 
@@ -221,8 +222,8 @@ _WITH_GRAPHS = ("gpumemnet", "neusight", "timm", "trtexec", "tensorrt-latencies"
     required=True,
     metavar="F|MAP.toml",
     help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec, "
-    "tensorrt-latencies or list (your own). Or a mapping file, which says what the columns of "
-    "other files mean.",
+    "tensorrt-latencies, pollux, batchai, gavel or list (your own). Or a mapping file, which says "
+    "what the columns of other files mean.",
 )
 @option(
     "--device",

@@ -57,6 +57,8 @@ def _batches(
     "  resperf predict decoder.onnx --shape input_ids=1x1 --shape 'past_*=1x12x128x64'\n"
     "  resperf predict resnet50.onnx --bundle runs-convmeter --train --batch 32 "
     "--devices 1 2 4 8\n"
+    "  resperf predict resnet50 --device t4 --train --batch 32 --devices 1 4 16 --cluster t4-g4dn "
+    "--images 1281167 --epochs 90\n"
     "  resperf predict detector.onnx --assume boxes=100 --custom my.domain.MyOp=0.5ms",
 )
 @options.NETWORK
@@ -142,11 +144,18 @@ def _batches(
     help="With --devices: size of the data set, for the time of an epoch.",
 )
 @option(
-    "--topology",
+    "--epochs",
     section=SEVERAL,
-    metavar="T",
-    help="With --devices, where no run on several taught the bundle: what connects them "
-    "(a100-dgx, a100-pairwise-nvlink, h100-dgx, h100-pairwise-nvlink).",
+    type=options.COUNT,
+    metavar="E",
+    help="With --images: how often it is passed, for the time of the whole training.",
+)
+@option(
+    "--cluster",
+    section=SEVERAL,
+    metavar="C",
+    help="With --devices --train, where no run on several taught the bundle: what connects them, a "
+    "TOML file or a name such as t4-g4dn (an unknown name lists them).",
 )
 @option("--strict", section=OUTPUT, is_flag=True, help="Refuse estimates and what is too large.")
 @option(
@@ -190,7 +199,8 @@ def command(
     devices: tuple[int, ...],
     strong: bool,
     images: int | None,
-    topology: str | None,
+    epochs: int | None,
+    cluster: str | None,
     output: Path | None,
     as_json: bool,
     **question: Any,
@@ -228,11 +238,13 @@ def command(
     if optimizer and (not question["training"] or devices or device == EVERY_DEVICE):
         raise click.UsageError("--optimizer goes with --train on one device")
     if devices:
-        shown = {"strong": strong, "images": images, "topology": topology}
+        if epochs is not None and images is None:
+            raise click.UsageError("--epochs needs --images, the size of the data set")
+        shown = {"strong": strong, "images": images, "epochs": epochs, "cluster": cluster}
         _scaled(network, batches, devices, {**shown, **question}, show)
         return
-    if strong or images is not None or topology is not None:
-        raise click.UsageError("--strong, --images and --topology are about --devices")
+    if strong or any(given is not None for given in (images, epochs, cluster)):
+        raise click.UsageError("--strong, --images, --epochs and --cluster are about --devices")
     question |= {
         "batch": batches if len(batches) > 1 else next(iter(batches), None),
         "strict": "range" if strict_range else strict,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from resperf.devices.estimate import DataSheetTime
-from resperf.errors import ResperfError, did_you_mean
+from resperf.devices.exchange import POOLED, Exchanged
+from resperf.errors import ResperfError
 from resperf.limits import read_toml
 from resperf.units import MS_PER_S, US_PER_MS
 
@@ -42,15 +42,15 @@ class AllReduce:
     high: float
     largest_bytes: float
 
-    def ms(self, devices: int, size_bytes: float) -> DataSheetTime:
-        """Return the time for another number of devices, as a ring takes.
+    def ms(self, devices: int, size_bytes: float) -> tuple[float, float, float]:
+        """Return the time for another number of devices, as a ring takes, and its interval.
 
         Each device sends 2 (n - 1) / n of the bytes, in as many steps as there are devices.
         """
         share = (2 * (devices - 1) / devices) / (2 * (self.devices - 1) / self.devices)
         latency_ms = self.latency_us / US_PER_MS * devices / self.devices
         time_ms = latency_ms + share * size_bytes / (self.bandwidth_gb_s * 1e9) * MS_PER_S
-        return DataSheetTime(time_ms, self.low * time_ms, self.high * time_ms)
+        return time_ms, self.low * time_ms, self.high * time_ms
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Topology:
     source: str
     all_reduces: tuple[AllReduce, ...]
 
-    def all_reduce(self, devices: int, size_bytes: float) -> tuple[DataSheetTime, str]:
-        """Return the time of summing so many bytes of each device, and how it was found.
+    def exchange_of(self, devices: int, size_bytes: float) -> Exchanged:
+        """Return the time of summing gradients, and how a step overlaps it.
 
         Measured within one node where that was, else over the fewest nodes that were measured; for
         numbers that were not, from the nearest one.
@@ -84,12 +84,15 @@ class Topology:
         )
         nodes = -(-nearest.devices // nearest.per_node)
         where = f"{nearest.devices} in {nodes} node{'s' * (nodes > 1)}"
-        how = f"all-reduce of {where}, {self.name}"
+        how, beyond = f"all-reduce of {where}, {self.name}", []
         if not exact:
-            how = f"{how}, scaled to {devices} as a ring (not measured)"
+            beyond.append(f"all-reduces of {devices} devices were not measured: scaled as a ring")
         if size_bytes > nearest.largest_bytes:
-            how = f"{how}, {size_bytes / nearest.largest_bytes:.2g} times the largest measured size"
-        return nearest.ms(devices, size_bytes), how
+            times = size_bytes / nearest.largest_bytes
+            beyond.append(f"{times:.2g} times the largest all-reduce that was measured")
+        sums = nearest.ms(devices, size_bytes)
+        # How a step overlaps them is that of other clusters: all-reduces alone say nothing of it.
+        return Exchanged(sums, POOLED, how, "; ".join(beyond))
 
 
 @cache
@@ -107,19 +110,6 @@ def topologies() -> Mapping[str, Topology]:
     }
 
 
-def topology_of(device: str, name: str | None = None) -> Topology | None:
-    """Return a topology by its name, or else the one of a device; None if none was measured.
-
-    Raises
-    ------
-    ResperfError
-        If there is no topology of that name.
-    """
-    if name is not None:
-        if name not in topologies():
-            raise ResperfError(
-                f"no topology {name!r}{did_you_mean(name, topologies())}; known: "
-                f"{', '.join(topologies())}"
-            )
-        return topologies()[name]
+def topology_of(device: str) -> Topology | None:
+    """Return the topology of a device; None if none was measured."""
     return next((topology for topology in topologies().values() if topology.device == device), None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from resperf.bundle import find_bundles, platforms_of
 from resperf.devices import device_facts
+from resperf.devices.cluster import Cluster
 from resperf.errors import DeviceError, Message, NetworkError, ResperfError, UnsupportedError
 from resperf.grouping import grouped
 from resperf.network import Network
@@ -40,7 +41,7 @@ from resperf.prediction.reading import (
     is_several,
     read,
 )
-from resperf.prediction.result import Prediction
+from resperf.prediction.result import Prediction, QuantityPrediction
 from resperf.prediction.scaling import Scaling, scaling
 from resperf.quantities import PEAK_MEMORY, STEP
 from resperf.settings import Mode
@@ -304,7 +305,8 @@ def predict_scaling(
     training: bool = False,
     strong: bool = False,
     images: int | None = None,
-    topology: str | None = None,
+    epochs: int | None = None,
+    cluster: str | Path | Cluster | None = None,
     block: str | None = None,
 ) -> Scaling:
     """Predict time and throughput of a network over batch sizes and numbers of devices.
@@ -313,12 +315,12 @@ def predict_scaling(
     ----------
     network, device, framework, shapes, bundle, precision, compiled, assume, values, method, \
     training, block
-        As in `predict`; the bundle must predict whole networks.
+        As in `predict`; the bundle must predict whole networks, or training steps.
     devices : sequence of int
         Numbers of devices that share a run.
     batch : sequence of int
         Batch sizes of each device; with `strong`, of all together.
-    strong, images, topology
+    strong, images, epochs, cluster
         As in `resperf.prediction.scaling.scaling`.
 
     Returns
@@ -330,7 +332,7 @@ def predict_scaling(
     NetworkError, ShapeError, DeviceError, BundleError
         As `predict`.
     UnsupportedError
-        If the bundle does not predict whole networks, or not on several devices.
+        If nothing predicts whole networks, or training steps, on so many devices.
     """
     query = Query(device, framework, bundle, precision, compiled, method, training)
 
@@ -341,14 +343,17 @@ def predict_scaling(
     counts = [integer(count, "devices", ResperfError) for count in devices]
     sizes = [integer(size, "batch") for size in batch]
     choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
-    if choice.composes_steps:
-        raise UnsupportedError(
-            f"no training steps of {choice.bundle.device} were measured; leave out --devices, or "
-            "measure steps: resperf bench --training sgd"
-        )
+
+    def alone(size: int) -> QuantityPrediction:
+        (prediction,) = _answers([at_batch(size)], query, Run())
+        if (step := prediction.parts.quantity(STEP)) is None or math.isnan(step.value):
+            raise UnsupportedError(f"the training step of {prediction.subject.title} is not known")
+        return step
+
     return scaling(
-        at_batch, choice.bundle, sizes, counts, strong=strong, images=images, topology=topology
-    )
+        at_batch, choice.bundle, sizes, counts, strong=strong, images=images, epochs=epochs,
+        cluster=cluster, alone=alone if choice.composes_steps else None,
+    )  # fmt: skip
 
 
 def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:

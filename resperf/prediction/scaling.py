@@ -3,7 +3,8 @@
 Beringer et al. 2024 ("Dissecting Convolutional Neural Networks for Runtime and Scalability
 Prediction", ConvMeter), section 4.3 and Figures 8 and 9. Any predictor of whole networks answers
 for one device; for several, one that learnt from runs on several. Where none did, a training step
-is composed from one device's step and measured all-reduces (`resperf.devices.collectives`).
+is composed from one device's step and the exchange of gradients over a cluster
+(`resperf.devices.exchange`) or over measured all-reduces (`resperf.devices.collectives`).
 """
 
 from __future__ import annotations
@@ -12,29 +13,28 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from resperf.bundle import NETWORK, Bundle
-from resperf.devices import device_facts
-from resperf.devices.collectives import Topology, topology_of
-from resperf.errors import UnsupportedError
+from resperf.devices import canonical_device, device_facts
+from resperf.devices.cluster import Cluster, cluster_of, named_clusters
+from resperf.devices.collectives import Topology, topologies, topology_of
+from resperf.devices.exchange import GRADIENT_BYTES, Exchanged
+from resperf.errors import ResperfError, UnsupportedError, did_you_mean
 from resperf.lowering import too_large
 from resperf.network import Network
 from resperf.prediction.result import QuantityPrediction
 from resperf.prediction.whole_network import time_quantity
 from resperf.quantities import EXECUTION, STEP, WHOLE_CALL
 from resperf.records import Record
-from resperf.settings import PASSES, Mode
+from resperf.settings import Mode
 from resperf.units import MS_PER_S
 
 _TIMES = {Mode.TRAINING: (STEP,), Mode.INFERENCE: ("latency_ms", EXECUTION, WHOLE_CALL)}
 """Mode -> quantities that are the time of one run; the first that is known counts."""
 LEAST_GAIN = 0.5
 """Share of one device's throughput that one more device should add."""
-_GRADIENT_BYTES = 4
-"""Of a weight: gradients are float32, also under autocast."""
-_BUCKET_BYTES = 25 << 20
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,13 @@ class Scaled(Record):
     devices : int
     time_ms, low_ms, high_ms : float
         Of one run or training step of all devices, with its 90% interval.
-    samples_per_s : float
+    samples_per_s, low_samples_per_s, high_samples_per_s : float
         Of all devices.
-    epoch_s : float
-        One pass over the data set (section 2); NaN if its size is not given.
+    epoch_s, low_epoch_s, high_epoch_s : float
+        One pass over the data set, the last step of which may be smaller but takes as long; NaN if
+        its size is not given.
+    training_s, low_training_s, high_training_s : float
+        All epochs; NaN if their number is not given.
     extrapolated : str
         Why it is outside what was measured; empty if it is inside.
     """
@@ -62,8 +65,31 @@ class Scaled(Record):
     low_ms: float
     high_ms: float
     samples_per_s: float
+    low_samples_per_s: float
+    high_samples_per_s: float
     epoch_s: float
+    low_epoch_s: float
+    high_epoch_s: float
+    training_s: float
+    low_training_s: float
+    high_training_s: float
     extrapolated: str
+
+    @classmethod
+    def of(
+        cls, batch: int, devices: int, time: QuantityPrediction, images: int | None,
+        epochs: int | None, extrapolated: str,
+    ) -> Scaled:  # fmt: skip
+        """Return a point from the time of one step."""
+        samples = batch * devices * MS_PER_S
+        epoch = (math.nan if images is None else math.ceil(images / (batch * devices))) / MS_PER_S
+        training = math.nan if epochs is None else epochs * epoch
+        return cls(
+            batch, devices, time.value, time.low, time.high,
+            samples / time.value, samples / time.high, samples / time.low,
+            epoch * time.value, epoch * time.low, epoch * time.high,
+            training * time.value, training * time.low, training * time.high, extrapolated,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,10 +126,14 @@ class Scaling(Record):
     def turning_point(self, batch: int) -> int | None:
         """Return the devices beyond which one more adds less than `least_gain`; None if none do."""
         points = self.series[batch]
-        alone = points[0].samples_per_s / points[0].devices
-        for before, after in pairwise(points):
-            gain = (after.samples_per_s - before.samples_per_s) / (after.devices - before.devices)
-            if gain < self.least_gain * alone:
+        least = self.least_gain * points[0].samples_per_s / points[0].devices
+        for index, before in enumerate(points[:-1]):
+            # Not the next number alone: a second node may add nothing, and a third much.
+            if all(
+                after.samples_per_s - before.samples_per_s
+                < least * (after.devices - before.devices)
+                for after in points[index + 1 :]
+            ):
                 return before.devices
         return None
 
@@ -128,7 +158,9 @@ def scaling(
     *,
     strong: bool = False,
     images: int | None = None,
-    topology: str | None = None,
+    epochs: int | None = None,
+    cluster: str | Path | Cluster | None = None,
+    alone: Callable[[int], QuantityPrediction] | None = None,
 ) -> Scaling:
     """Predict a network at batch sizes on numbers of devices.
 
@@ -145,96 +177,158 @@ def scaling(
         Whether the devices share each batch.
     images : int, optional
         Size of the data set, for the time of an epoch.
-    topology : str, optional
-        Name of what connects the devices, where their exchange is composed; that of the device by
-        default.
+    epochs : int, optional
+        How often it is passed, for the time of the whole training.
+    cluster : str, Path or Cluster, optional
+        Cluster, its file or name, or the name of a topology, where the exchange of gradients is
+        composed; the topology of the device by default.
+    alone : callable, optional
+        Predicts the training step of one device at a batch size, where no predictor of whole
+        networks does.
 
     Raises
     ------
     ResperfError
-        If there is no topology of that name.
+        If there is no cluster or topology of that name, or it has fewer devices.
     UnsupportedError
-        If the bundle does not predict whole networks, or not on several devices and no exchange
+        If nothing predicts whole networks, or not on several devices and no exchange
         between them was measured, or if a batch cannot be shared by the devices.
     """
-    names = [
-        name
-        for name in _TIMES[bundle.setting.mode]
-        if any(name in part.network_quantities for part in bundle.parts)
-    ]
-    if not names:
-        raise UnsupportedError(
-            f"{bundle.path.name} predicts no whole networks, which several devices need; train a "
-            "bundle on runs of networks: resperf train RUNS.h5 --method convmeter"
-        )
-    name, counts = names[0], sorted(set(devices))
-    part = bundle.part_for(NETWORK, name, bundle.setting, bundle.platform)
-    predictor = part.network_predictor(name)
-    most = predictor.most_devices(bundle.setting, bundle.platform)
-    connected = _connected(bundle, name, most, counts[-1], topology)
-    # Loads what reads operators of PyTorch, which other predictions do without.
-    from resperf.predictors.network_totals import counted
-
-    series: dict[int, list[Scaled]] = {batch: [] for batch in batches}
+    counts = sorted(set(devices))
     shared = {
         (batch, count): _share(batch, count) if strong else batch
         for count in counts
-        for batch in series
+        for batch in batches
     }
     read_once = cache(read)
+    if alone is None:
+        learnt = _Learnt(bundle, read_once, list(dict.fromkeys(shared.values())))
+        name, method, most = learnt.name, learnt.method, learnt.most_devices
+    else:
+        alone = cache(alone)
+        name, method, most = STEP, alone(min(shared.values())).method, 1
+    connected = _connected(bundle, name, most, counts[-1], cluster)
+    # Loads what reads operators of PyTorch, which other predictions do without.
+    from resperf.predictors.network_totals import counted
+
     network = read_once(min(shared.values()))
-    subjects = predictor.at_batches(read_once, list(dict.fromkeys(shared.values())))
-    size_bytes = _GRADIENT_BYTES * counted(network).weights
+    size_bytes = GRADIENT_BYTES * counted(network).weights
+    series: dict[int, list[Scaled]] = {batch: [] for batch in batches}
+    composed_of: dict[str, None] = {}
     for count in counts:
-        where = bundle.platform if connected else replace(bundle.platform, devices=count)
-        own = [subjects[shared[batch, count]] for batch in series]
-        times = time_quantity(own, name, part, bundle.setting, where)
+        own = [shared[batch, count] for batch in series]
+        if alone is None:
+            times, reasons = learnt.times(own, 1 if connected else count)
+        else:
+            times, reasons = [alone(size) for size in own], [""] * len(own)
         if connected is not None and count > 1:
-            times = [_exchanging(time, size_bytes, connected, count) for time in times]
-        for (batch, points), subject, time in zip(series.items(), own, times, strict=True):
-            size = shared[batch, count]
-            per_s = size * count / time.value * MS_PER_S
-            account = predictor.account(subject, bundle.setting, where)
-            points.append(
-                Scaled(
-                    size, count, time.value, time.low, time.high, per_s,
-                    math.nan if images is None else images / per_s,
-                    account.extrapolated if account is not None else "",
-                )
-            )  # fmt: skip
+            exchanged = connected.exchange_of(count, size_bytes)
+            composed_of[exchanged.how] = None
+            times = [_exchanging(time, exchanged) for time in times]
+            reasons = ["; ".join(filter(None, (reason, exchanged.beyond))) for reason in reasons]
+        for points, size, time, why in zip(series.values(), own, times, reasons, strict=True):
+            points.append(Scaled.of(size, count, time, images, epochs, why))
     notes = []
     if connected is None and counts[-1] > most:
         notes.append(f"runs on at most {most} devices were measured: more are extrapolated")
+    if isinstance(connected, Cluster):
+        notes += _differing(connected, bundle.device)
     facts, largest = device_facts(bundle.device), max(shared.values())
     if facts is not None and (
         why := too_large(read_once(largest), bundle.setting.precision, facts.memory_bytes)
     ):
         notes.append(f"batch {largest} is too large: {why} of {bundle.device}")
     return Scaling(
-        network.name, bundle.device, bundle.framework, name, part.method_of(NETWORK, name), strong,
-        LEAST_GAIN, {batch: tuple(points) for batch, points in series.items()},
-        () if connected is None else _parts(connected, counts), tuple(notes),
+        network.name, bundle.device, bundle.framework, name, method, strong, LEAST_GAIN,
+        {batch: tuple(points) for batch, points in series.items()},
+        ("a step on one device", *composed_of) if connected else (), tuple(notes),
     )  # fmt: skip
 
 
-def _connected(
-    bundle: Bundle, name: str, most: int, devices: int, topology: str | None
-) -> Topology | None:
-    """Return what connects devices whose exchange is added; None if the times contain it."""
-    if devices > 1 and most == 1:
-        connected = topology_of(bundle.device, topology)
-        if connected is None or name != STEP:
+class _Learnt:
+    """What a bundle's predictor of whole networks says about batch sizes and devices."""
+
+    def __init__(self, bundle: Bundle, read: Callable[[int], Network], sizes: list[int]) -> None:
+        names = [
+            name
+            for name in _TIMES[bundle.setting.mode]
+            if any(name in part.network_quantities for part in bundle.parts)
+        ]
+        if not names:
             raise UnsupportedError(
-                f"{bundle.path} learnt from runs on one device only, which say nothing about "
-                f"{devices}; measure some on several, and train again"
+                f"{bundle.path.name} predicts no whole networks, which several devices need; ask "
+                "for training steps (--train), or train a bundle on runs of networks: resperf "
+                "train RUNS.h5 --method convmeter"
             )
-        return connected
-    if topology is not None:
+        self.name, self._bundle = names[0], bundle
+        self._part = bundle.part_for(NETWORK, self.name, bundle.setting, bundle.platform)
+        self.method = self._part.method_of(NETWORK, self.name)
+        self._predictor = self._part.network_predictor(self.name)
+        self.most_devices = self._predictor.most_devices(bundle.setting, bundle.platform)
+        self._subjects = self._predictor.at_batches(read, sizes)
+
+    def times(self, sizes: list[int], devices: int) -> tuple[list[QuantityPrediction], list[str]]:
+        """Return the time at each batch size, and why it is extrapolated."""
+        where, setting = replace(self._bundle.platform, devices=devices), self._bundle.setting
+        subjects = [self._subjects[size] for size in sizes]
+        accounts = [self._predictor.account(subject, setting, where) for subject in subjects]
+        reasons = [account.extrapolated if account is not None else "" for account in accounts]
+        return time_quantity(subjects, self.name, self._part, setting, where), reasons
+
+
+def _connected(
+    bundle: Bundle, name: str, most: int, devices: int, cluster: str | Path | Cluster | None
+) -> Cluster | Topology | None:
+    """Return what connects devices whose exchange is added; None if the times contain it."""
+    if most > 1:
+        if cluster is None:
+            return None
         raise UnsupportedError(
             f"{bundle.path} learnt from runs on {most} devices: their exchange is in its times; "
-            "leave out the topology"
+            "leave out the cluster"
         )
-    return None
+    if cluster is not None and name != STEP:
+        raise UnsupportedError(
+            "only training steps exchange something between devices; add --train"
+        )
+    if cluster is not None:
+        return _of_word(cluster)
+    if devices == 1:
+        return None
+    connected = topology_of(bundle.device)
+    if connected is None or name != STEP:
+        raise UnsupportedError(
+            f"{bundle.path} learnt from runs on one device only, which say nothing about "
+            f"{devices}; say what connects them (--train --cluster, one of "
+            f"{', '.join((*named_clusters(), *topologies()))}, or a TOML file)"
+        )
+    return connected
+
+
+def _of_word(cluster: str | Path | Cluster) -> Cluster | Topology:
+    """Return a cluster or topology by its name, or a cluster by its file."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    word = str(cluster)
+    if word in topologies():
+        return topologies()[word]
+    names = (*named_clusters(), *topologies())
+    if word not in names and not Path(word).is_file():
+        raise ResperfError(
+            f"no cluster {word!r}{did_you_mean(word, names)}: neither a file nor one of: "
+            f"{', '.join(names)}"
+        )
+    return cluster_of(word)
+
+
+def _differing(cluster: Cluster, device: str) -> list[str]:
+    """Say so if a cluster's devices are not those that the step is of."""
+    others = sorted({node.device for node in cluster.nodes if node.device} - {
+        canonical_device(device)
+    })  # fmt: skip
+    if not others:
+        return []
+    return [f"{cluster.name} has {', '.join(others)}; the step on one device is that of {device}"]
 
 
 def _share(batch: int, count: int) -> int:
@@ -244,23 +338,8 @@ def _share(batch: int, count: int) -> int:
     return batch // count
 
 
-def _exchanging(
-    time: QuantityPrediction, size_bytes: float, connected: Topology, count: int
-) -> QuantityPrediction:
-    """Return the step on several devices from the step on one, with its interval.
-
-    PyTorch's DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass,
-    two thirds of a step, goes on; the last bucket waits for its end. What the backward pass does
-    not hide is added. Below, all is hidden; above, nothing.
-    """
-    whole, _ = connected.all_reduce(count, size_bytes)
-    last, _ = connected.all_reduce(count, min(size_bytes, _BUCKET_BYTES))
-    hidden_ms = (PASSES - 1) / PASSES * time.value
-    exposed_ms = max(last.ms, whole.ms - hidden_ms)
-    return replace(time, value=time.value + exposed_ms, high=time.high + whole.high_ms)
-
-
-def _parts(connected: Topology, counts: Sequence[int]) -> tuple[str, ...]:
-    """Name the parts of times on several devices."""
-    exchanges = [connected.all_reduce(count, 0.0)[1] for count in counts if count > 1]
-    return ("a step on one device", *dict.fromkeys(exchanges))
+def _exchanging(time: QuantityPrediction, exchanged: Exchanged) -> QuantityPrediction:
+    """Return the step on several devices from the step on one, with its interval."""
+    alone_ms = time.value, time.low, time.high
+    value, low, high = exchanged.exchange.step_ms(alone_ms, exchanged.sums_ms)
+    return replace(time, value=value, low=low, high=high)

@@ -18,7 +18,13 @@ def scaling_text(scaling: Scaling) -> str:
             str(point.batch), str(point.devices), str(point.batch * point.devices),
             ms_cell(point.time_ms), f"{ms_cell(point.low_ms)} to {ms_cell(point.high_ms)}",
             rate_cell(point.samples_per_s),
-            "" if math.isnan(point.epoch_s) else f"{point.epoch_s:.4g}",
+            *(
+                "" if math.isnan(values[0]) else "{:.4g} ({:.3g} to {:.3g})".format(*values)
+                for values in (
+                    (point.epoch_s, point.low_epoch_s, point.high_epoch_s),
+                    (point.training_s, point.low_training_s, point.high_training_s),
+                )
+            ),
             "extrapolated" if point.extrapolated else "",
         ]
         for points in scaling.series.values()
@@ -26,7 +32,7 @@ def scaling_text(scaling: Scaling) -> str:
     ]  # fmt: skip
     headings = (
         "batch per device", "devices", "batch", scaling.quantity.replace("_", " "), "90% interval",
-        "samples/s", "epoch s", "",
+        "samples/s", "epoch s", "training s", "",
     )  # fmt: skip
     kind = "devices share each batch" if scaling.strong else "each device has a batch of its own"
     title = f"{scaling.network} on {scaling.device}, {scaling.framework}, {scaling.method}: {kind}"

@@ -14,11 +14,14 @@ from onnx import TensorProto, helper
 from resperf.bundle import Bundle
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.devices import device_facts
+from resperf.devices.cluster import named_clusters
 from resperf.devices.collectives import topologies
+from resperf.devices.exchange import Exchange
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import Network, graph_digest, read_graph
 from resperf.platform import Platform
-from resperf.prediction.scaling import scaling
+from resperf.prediction.result import QuantityPrediction
+from resperf.prediction.scaling import Scaled, Scaling, scaling
 from resperf.predictors.network_totals import counted
 from resperf.settings import Mode, Setting
 
@@ -170,7 +173,7 @@ def test_runs_on_one_device_say_nothing_about_several(bundle, new, cli):
     assert series["points"][0]["time_ms"] == pytest.approx(exact, rel=1e-3)
     assert "learnt from runs on one device only" in cli.error(*words, "1", "2")
     assert "their exchange is in its times" in cli.error(
-        "predict", new, "--bundle", bundle, "--train", "--devices", "2", "--topology", "h100-dgx"
+        "predict", new, "--bundle", bundle, "--train", "--devices", "2", "--cluster", "h100-dgx"
     )
     shipped = ("predict", new, "--device", "cpu", "--batch", "4", "--devices", "1")
     assert "predicts no whole networks, which several devices need" in cli.error(*shipped)
@@ -187,19 +190,22 @@ def test_exchanges_of_a_card_that_was_measured_are_composed(tmp_path, cli):
     fitted = next(each for each in topologies()["h100-dgx"].all_reduces if each.devices == 8)
     size_bytes = 4 * 138_357_544
     whole_ms = fitted.latency_us / 1e3 + size_bytes / fitted.bandwidth_gb_s / 1e6
-    last_ms = fitted.latency_us / 1e3 + (25 << 20) / fitted.bandwidth_gb_s / 1e6
-    exposed_ms = max(last_ms, whole_ms - 2 / 3 * alone["time_ms"])
-    assert eight["time_ms"] == pytest.approx(alone["time_ms"] + exposed_ms, rel=1e-3)
-    assert eight["low_ms"] == pytest.approx(alone["low_ms"])
-    assert eight["high_ms"] == pytest.approx(alone["high_ms"] + fitted.high * whole_ms, rel=1e-3)
+    pooled = Exchange()
+    powers = (pooled.slowdown * alone["time_ms"], whole_ms + 1e3 * pooled.host_s)
+    exact = sum(power**pooled.overlap for power in powers) ** (1 / pooled.overlap)
+    assert eight["time_ms"] == pytest.approx(exact, rel=1e-3)
+    # Wider than that of one device alone, in proportion.
+    assert eight["low_ms"] / eight["time_ms"] < alone["low_ms"] / alone["time_ms"]
+    assert eight["high_ms"] / eight["time_ms"] > alone["high_ms"] / alone["time_ms"]
     assert sixteen["time_ms"] > eight["time_ms"]
+    assert "16 devices were not measured: scaled as a ring" in sixteen["extrapolated"]
+    assert "not measured" not in eight["extrapolated"]
     assert document["composed_of"] == [
         "a step on one device", "all-reduce of 8 in 1 node, h100-dgx",
-        "all-reduce of 8 in 1 node, h100-dgx, scaled to 16 as a ring (not measured)",
     ]  # fmt: skip
-    text = cli.text(*words, "8", "--topology", "h100-pairwise-nvlink")
+    text = cli.text(*words, "8", "--cluster", "h100-pairwise-nvlink")
     assert "composed, not measured together: a step on one device; all-reduce of 4" in text
-    assert "did you mean h100-dgx" in cli.error(*words, "8", "--topology", "h100-dgxx")
+    assert "did you mean h100-dgx" in cli.error(*words, "8", "--cluster", "h100-dgxx")
 
 
 def test_bad_questions_are_one_line(bundle, new, cli):
@@ -238,3 +244,71 @@ def test_a_batch_that_does_not_fit_is_named(bundle, new, cli, monkeypatch):
     words = ("predict", new, "--bundle", bundle, "--method", "convmeter", "--train")
     notes = cli.json(*words, "--batch", "1", "64", "--devices", "1", "2")["notes"]
     assert re.search(r"^batch 64 is too large: .* do not fit into 1.0 MiB of cpu", notes[0])
+
+
+def test_steps_are_composed_over_a_cluster(tmp_path, cli):
+    """A card without measured steps, whose exchange was fitted on such cards."""
+    words = ("predict", "resnet18", "--train", "--batch", "32")
+    scaled = (*words, "--device", "t4", "--cluster", "t4-g4dn", "--devices", "1", "4", "8", "128")
+    document = cli.json(*scaled, "--images", "1000", "--epochs", "3")
+    [series] = document["series"]
+    alone, four, eight, many = series["points"]
+    step = cli.document(*words, "--device", "t4")["quantities"]["step_ms"]
+    assert [alone[f"{word}_ms"] for word in ("time", "low", "high")] == [
+        step["value"], step["low"], step["high"],
+    ]  # fmt: skip
+    fitted = named_clusters()["t4-g4dn"]
+    for point in (four, eight, many):
+        sums_ms, exchange, _, beyond = fitted.exchange_of(point["devices"], 4 * 11_689_512)
+        exact = exchange.step_ms((step["value"], step["low"], step["high"]), sums_ms)
+        assert [point[f"{word}_ms"] for word in ("time", "low", "high")] == pytest.approx(exact)
+        assert point["extrapolated"] == beyond
+        # The last step of an epoch is smaller, and takes as long.
+        steps = -(-1000 // (32 * point["devices"]))
+        assert point["epoch_s"] == pytest.approx(steps * exact[0] / 1e3)
+        assert point["high_training_s"] == pytest.approx(3 * steps * exact[2] / 1e3)
+        rates = [32e3 * point["devices"] / time_ms for time_ms in (exact[2], exact[0], exact[1])]
+        names = ("low_samples_per_s", "samples_per_s", "high_samples_per_s")
+        assert [point[name] for name in names] == pytest.approx(rates)
+    assert many["extrapolated"]
+    assert not eight["extrapolated"]
+    assert "at most 64 devices were fitted" in cli.text(*scaled)
+    other = cli.json(*words, "--device", "p100", "--cluster", "t4-g4dn", "--devices", "2")
+    assert other["notes"] == ["t4-g4dn has t4; the step on one device is that of p100"]
+
+
+def test_a_cluster_may_be_a_file(tmp_path, cli):
+    path = tmp_path / "lab.toml"
+    path.write_text('[[node]]\nname = "a"\ndevice = "t4"\ncount = 2\n')
+    words = ("predict", "resnet18", "--device", "t4", "--train", "--cluster", path, "--devices")
+    assert "does not say what connects 2 nodes" in cli.error(*words, "2")
+    assert "3 devices are more than the 2 of cluster lab" in cli.error(*words, "3")
+    path.write_text(f"{path.read_text()}[between]\nname = 'x'\nlatency_s = 1e-4\n"
+                    "bandwidth_bytes_per_s = 1e9\n")  # fmt: skip
+    [series] = cli.json(*words, "1", "2")["series"]
+    assert series["points"][1]["time_ms"] > series["points"][0]["time_ms"]
+    assert "no steps on lab were fitted" in series["points"][1]["extrapolated"]
+
+
+def test_bad_clusters_are_one_line(bundle, new, cli):
+    steps = ("predict", "resnet18", "--device", "t4", "--train", "--devices", "2")
+    assert "did you mean t4-g4dn?" in cli.error(*steps, "--cluster", "t4-g4d")
+    assert "say what connects them" in cli.error(*steps)
+    assert "--epochs needs --images" in cli.error(*steps, "--epochs", "2")
+    assert "are about --devices" in cli.error(*steps[:-2], "--cluster", "t4-g4dn")
+    # Runs exchange nothing; devices of other frameworks have no steps.
+    runs = ("predict", new, "--bundle", bundle, "--devices", "2", "--cluster", "t4-g4dn")
+    assert "only training steps exchange" in cli.error(*runs)
+    tensorrt = (*steps, "--framework", "tensorrt", "--cluster", "t4-g4dn")
+    assert "training steps" in cli.error(*tensorrt)
+
+
+def test_the_turning_point_looks_beyond_the_next_number():
+    """Between two nodes nothing is gained, but among three: devices pay until the largest."""
+    rates = {1: 100.0, 2: 110.0, 3: 300.0, 4: 310.0, 8: 320.0}
+    times = {count: QuantityPrediction("step_ms", 1e3 * count / rate, 1.0, 2.0, "m", Mode.TRAINING)
+             for count, rate in rates.items()}  # fmt: skip
+    points = tuple(Scaled.of(1, count, time, None, None, "") for count, time in times.items())
+    found = Scaling("n", "d", "f", "step_ms", "m", False, 0.5, {1: points}, (), ())
+    assert found.turning_point(1) == 3
+    assert dataclasses.replace(found, series={1: points[:1]}).turning_point(1) is None

@@ -1,5 +1,15 @@
 """Published timings, imported as datasets (docs/importing.md)."""
 
+from collections.abc import Callable, Mapping
+
+from resperf.dataset.importing.distributed import (
+    BATCHAI,
+    GAVEL,
+    POLLUX,
+    import_batchai,
+    import_gavel,
+    import_pollux,
+)
 from resperf.dataset.importing.engine_rows import TRTEXEC, import_trtexec
 from resperf.dataset.importing.gpumemnet import GPUMEMNET, import_gpumemnet
 from resperf.dataset.importing.importer import import_dataset
@@ -12,7 +22,10 @@ from resperf.dataset.importing.timm import TIMM, import_timm
 from resperf.dataset.importing.trtexec import EngineLayer, EngineTensor, read_exports
 from resperf.dataset.importing.vidur import VIDUR, import_vidur
 
-PUBLISHED = {
+PUBLISHED: Mapping[str, Callable[..., Imported]] = {
+    BATCHAI: import_batchai,
+    GAVEL: import_gavel,
+    POLLUX: import_pollux,
     GPUMEMNET: import_gpumemnet,
     NEUSIGHT: import_neusight,
     TENSORRT: import_latencies,
@@ -22,8 +35,8 @@ PUBLISHED = {
 }
 """Format -> function that imports files which say themselves what they are of."""
 
-__all__ = ["FORMATS", "GPUMEMNET", "LIST", "PUBLISHED", "EngineLayer", "EngineTensor", "Imported",
-           "import_dataset", "import_gpumemnet", "import_latencies", "import_list",
-           "import_neusight", "import_timm",
-           "import_trtexec", "import_vidur", "read_exports", "read_mapping",
-           "shipped_mapping"]  # fmt: skip
+__all__ = ["BATCHAI", "FORMATS", "GAVEL", "GPUMEMNET", "LIST", "POLLUX", "PUBLISHED", "EngineLayer",
+           "EngineTensor", "Imported", "import_batchai", "import_dataset", "import_gavel",
+           "import_gpumemnet", "import_latencies", "import_list", "import_neusight",
+           "import_pollux", "import_timm", "import_trtexec", "import_vidur", "read_exports",
+           "read_mapping", "shipped_mapping"]  # fmt: skip

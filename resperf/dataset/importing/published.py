@@ -205,16 +205,18 @@ class Published:
         device : str
             If not that of all rows.
         **values
-            What else is known of the `Measurement`, such as its status if it failed.
+            What else is known of the `Measurement`, such as its status if it failed, or its
+            platform.
         """
         if isinstance(subject, Layer) and "isolated_ms" not in values:
             values["isolated_ms"] = samples[EXECUTION].value
         row = Measurement(
             subject, values.pop("status", Status.OK), samples, setting=setting,
-            platform=self._platform(device or self._device),
+            platform=values.pop("platform", None) or self._platform(device or self._device),
             started_at=math.nan, duration_s=math.nan, overhead_s=math.nan, **values,
         )  # fmt: skip
-        same = (row.identity, row.platform.device)
+        where = row.platform
+        same = (row.identity, where.device, where.devices, where.interconnect)
         self._rows.append(replace(row, repeat=self._repeats[same]))
         self._repeats[same] += 1
 
