@@ -282,6 +282,9 @@ def test_steps_that_were_not_measured_are_added_up(device: str, options: dict[st
             resperf.predict_scaling("vgg16", **question)
     one, two = resperf.predict_scaling("vgg16", cluster="t4-g4dn", **question).series[32]
     assert step.time_ms == one.time_ms < two.time_ms < two.high_ms
+    adam = resperf.predict_scaling("vgg16", cluster="t4-g4dn", optimizer="adam", **question)
+    assert adam.series[32][0].time_ms > one.time_ms
+    assert any("update by adam" in note for note in adam.notes)
 
 
 @pytest.mark.parametrize("device", ["2080ti", "h100", "a100-40gb", "rtx3090"])
