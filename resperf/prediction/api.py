@@ -335,9 +335,7 @@ def predict_scaling(
     UnsupportedError
         If nothing predicts whole networks, or training steps, on so many devices.
     """
-    query = Query(
-        device, framework, bundle, precision, compiled, method, training, None, optimizer
-    )
+    query = Query(device, framework, bundle, precision, compiled, method, training, None, optimizer)
 
     def at_batch(size: int) -> Network:
         (one,) = read(network, size, shapes, assume, block, values)
