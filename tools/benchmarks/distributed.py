@@ -12,6 +12,7 @@ A dataset that was measured has tables of PredictDDL's regressors, too (microben
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from resperf.dataset.importing.distributed import PLACEMENT
 from resperf.devices.cluster import Cluster, Link, Node
 from resperf.devices.exchange import GRADIENT_BYTES, Exchange
 from resperf.features import Array
+from resperf.features.ghn2 import Embedding
 from resperf.files import write_whole
 from resperf.grouping import grouped
 from resperf.predictors import Examples, predictor_class
@@ -47,6 +49,8 @@ from resperf.units import MS_PER_S
 
 METHODS = ("predictddl", "predictddl-types", "predictddl-linear", "predictddl-full",
            "predictddl-log", "predictddl-svr", "predictddl-mlp", "operator-totals")  # fmt: skip
+PAPER_GAINS = {2: 2.6, 4: 5.1, 6: 7.7, 8: 10.3}
+"""Networks of a batch -> PredictDDL's Figure 13, as its text says."""
 COMPOSED, RESIDUAL = "composed", "composed + residual"
 FEWER, SEEDS, SHARES = 8, range(5), (0.5, 0.67, 0.8)
 ODD = "yolov3"
@@ -193,6 +197,33 @@ def _of_methods(runs: Examples, seen: np.ndarray, asked: np.ndarray, seed: int) 
     return times_s
 
 
+def batch_costs(path: Path, rows: Rows, runs: Examples) -> Iterator[list[str]]:
+    """Yield how many times as long Ernest takes for several networks that are new (Figure 13).
+
+    It measures and fits each; PredictDDL measures and fits others once.
+    """
+    started = sorted(row.started_at for row in read_networks(path).measurements)
+    row_s = float(np.median(np.diff(started)))
+    names = np.array([architecture_of(row.network) for row in rows])
+    order = np.random.default_rng(0).permutation(np.unique(names))
+    for count, paper in PAPER_GAINS.items():
+        is_new = np.isin(names, order[:count])
+        own = [row for row, new in zip(rows, is_new, strict=True) if new]
+        method, at = predictor_class("predictddl")("network"), [time.perf_counter()]
+        BASELINES["ernest"](own, 0)(own)
+        at.append(time.perf_counter())
+        ready = replace(runs, subjects=method.prepared(runs.networks))
+        seen, asked = (ready.select(np.flatnonzero(mask)) for mask in (~is_new, is_new))
+        at.append(time.perf_counter())
+        values_of(method.fit(seen, validation=seen, seed=0), asked)
+        ernest_s, embedded_s, fitted_s = np.diff([*at, time.perf_counter()])
+        whole_s = fitted_s + embedded_s + 60 * Embedding.load("ghn2").training["minutes"]
+        measured_s, ours_s = row_s * len(asked), row_s * len(seen)
+        gains = (ernest_s / fitted_s, ernest_s / whole_s,
+                 (ernest_s + measured_s) / (whole_s + ours_s))  # fmt: skip
+        yield [str(count), f"{paper}", *(f"{gain:.2g}" for gain in gains)]
+
+
 def cell(share: float) -> str:
     """Return a share in percent; empty if no row has it."""
     return "" if np.isnan(share) else f"{share:.1%}"
@@ -254,9 +285,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
              HOW]  # fmt: skip
     for name, given in sorted(by_name.items()):
         lines += ["", f"## {name}", "", markdown_table(headings, list(judged(*given)))]
+    for file in args.files:
+        if (given := by_name.get(file.stem)) is not None:
+            table = markdown_table(GAIN_HEADINGS, list(batch_costs(file, *given)))
+            lines += ["", GAINS.format(file.stem), "", table]
     write_whole(args.output, ("\n".join(lines) + "\n").encode())
 
 
+GAIN_HEADINGS = ("new networks", "PredictDDL's Figure 13", "fit and predict",
+                 "and embeddings, GHN-2 trained", "and all that is measured")  # fmt: skip
+GAINS = """How many times as long Ernest takes for networks of {} that are new: it is fitted to runs
+of each, PredictDDL once to runs of the others."""
 HOW = """Mean |predicted / measured - 1|. `composed`, `one device` and `nearest` are
 given each network's step on one device; the others learn those of fitted networks. Intervals are
 those of networks left out among the rows that were fitted, wider beyond the devices that were.
