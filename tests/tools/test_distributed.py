@@ -81,8 +81,7 @@ def test_measured_runs_have_methods_that_read_their_networks(
     page = (tmp_path / "page.md").read_text()
     assert "| network out | convmeter | 24 | 0.0% | 0.0% | 0.0% |" in page
     assert "| network out | ernest | 24 |  |" in page
-    # Ernest is measured and fitted for each network, PredictDDL once for the other four to ten.
     [gains] = [line for line in page.splitlines() if line.startswith("| 8 | 10.3 | ")]
     fits, trained, measured = map(float, gains.strip("| ").split(" | ")[2:])
-    assert trained < fits
-    assert trained < measured < 8 / 4
+    # Half an hour of training GHN-2 counts, and so would the time between rows, which is 0 here.
+    assert trained == measured < fits
