@@ -26,7 +26,7 @@ from resperf._version import __version__
 from resperf.errors import did_you_mean, error_line, printable
 from resperf.network.files import shipped_networks
 from resperf.report.page import MEDIA_TYPES, page_file, served_page
-from resperf.serve.pool import Pool, Refused
+from resperf.serve.pool import Pool, RefusedError
 from resperf.serve.worker import UPLOAD
 from resperf.settings import OPTIMIZERS, PRECISIONS
 
@@ -118,7 +118,7 @@ def create_app(max_bytes: int = MAX_BYTES) -> FastAPI:
         title="resperf", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         summary="Predicts how long a network takes on a device.",
     )  # fmt: skip
-    for kind in (Refused, HTTPException, RequestValidationError, OSError):
+    for kind in (RefusedError, HTTPException, RequestValidationError, OSError):
         app.add_exception_handler(kind, _error)
 
     async def answer(request: Request, question: Question) -> Response:
@@ -171,15 +171,15 @@ def create_app(max_bytes: int = MAX_BYTES) -> FastAPI:
 def _network(question: Question, file: Path | None) -> str:
     """Return the network's word of the command line: our name of the file, or a shipped path."""
     if file is not None and question.network is not None:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"send one of two: {_ONE_NETWORK}")
+        raise RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"send one of two: {_ONE_NETWORK}")
     if file is not None:
         return UPLOAD
     if question.network is None:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"the body is empty; send {_ONE_NETWORK}")
+        raise RefusedError(HTTPStatus.BAD_REQUEST, f"the body is empty; send {_ONE_NETWORK}")
     shipped = shipped_networks()
     if question.network not in shipped:
         hint = did_you_mean(question.network, shipped)
-        raise Refused(
+        raise RefusedError(
             HTTPStatus.NOT_FOUND,
             f"no shipped network {question.network}{hint}; known: {', '.join(sorted(shipped))}",
         )
@@ -191,10 +191,10 @@ async def _received(request: Request, folder: Path, max_bytes: int) -> Path | No
 
     Raises
     ------
-    Refused
+    RefusedError
         If it is too large, which is seen before it has arrived, or does not arrive.
     """
-    too_large = Refused(
+    too_large = RefusedError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the file is larger than {max_bytes >> 20} MB; send it without weights, or use resperf "
         "predict",
@@ -216,7 +216,7 @@ async def _received(request: Request, folder: Path, max_bytes: int) -> Path | No
             path.unlink()
             if isinstance(error, TimeoutError | ClientDisconnect):
                 line = "the file did not arrive; send it again"
-                raise Refused(HTTPStatus.BAD_REQUEST, line) from error
+                raise RefusedError(HTTPStatus.BAD_REQUEST, line) from error
             raise
     if not received:
         path.unlink()

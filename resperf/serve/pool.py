@@ -13,7 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from resperf.backends.processes import RUN
-from resperf.serve.worker import MEMORY_BYTES, SECONDS, UPLOAD, error_text
+from resperf.serve.worker import MEMORY_BYTES, SECONDS, UPLOAD
 
 PROCESSES = 2
 WAITING = 8
@@ -24,7 +24,7 @@ _ENDED = (EOFError, ConnectionError)
 """What reading from, and writing to, a process that ended raises."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that is answered by a status and a line.
 
     Attributes
@@ -107,11 +107,11 @@ class Pool:
 
         Raises
         ------
-        Refused
+        RefusedError
             If all are taken: 429.
         """
         if self.taken >= PROCESSES + WAITING:
-            raise Refused(
+            raise RefusedError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{self.taken} questions are being answered or wait; ask again in some seconds",
             )
@@ -142,14 +142,14 @@ class Pool:
 
         Raises
         ------
-        Refused
+        RefusedError
             If no process starts (503), or the one that answers takes too long or ends (422).
         """
         try:
             patience_s = _START_S + WAITING * SECONDS
             worker = await asyncio.wait_for(self._idle.get(), patience_s)
         except TimeoutError as error:
-            raise Refused(
+            raise RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "no process could be started; start resperf again"
             ) from error
         answered, why = False, ""
@@ -171,7 +171,7 @@ class Pool:
             else:
                 await worker.end()
                 self._start(int(worker.folder.name))
-        raise Refused(
+        raise RefusedError(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"this network was given up: {why}; resperf predict has no such limits",
         )

@@ -14,7 +14,7 @@ function fill(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== ""));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== ""));
   return node;
 }
 const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
@@ -112,7 +112,7 @@ function axes(width, height, [x0, x1], [y0, y1], xMarks, yMarks, titles) {
       svg("text", { x: left - 6, y: Y(v) + 4, "text-anchor": "end" }, SI(v))]),
     svg("text", { x: (width + left) / 2, y: height - 6, "text-anchor": "middle" }, titles[0]),
     svg("text", { x: 12, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${height / 2})` }, titles[1]),
-  ].flat(2);
+  ];
   return { X, Y, frame };
 }
 const picture = (label, width, height, ...children) =>
@@ -149,7 +149,7 @@ function roofline(answer) {
     svg("circle", { class: "fill dot", cx: X(d.x), cy: Y(d.rate(d.execution_ms)), r: 3 + 7 * Math.sqrt(d.execution_ms / most) },
       svg("title", {}, `${d.name} (${d.kind}): ${number(d.execution_ms)} ms, 90% interval ${interval(d.low_ms, d.high_ms)}`))));
   return [el("h3", {}, "Roofline"),
-    picture("Roofline: a dot for each layer", 640, 340, frame, roofs.flat(), marks), legend(kinds),
+    picture("Roofline: a dot for each layer", 640, 340, frame, roofs, marks), legend(kinds),
     el("p", { class: "quiet" }, "A dot is a layer, larger if it takes longer; its line is the 90% interval. " + (peaks.length
       ? "Roofs are the device's data sheet." : "This device's peak is not known: no roof is drawn.") +
       " Convolutions by Winograd or FFT need fewer operations and may lie above it.")];
