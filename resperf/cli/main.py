@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
     # Collecting garbage during imports takes a twentieth of a short command's time.
     gc.set_threshold(max(_GC_THRESHOLD, thresholds[0]), *thresholds[1:])
     try:
-        with group.make_context("resperf", arguments) as context:
+        with group.make_context("resperf", arguments, obj=(*arguments,)) as context:
             group.invoke(context)
     except click.exceptions.Exit as finished:
         return finished.exit_code

@@ -115,8 +115,8 @@ function axes(width, height, [x0, x1], [y0, y1], xMarks, yMarks, titles) {
   ];
   return { X, Y, frame };
 }
-const picture = (label, width, height, ...children) =>
-  svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, children);
+const picture = (label, width, height, ...children) => el("div", { class: "scroll" },
+  svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, children));
 const legend = (names) =>
   el("ul", { class: "legend" }, names.map((name, i) => el("li", { class: `k${i % 6}` }, el("i"), name)));
 
@@ -254,7 +254,7 @@ function layersOf(answer, predicted) {
       { title: "kind", of: (l) => l.kind, text: true },
       { title: "ms", of: (l) => l.execution_ms },
       { title: "", of: () => 1, show: (_, l) => bar(l.execution_ms, l.low_ms, l.high_ms, most) },
-      { title: "90% interval", of: (l) => l.low_ms ?? "not known", show: (_, l) => interval(l.low_ms, l.high_ms) },
+      { title: "90% interval", of: (l) => (predicted ? l.low_ms ?? "not known" : ""), show: (_, l) => interval(l.low_ms, l.high_ms) },
       { title: "of total", of: (l) => l.execution_ms / answer.total_ms, show: percent },
       { title: "GMAC", of: (l) => l.macs / 1e9, show: (v) => v.toFixed(3) },
       { title: "rests on", of: predicted ? source : () => "", text: true, wrap: true },
@@ -306,6 +306,7 @@ function network(answer) {
       { title: "ms", of: (p) => p.ms },
       { title: "", of: (p) => ((answer.estimated_phases || []).includes(p.name) ? "estimated" : ""), text: true },
     ], phases, "Phases") : null,
+    predicted && phases.length ? el("p", { class: "quiet" }, "Intervals of single phases are not known.") : null,
     ...layersOf(answer, predicted),
     ...((answer.skipped || []).length ? [el("h3", {}, "Not in the total"), table([
       { title: "operator", of: (s) => s.op, text: true }, { title: "name", of: (s) => s.name, text: true },
@@ -379,7 +380,9 @@ function evaluation(rows) {
     table(columnsOf(flat), flat, "Evaluation"), ...scatter];
 }
 
-function dataset(info, progress) {
+function dataset(info) {
+  const day = (seconds) => new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ");
+  const progress = info.progress.map((part) => ({ ...part, from: day(part.started_at) }));
   const groups = Object.entries({ ...info.kinds, ...(info.networks ? { networks: info.networks } : {}) });
   const rows = groups.flatMap(([kind, group]) => Object.entries(group.quantities).map(([quantity, q]) => ({
     kind, quantity, rows: group.rows, ok: group.statuses.ok ?? 0, flagged: group.flagged, ...q, noise: q.noise })));
@@ -439,7 +442,7 @@ function take(answer, command) {
 const SHOW = {
   predictions: networks, measured: networks, compare, evaluate: evaluation,
   scaling: (answer) => [el("h2", {}, `${answer.network} on ${answer.device}, ${answer.framework}`), ...scalingPart(answer)],
-  dataset: (answer) => dataset(answer, DATA.progress),
+  dataset,
 };
 
 /* ---- the form ---- */
