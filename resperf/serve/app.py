@@ -230,6 +230,8 @@ async def _error(_request: Request, error: Exception) -> Response:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"][1:]))
         line, status = f"{where}: {first['msg']}", HTTPStatus.UNPROCESSABLE_ENTITY
+        if first["type"] == "string_pattern_mismatch":
+            line = f"{where}: {printable(first['input'])!r} is no name, or no NAME=VALUE"
     elif isinstance(error, HTTPException):
         line, status = f"{error.detail}; GET / is the page", HTTPStatus(error.status_code)
     else:

@@ -145,13 +145,7 @@ class Pool:
         RefusedError
             If no process starts (503), or the one that answers takes too long or ends (422).
         """
-        try:
-            patience_s = _START_S + WAITING * SECONDS
-            worker = await asyncio.wait_for(self._idle.get(), patience_s)
-        except TimeoutError as error:
-            raise RefusedError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "no process could be started; start resperf again"
-            ) from error
+        worker = await self._next()
         answered, why = False, ""
         try:
             if file is not None:
@@ -175,6 +169,18 @@ class Pool:
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"this network was given up: {why}; resperf predict has no such limits",
         )
+
+    async def _next(self) -> _Worker:
+        """Wait for a process that is ready, and replace those that ended meanwhile."""
+        try:
+            async with asyncio.timeout(_START_S + WAITING * SECONDS):
+                while (worker := await self._idle.get()).process.returncode is not None:
+                    self._start(int(worker.folder.name))
+        except TimeoutError as error:
+            raise RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "no process could be started; start resperf again"
+            ) from error
+        return worker
 
     def _start(self, number: int) -> None:
         task = asyncio.create_task(self._started(number))

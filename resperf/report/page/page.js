@@ -115,7 +115,7 @@ function axes(width, height, [x0, x1], [y0, y1], xMarks, yMarks, titles) {
   ];
   return { X, Y, frame };
 }
-const picture = (label, width, height, ...children) => el("div", { class: "scroll" },
+const picture = (label, width, height, ...children) => el("div", { class: "plot" },
   svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, children));
 const legend = (names) =>
   el("ul", { class: "legend" }, names.map((name, i) => el("li", { class: `k${i % 6}` }, el("i"), name)));
@@ -190,6 +190,7 @@ function scalingPart(scaling) {
       d: `M${X(own[j].devices)} ${Y(own[j].samples_per_s)}L${X(p.devices)} ${Y(p.samples_per_s)}` }));
     return svg("g", { class: `k${i % 6}` },
       svg("path", { class: "band fill", d: `M${[...up, ...down].join("L")}Z` }), legs,
+      own.map((p) => svg("path", { class: "whisker stroke", d: `M${X(p.devices)} ${Y(rate(p, p.high_ms))}V${Y(rate(p, p.low_ms))}` })),
       own.map((p) => svg("circle", { class: "fill", cx: X(p.devices), cy: Y(p.samples_per_s), r: p.devices === one.turning_point ? 6 : 3 })));
   });
   const remarks = [...scaling.notes, ...new Set(points.map((p) => p.extrapolated).filter(Boolean))];
@@ -260,17 +261,20 @@ function layersOf(answer, predicted) {
       { title: "rests on", of: predicted ? source : () => "", text: true, wrap: true },
     ], rows, "Layers", 3)];
   }
-  const parts = answer.groups && answer.groups.length
-    ? [...answer.groups, ...answer.classes] : (answer.kinds || []).map((k) => ({ ...k, name: k.kind }));
-  const most = Math.max(...parts.map((p) => p.high ?? p.ms));
-  return parts.length ? [el("h3", {}, "Where the time goes"),
-    el("p", { class: "quiet" }, "Attributed from times of whole networks, not measured layer by layer; bands of equally good fits."),
-    table([
-      { title: "operators", of: (p) => p.name, text: true, wrap: true },
-      { title: "ms", of: (p) => p.ms },
-      { title: "", of: () => 1, show: (_, p) => bar(p.ms, p.low, p.high, most) },
-      { title: "band", of: (p) => p.low ?? "not known", show: (_, p) => interval(p.low, p.high) },
-    ], parts, "Where the time goes", 1)] : [];
+  const named = answer.groups && answer.groups.length
+    ? [["Groups of operators", answer.groups], ["Classes of operators", answer.classes]]
+    : [["Where the time goes", (answer.kinds || []).map((k) => ({ ...k, name: k.kind }))]];
+  return named.filter(([, parts]) => parts.length).flatMap(([title, parts]) => {
+    const most = Math.max(...parts.map((p) => p.high ?? p.ms));
+    return [el("h3", {}, title),
+      el("p", { class: "quiet" }, "Attributed from times of whole networks, not measured layer by layer; bands of equally good fits."),
+      table([
+        { title: "operators", of: (p) => p.name, text: true, wrap: true },
+        { title: "ms", of: (p) => p.ms },
+        { title: "", of: () => 1, show: (_, p) => bar(p.ms, p.low, p.high, most) },
+        { title: "band", of: (p) => p.low ?? "not known", show: (_, p) => interval(p.low, p.high) },
+      ], parts, title, 1)];
+  });
 }
 
 function network(answer) {
@@ -362,22 +366,24 @@ function compare(answers) {
 
 function evaluation(rows) {
   const runs = rows.flatMap((row) => (row.networks || []).map((run) => ({ ...run, quantity: row.phase })));
-  const scatter = [];
-  const dots = runs.filter((run) => run.measured > 0 && run.predicted > 0);
-  if (dots.length) {
+  const scatter = [...new Set(runs.map((run) => run.quantity))].flatMap((quantity) => {
+    const own = runs.filter((run) => run.quantity === quantity);
+    const dots = own.filter((run) => run.measured > 0 && run.predicted > 0);
+    if (!dots.length) return [];
     const ends = dots.flatMap((d) => [d.measured, d.predicted, d.low, d.high]).filter((v) => known(v) && v > 0);
     const range = [Math.min(...ends) / 1.3, Math.max(...ends) * 1.3];
     const { X, Y, frame } = axes(480, 420, range, range, ticks(...range), ticks(...range), ["measured", "predicted"]);
-    scatter.push(el("h3", {}, "Whole networks"), picture("Predicted against measured", 480, 420, frame,
+    const title = `Whole networks: ${quantity}`;
+    return [el("h3", {}, title), picture(`${title}, predicted against measured`, 480, 420, frame,
       svg("path", { class: "roof", d: `M${X(range[0])} ${Y(range[0])}L${X(range[1])} ${Y(range[1])}` }),
       dots.map((d) => svg("g", {}, known(d.low) && known(d.high) ? svg("path", { class: "whisker", d: `M${X(d.measured)} ${Y(d.low)}V${Y(d.high)}` }) : null,
         svg("circle", { class: "fill dot", cx: X(d.measured), cy: Y(d.predicted), r: 4 }, svg("title", {}, d.network))))),
-    table(columnsOf(runs), runs, "Whole networks"));
-  }
+    table(columnsOf(own), own, title)];
+  });
   const flat = rows.map((row) => Object.fromEntries(Object.entries(row).flatMap(([name, value]) =>
     name === "errors" ? Object.entries(value) : [[name, value]])));
   return [el("h2", {}, "Evaluation"), el("p", { class: "quiet" }, "Errors are fractions: 0.05 is 5%. Noise floor: what a perfect predictor would score."),
-    table(columnsOf(flat), flat, "Evaluation"), ...scatter];
+    table(columnsOf(flat), flat, "Evaluation"), scatter];
 }
 
 function dataset(info) {
