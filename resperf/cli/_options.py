@@ -307,6 +307,7 @@ def write_page(
     if output is None:
         return
     from resperf.devices import device_facts
+    from resperf.report.documents import versioned
     from resperf.report.page import answer_page
 
     documents = [value] if isinstance(value, Mapping) else value
@@ -314,7 +315,8 @@ def write_page(
     facts = {device: device_facts(device) for device in devices}
     limits = {device: of_device.limits for device, of_device in facts.items() if of_device}
     words = ("resperf", *click.get_current_context().find_root().obj)
-    page = answer_page(kind, value, command=shlex.join(words), limits=limits, **more)
+    answer = versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)]
+    page = answer_page(kind, answer, command=shlex.join(words), limits=limits, **more)
     write_whole(output, page.encode())
 
 

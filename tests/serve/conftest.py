@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-
 MAX_BYTES = 8 << 20
 """Of a file: enough for all but large ones, and soon exceeded."""
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
