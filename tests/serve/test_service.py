@@ -30,7 +30,7 @@ from resperf.serve import pool, worker
 ROOT = Path(__file__).parents[2]
 LENET = ROOT / "models" / "networks" / "lenet5.onnx"
 MAX_BYTES = 8 << 20
-HOSTILE = int(os.environ.get("RESPERF_HOSTILE", "300"))
+HOSTILE = int(os.environ.get("RESPERF_HOSTILE", "200"))
 CLIENTS = int(os.environ.get("RESPERF_CLIENTS", "8"))
 """A run by hand takes more: RESPERF_HOSTILE=2000 RESPERF_CLIENTS=50."""
 
@@ -340,20 +340,23 @@ def test_hostile_files_are_answered_in_time_and_never_by_a_defect(service, tmp_p
         with lock:
             done, path = broken_file(seed, folder)
             body = path.read_bytes()
-        started = time.monotonic()
-        answer = service.predict(("device=cpu", "device=h100")[seed % 2], body)
-        answers.append((answer.status, time.monotonic() - started, done, answer.text))
+        while True:
+            started = time.monotonic()
+            answer = service.predict(("device=cpu", "device=h100")[seed % 2], body)
+            answers.append((answer.status, time.monotonic() - started, done, answer.text))
+            if answer.status != 429:
+                return
+            time.sleep(0.2)
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         for sent in [clients.submit(send, seed) for seed in range(HOSTILE)]:
             sent.result()
-    assert len(answers) == HOSTILE
+    assert sum(answer[0] != 429 for answer in answers) == HOSTILE
     wrong = [
         (status, seconds, done, text[:300])
         for status, seconds, done, text in answers
-        # A question may wait for those before it.
         if status not in (200, 400, 404, 413, 422, 429, 503)
-        or seconds > (1 + CLIENTS / 2) * worker.SECONDS
+        or seconds > worker.SECONDS
         or "resperf failed" in text
         or (status != 200 and [*json.loads(text)] != ["error"])
     ]
