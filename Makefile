@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 
-.PHONY: demo test check lock clean
+.PHONY: demo test test-page check lock clean
 
 demo: $(STAMP)
 	$(BIN)/resperf demo
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+
+# Tests of the page in Chromium, which comes from apt where there is one; skipped where there is none.
+test-page: $(STAMP)
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq chromium; } || true
+	$(BIN)/python -m pytest -q tests/serve/test_page.py
 
 check: $(STAMP)
 	tools/check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
+from resperf.files import write_whole
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
@@ -278,6 +280,44 @@ def show(
     """Print an answer as JSON, or as text and notes, which are on stderr."""
     print(json_of(document) if as_json else text)
     show_notes(() if as_json else notes)
+
+
+PAGE: Decorator = output("FILE.html", "Also write a page for a browser.", section=OUTPUT)
+
+
+def require_suffix(output: Path | None, *suffixes: str) -> None:
+    """Refuse an output of another kind, before anything is computed.
+
+    Raises
+    ------
+    click.UsageError
+        If its name has none of the suffixes.
+    """
+    if output is not None and not output.name.endswith(suffixes):
+        raise click.UsageError(f"-o {output} must end in {' or '.join(suffixes)}")
+
+
+def write_page(
+    output: Path | None,
+    kind: str,
+    value: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> None:
+    """Write an answer as a page of its own, as `resperf.report.page.answer_page`."""
+    if output is None:
+        return
+    from resperf.devices import device_facts
+    from resperf.report.documents import versioned
+    from resperf.report.page import answer_page
+
+    documents = [value] if isinstance(value, Mapping) else value
+    devices = {document["device"] for document in documents if "device" in document}
+    facts = {device: device_facts(device) for device in devices}
+    limits = {device: of_device.limits for device, of_device in facts.items() if of_device}
+    words = ("resperf", *click.get_current_context().find_root().obj)
+    answer = versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)]
+    page = answer_page(kind, answer, command=shlex.join(words), limits=limits, **more)
+    write_whole(output, page.encode())
 
 
 def json_of(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:

@@ -20,6 +20,8 @@ from resperf.records import Record
 from resperf.settings import Setting
 from resperf.units import json_values
 
+PROGRESS_PARTS = 60
+"""Of a campaign: a bar each on the page, 10 pixels wide."""
 NOISY_SHARE = 0.2
 """Share of noisy rows above which a dataset gets a warning."""
 
@@ -146,6 +148,25 @@ class GroupSummary(Record):
 
 
 @dataclass(frozen=True)
+class Progress(Record):
+    """Rows of a part of a campaign.
+
+    Attributes
+    ----------
+    started_at : float
+        Begin of the part, seconds since 1970 (UTC).
+    ok, noisy, failed : int
+        Rows that are usable, those that carry a flag or were measured while the machine was off
+        its usual speed, and those without a time.
+    """
+
+    started_at: float
+    ok: int
+    noisy: int
+    failed: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """Content of `resperf dataset info`.
 
@@ -166,6 +187,8 @@ class Summary:
         Setting without batch and shapes -> number of rows.
     platforms : mapping of Platform to int
         Platform -> number of rows, that of most rows first.
+    progress : tuple of Progress
+        Equal parts of the time from the first row to the last; none where times are not known.
     """
 
     path: Path
@@ -178,6 +201,7 @@ class Summary:
     groups: Mapping[str, GroupSummary]
     settings: Mapping[Setting, int]
     platforms: Mapping[Platform, int]
+    progress: tuple[Progress, ...]
 
     @property
     def rows(self) -> int:
@@ -238,6 +262,26 @@ def summarize(path: Path) -> Summary:
         groups={table.name: _summarize_group(table) for table in tables},
         settings=settings,
         platforms=dict(platforms.most_common()),
+        progress=_progress(tables),
+    )
+
+
+def _progress(tables: Iterable[KindTable]) -> tuple[Progress, ...]:
+    parts = [
+        (table.started_at, np.where(~table.ok, 2, np.where(table.noisy, 1, 0))) for table in tables
+    ]
+    started = np.concatenate([[], *(times for times, _ in parts)])
+    kinds = np.concatenate([np.zeros(0, int), *(kinds for _, kinds in parts)])
+    is_known = np.isfinite(started)
+    started, kinds = started[is_known], kinds[is_known]
+    if not len(started):
+        return ()
+    edges = np.linspace(started.min(), started.max(), PROGRESS_PARTS + 1)
+    part = np.clip(np.searchsorted(edges, started, side="right") - 1, 0, PROGRESS_PARTS - 1)
+    counts = np.zeros((PROGRESS_PARTS, 3), int)
+    np.add.at(counts, (part, kinds), 1)
+    return tuple(
+        Progress(float(start), *map(int, row)) for start, row in zip(edges, counts, strict=False)
     )
 
 
