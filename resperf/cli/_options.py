@@ -16,6 +16,7 @@ import click
 from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
 from resperf.files import write_whole
 from resperf.heartbeat import Steps
+from resperf.records import parse_json
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
 from resperf.units import TIME_WORDS, parse_ms
@@ -188,10 +189,10 @@ JSON: Decorator = option(
 )
 
 
-def output(metavar: str, text: str, *, required: bool = False, section: str = COMMON) -> Decorator:
+def output(metavar: str, text: str, *, section: str = COMMON, **settings: Any) -> Decorator:
     """Option -o, the file or folder to write; `text` is its help."""
     return option(
-        "-o", "--output", section=section, type=PATH, metavar=metavar, required=required, help=text
+        "-o", "--output", section=section, type=PATH, metavar=metavar, help=text, **settings
     )
 
 
@@ -271,53 +272,53 @@ def seconds(default: float | None, text: str) -> Decorator:
     )
 
 
+def require_suffix(
+    context: click.Context, parameter: click.Parameter, output: Path | None
+) -> Path | None:
+    """Refuse an output of another kind than an option's metavar names: ``FILE.csv|json``."""
+    kinds = str(parameter.metavar).partition(".")[2].split("|")
+    if output is not None and output.suffix[1:] not in kinds:
+        raise click.UsageError(f"-o {output} must end in .{' or .'.join(kinds)}", context)
+    return output
+
+
+def _page(context: click.Context, parameter: click.Parameter, output: Path | None) -> None:
+    context.meta[_PAGE] = require_suffix(context, parameter, output)
+
+
+_PAGE = "resperf.page"
+PAGE: Decorator = output(
+    "FILE.html", "Also write a page for a browser.", section=OUTPUT, callback=_page,
+    expose_value=False,
+)  # fmt: skip
+"""`show` writes it."""
+
+
 def show(
     as_json: bool,
     document: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     text: str,
     notes: Sequence[str] = (),
 ) -> None:
-    """Print an answer as JSON, or as text and notes, which are on stderr."""
+    """Print an answer as JSON, or as text and notes, which are on stderr; write its `PAGE`."""
+    if page := click.get_current_context().meta.get(_PAGE):
+        write_page(page, document)
     print(json_of(document) if as_json else text)
     show_notes(() if as_json else notes)
 
 
-PAGE: Decorator = output("FILE.html", "Also write a page for a browser.", section=OUTPUT)
-
-
-def require_suffix(output: Path | None, *suffixes: str) -> None:
-    """Refuse an output of another kind, before anything is computed.
-
-    Raises
-    ------
-    click.UsageError
-        If its name has none of the suffixes.
-    """
-    if output is not None and not output.name.endswith(suffixes):
-        raise click.UsageError(f"-o {output} must end in {' or '.join(suffixes)}")
-
-
-def write_page(
-    output: Path | None,
-    kind: str,
-    value: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    **more: Any,
-) -> None:
-    """Write an answer as a page of its own, as `resperf.report.page.answer_page`."""
-    if output is None:
-        return
+def write_page(output: Path, value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write the answer of the command that runs as a page of its own."""
     from resperf.devices import device_facts
-    from resperf.report.documents import versioned
     from resperf.report.page import answer_page
 
+    context = click.get_current_context()
     documents = [value] if isinstance(value, Mapping) else value
-    devices = {document["device"] for document in documents if "device" in document}
-    facts = {device: device_facts(device) for device in devices}
+    facts = {name: device_facts(name) for one in documents if (name := one.get("device"))}
     limits = {device: of_device.limits for device, of_device in facts.items() if of_device}
-    words = ("resperf", *click.get_current_context().find_root().obj)
-    answer = versioned(value) if isinstance(value, Mapping) else [*map(versioned, value)]
-    page = answer_page(kind, answer, command=shlex.join(words), limits=limits, **more)
-    write_whole(output, page.encode())
+    command = shlex.join(("resperf", *context.find_root().obj))
+    answer = parse_json(json_of(value))
+    write_whole(output, answer_page(str(context.info_name), answer, command, limits).encode())
 
 
 def json_of(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:

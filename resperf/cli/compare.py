@@ -34,7 +34,6 @@ def command(
     devices: tuple[str, ...],
     precisions: tuple[str, ...],
     batches: tuple[int, ...],
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Show networks, devices, settings or runs side by side, and what differs by kind of layer.
@@ -42,7 +41,6 @@ def command(
     A RUN is what `predict -o FILE.json` wrote, with any options, or `measure --json > FILE.json`,
     or a dataset with runs of networks (FILE.h5).
     """
-    options.require_suffix(output, ".html")
     from resperf.prediction import predict
     from resperf.report.columns import columns_text, saved_runs
 
@@ -66,5 +64,4 @@ def command(
             "one answer alone: name a second network or run, or several of --device, --precision "
             "or --batch"
         )
-    options.write_page(output, "compare", documents)
     options.show(as_json, documents, columns_text(documents))

@@ -36,13 +36,11 @@ def command() -> None:
 @options.DATASET
 @options.PAGE
 @options.JSON
-def info(file: Path, output: Path | None, as_json: bool) -> None:
+def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""
-    options.require_suffix(output, ".html")
     from resperf.dataset import summarize
 
     summary = summarize(file)
-    options.write_page(output, "dataset", summary.to_json())
     tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
         tables.insert(1, _settings_table(summary))

@@ -105,7 +105,6 @@ def command(
     folds: int | None,
     by: tuple[str, ...],
     seed: int,
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Evaluate a bundle, or compare methods, on measured times of FILE.h5.
@@ -122,14 +121,12 @@ def command(
     seconds of a fit, and the microseconds per predicted layer. Rows trained include the tenth
     that only chooses the best epoch.
     """
-    options.require_suffix(output, ".html")
     of_bundle = any(given is not None for given in (bundle, device, framework))
     if of_bundle == bool(methods):
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
     _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
     if of_bundle:
-        judged = _judged(file, device, framework, bundle)
-        _evaluate(file, judged, cast("Part", split), as_json, output)
+        _evaluate(file, _judged(file, device, framework, bundle), cast("Part", split), as_json)
         return
     from resperf.predictors import methods_of
     from resperf.training import ComparisonSettings
@@ -144,10 +141,9 @@ def command(
     if methods == ("all",):
         methods = methods_of(Level.NETWORK if by else Level.LAYER)
     if by:
-        _leave_out(file, methods, by, rows, folds, seed, as_json, output)
+        _leave_out(file, methods, by, rows, folds, seed, as_json)
     else:
-        settings = ComparisonSettings(methods, rows, folds, seed=seed)
-        _compare(file, settings, test, as_json, output)
+        _compare(file, ComparisonSettings(methods, rows, folds, seed=seed), test, as_json)
 
 
 def _refuse(ctx: click.Context, names: Sequence[str], needed: str = "") -> None:
@@ -173,7 +169,7 @@ def _judged(file: Path, device: str | None, framework: str | None, bundle: str |
     return choose(Query(device, framework, bundle, precision)).bundle.check()
 
 
-def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool, output: Path | None) -> None:
+def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
     from resperf.prediction.sum_of_layers import SumOfLayers
     from resperf.training import evaluate
 
@@ -184,14 +180,11 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool, output: Pa
         if row.networks
     ]
     documents = [row.to_json() for row in evaluation.rows]
-    options.write_page(output, "evaluate", documents)
     options.show(as_json, documents, "\n\n".join([_table(evaluation), *of_networks]))
     options.show_notes(evaluation.notes)
 
 
-def _compare(
-    file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool, output: Path | None
-) -> None:
+def _compare(file: Path, settings: ComparisonSettings, test: Path | None, as_json: bool) -> None:
     from resperf.training import compare, progress_bar
 
     rows: list[Compared] = []
@@ -203,9 +196,7 @@ def _compare(
     finally:
         # Finished results may have taken hours: show them even after Ctrl-C.
         if rows:
-            documents = [row.to_json() for row in rows]
-            options.write_page(output, "evaluate", documents)
-            options.show(as_json, documents, methods_text(rows))
+            options.show(as_json, [row.to_json() for row in rows], methods_text(rows))
     options.show_notes(comparison.notes)
 
 
@@ -217,16 +208,13 @@ def _leave_out(
     folds: int | None,
     seed: int,
     as_json: bool,
-    output: Path | None,
 ) -> None:
     from resperf.training import leave_out
 
     notes: list[str] = []
     what = {"by": by[0]} if by[0] in _GROUPS else {"unseen": by, "counts": rows}
     results = leave_out(file, methods, **what, folds=folds, seed=seed, notes=notes)
-    documents = [result.to_json() for result in results]
-    options.write_page(output, "evaluate", documents)
-    options.show(as_json, documents, left_out_text(results))
+    options.show(as_json, [result.to_json() for result in results], left_out_text(results))
     options.show_notes(list(dict.fromkeys(notes)))
 
 

@@ -63,9 +63,9 @@ def command(
     from resperf.report.network import batches_text, network_text
     from resperf.workflows.measure import append_runs, measure_network, reference_monitor
 
-    page = output if output is not None and output.suffix == ".html" else None
-    dataset = None if page else output
-    if dataset is not None:
+    is_page = output is not None and output.suffix == ".html"
+    page, output = (output, None) if is_page else (None, output)
+    if output is not None:
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
     network = network_file(network)
@@ -73,8 +73,8 @@ def command(
     target = named_target(device, framework)
     started = backend(target.framework, target.device_class, **options.run_settings(device, **how))
     # Refuse what cannot be written before measuring for minutes.
-    if dataset is not None:
-        refuse_to_append(dataset, started.setting(), started.platform())
+    if output is not None:
+        refuse_to_append(output, started.setting(), started.platform())
     done: list[MeasuredNetwork] = []
     try:
         for graph in networks:
@@ -90,8 +90,8 @@ def command(
                     monitor=monitor,
                     progress=progress,
                 )
-            if dataset is not None:
-                append_runs(dataset, [(network, measured)])
+            if output is not None:
+                append_runs(output, [(network, measured)])
             if not as_json:
                 print("\n" * bool(done) + network_text(measured, every=every), flush=True)
             done.append(measured)
@@ -101,5 +101,5 @@ def command(
         # Batches that were measured are printed even if another one fails.
         if as_json and done:
             print(options.json_of([measured.to_json() for measured in done]))
-        if done:
-            options.write_page(page, "measured", [measured.to_json() for measured in done])
+        if page and done:
+            options.write_page(page, [measured.to_json() for measured in done])

@@ -185,6 +185,7 @@ def _batches(
     "Also write the layers (--by kind: the kinds, --device all: the devices) as CSV, all as JSON, "
     "a page for a browser, or FILE.trace.json, which Perfetto opens.",
     section=OUTPUT,
+    callback=options.require_suffix,
 )
 @options.JSON
 def command(
@@ -216,7 +217,6 @@ def command(
     GPUs that nobody measured are inferred from others, and operators that no bundle knows are
     estimated from the device's limits; the text says how much of the time is which.
     """
-    options.require_suffix(output, ".csv", ".json", ".html")
     given = {
         "--devices": devices, "--against": against, "--within": within_ms,
         "--device all": device == EVERY_DEVICE, "--by": by, "--all": every,
@@ -266,19 +266,20 @@ def _show(
     *,
     as_json: bool,
     output: Path | None,
-    kind: str = "predictions",
     trace: Callable[[], str] | None = None,
 ) -> None:
     """Write an answer to a file, and print it as JSON or as text."""
-    is_trace = output is not None and output.name.endswith(_TRACE)
-    if is_trace and trace is None:
-        raise click.UsageError(f"a {_TRACE} is of one device alone; write .json or .html")
     if output is not None and output.suffix == ".html":
-        options.write_page(output, kind, documents())
+        options.write_page(output, documents())
     elif output is not None:
-        is_csv = output.suffix == ".csv"
-        content = csv_of_rows(rows()) if is_csv else options.json_of(documents())
-        write_whole(output, (trace() if is_trace and trace else content).encode())
+        if output.name.endswith(_TRACE):
+            if trace is None:
+                raise click.UsageError(f"a {_TRACE} is of one device alone; write .json or .html")
+            content = trace()
+        else:
+            is_csv = output.suffix == ".csv"
+            content = csv_of_rows(rows()) if is_csv else options.json_of(documents())
+        write_whole(output, content.encode())
     options.show(as_json, documents() if as_json else (), text)
 
 
@@ -333,8 +334,7 @@ def _scaled(
             raise click.UsageError(f"{name} is not about --devices; leave it out")
     scaling = predict_scaling(network, batch=batches or (1,), devices=devices, **question)
     points = [point for series in scaling.series.values() for point in series]
-    rows = [point.to_json() for point in points]
-    show(scaling.to_json, scaling_text(scaling), lambda: rows, kind="scaling")
+    show(scaling.to_json, scaling_text(scaling), lambda: [point.to_json() for point in points])
 
 
 def _beside(

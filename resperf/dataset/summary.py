@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from resperf.settings import Setting
 from resperf.units import json_values
 
 PROGRESS_PARTS = 60
-"""Of a campaign: a bar each on the page, 10 pixels wide."""
+"""Of a campaign's time: a bar each on the page, 10 pixels wide."""
 NOISY_SHARE = 0.2
 """Share of noisy rows above which a dataset gets a warning."""
 
@@ -148,25 +148,6 @@ class GroupSummary(Record):
 
 
 @dataclass(frozen=True)
-class Progress(Record):
-    """Rows of a part of a campaign.
-
-    Attributes
-    ----------
-    started_at : float
-        Begin of the part, seconds since 1970 (UTC).
-    ok, noisy, failed : int
-        Rows that are usable, those that carry a flag or were measured while the machine was off
-        its usual speed, and those without a time.
-    """
-
-    started_at: float
-    ok: int
-    noisy: int
-    failed: int
-
-
-@dataclass(frozen=True)
 class Summary:
     """Content of `resperf dataset info`.
 
@@ -187,8 +168,10 @@ class Summary:
         Setting without batch and shapes -> number of rows.
     platforms : mapping of Platform to int
         Platform -> number of rows, that of most rows first.
-    progress : tuple of Progress
-        Equal parts of the time from the first row to the last; none where times are not known.
+    progress : mapping of str to list
+        ``edges``, which part the time from the first row to the last equally, in seconds since
+        1970, and the rows of each part: ``ok``; ``noisy``, which carry a flag or were measured
+        while the machine was off its usual speed; ``failed``, without a time.
     """
 
     path: Path
@@ -201,7 +184,7 @@ class Summary:
     groups: Mapping[str, GroupSummary]
     settings: Mapping[Setting, int]
     platforms: Mapping[Platform, int]
-    progress: tuple[Progress, ...]
+    progress: Mapping[str, list[float]]
 
     @property
     def rows(self) -> int:
@@ -266,23 +249,16 @@ def summarize(path: Path) -> Summary:
     )
 
 
-def _progress(tables: Iterable[KindTable]) -> tuple[Progress, ...]:
-    parts = [
-        (table.started_at, np.where(~table.ok, 2, np.where(table.noisy, 1, 0))) for table in tables
-    ]
-    started = np.concatenate([[], *(times for times, _ in parts)])
-    kinds = np.concatenate([np.zeros(0, int), *(kinds for _, kinds in parts)])
-    is_known = np.isfinite(started)
-    started, kinds = started[is_known], kinds[is_known]
-    if not len(started):
-        return ()
-    edges = np.linspace(started.min(), started.max(), PROGRESS_PARTS + 1)
-    part = np.clip(np.searchsorted(edges, started, side="right") - 1, 0, PROGRESS_PARTS - 1)
-    counts = np.zeros((PROGRESS_PARTS, 3), int)
-    np.add.at(counts, (part, kinds), 1)
-    return tuple(
-        Progress(float(start), *map(int, row)) for start, row in zip(edges, counts, strict=False)
+def _progress(tables: Sequence[KindTable]) -> dict[str, list[float]]:
+    started = np.concatenate([[], *(table.started_at for table in tables)])
+    edges = np.histogram_bin_edges(started[np.isfinite(started)], PROGRESS_PARTS)
+    ok, noisy = (
+        np.concatenate([np.zeros(0, bool), *(getattr(table, name) for table in tables)])
+        for name in ("ok", "noisy")
     )
+    kinds = {"ok": ok & ~noisy, "noisy": ok & noisy, "failed": ~ok}
+    counts = {name: np.histogram(started[rows], edges)[0].tolist() for name, rows in kinds.items()}
+    return {"edges": edges.tolist(), **counts}
 
 
 def _summarize_group(table: KindTable) -> GroupSummary:

@@ -91,27 +91,6 @@ def strip(buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
     return result
 
 
-def count_nodes(buffer: Buffer) -> int:
-    """Return how many nodes the graph and the functions of a ModelProto have, without subgraphs'.
-
-    Raises
-    ------
-    NetworkError
-        If the bytes are not a complete ModelProto.
-    """
-    state = Stripped()
-    bodies = [
-        (child, content, stop)
-        for number, wire, _, content, stop in _fields(buffer, 0, len(buffer), state)
-        if wire == _LENGTH and (child := _CHILDREN["model"].get(number))
-    ]
-    return sum(
-        _CHILDREN[child].get(number) == "node"
-        for child, content, stop in bodies
-        for number, *_ in _fields(buffer, content, stop, state)
-    )
-
-
 def _varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while at < end:

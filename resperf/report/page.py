@@ -3,67 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from resperf.report.documents import json_text
 
-MEDIA_TYPES: Mapping[str, str] = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-}
-"""Suffix of the page's files -> their media type."""
-_SCRIPT = '<script src="page.js" defer></script>'
-_STYLE = '<link rel="stylesheet" href="page.css">'
+PAGE = Path(__file__).with_name("page")
+"""Folder of the page's HTML, script and style."""
+_SCRIPT = '<script src="page/page.js" defer></script>'
+_STYLE = '<link rel="stylesheet" href="page/page.css">'
 _DATA = '<script type="application/json" id="data">{}</script>'
-_POLICY = (
-    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\">"
-)
-"""Of a page of its own, whose script and style are inside; it asks nobody for anything."""
 
 
-@cache
-def page_file(suffix: str) -> str:
-    """Return the page's HTML, script or style."""
-    return Path(__file__).with_name("page").joinpath(f"page{suffix}").read_text("utf-8")
+def served_page(networks: Sequence[str], precisions: Sequence[str], clusters: Sequence[str]) -> str:
+    """Return the page with a form, which names what may be chosen; it loads script and style."""
+    choices = {"networks": networks, "precisions": precisions, "clusters": clusters}
+    return _with_data({"kind": "form", **choices})
 
 
-def served_page(networks: Sequence[str], precisions: Sequence[str]) -> str:
-    """Return the page with a form; it loads script and style from where it is.
-
-    Parameters
-    ----------
-    networks : sequence of str
-        Names of shipped networks.
-    precisions : sequence of str
-        That may be asked for.
-    """
-    return _with_data({"kind": "form", "networks": [*networks], "precisions": [*precisions]})
-
-
-def answer_page(kind: str, answer: Any, *, command: str = "", **more: Any) -> str:
+def answer_page(kind: str, answer: Any, command: str, limits: Mapping[str, Any]) -> str:
     """Return a page of its own, which shows an answer and needs no other file.
 
     Parameters
     ----------
     kind : str
-        ``predictions``, ``scaling``, ``compare``, ``evaluate`` or ``dataset``.
+        Name of the command: ``predict``, ``measure``, ``compare``, ``evaluate`` or ``info``.
     answer : mapping or sequence of mapping
-        The JSON document of the command, or several.
+        What the command writes as JSON.
     command : str
         Command line that gave it.
-    **more
-        What the page shows beside it.
+    limits : mapping of str to mapping
+        Device -> its `resperf.devices.DeviceFacts.limits`.
     """
-    page = _with_data({"kind": kind, "answer": answer, "command": command, **more})
-    page = page.replace(_STYLE, f"{_POLICY}<style>{page_file('.css')}</style>")
-    return page.replace(_SCRIPT, f"<script>{page_file('.js')}</script>")
+    page = _with_data({"kind": kind, "answer": answer, "command": command, "limits": limits})
+    page = page.replace(_STYLE, f"<style>{_read('.css')}</style>")
+    return page.replace(_SCRIPT, f"<script>{_read('.js')}</script>")
 
 
 def _with_data(data: Mapping[str, Any]) -> str:
     # A name in it may look like the end of the element.
     text = json_text(data).replace("<", "\\u003c")
-    return page_file(".html").replace(_DATA.format(""), _DATA.format(text))
+    return _read(".html").replace(_DATA.format(""), _DATA.format(text))
+
+
+def _read(suffix: str) -> str:
+    return (PAGE / f"page{suffix}").read_text("utf-8")

@@ -58,14 +58,16 @@ class Client:
 
 
 @contextmanager
-def started(token: str = "", host: str = "127.0.0.1") -> Iterator[Client]:
+def started(
+    token: str = "", host: str = "127.0.0.1", datasets: Path | None = None
+) -> Iterator[Client]:
     import uvicorn
 
     from resperf.serve.app import create_app
     from resperf.serve.guard import Guard
 
     listening = socket.create_server(("127.0.0.1", 0))
-    app = Guard(create_app(MAX_BYTES), host, token)
+    app = Guard(create_app(MAX_BYTES, datasets), host, token)
     config = uvicorn.Config(app, http="h11", ws="none", log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))

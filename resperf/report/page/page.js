@@ -174,9 +174,10 @@ function memory(answer) {
 
 function scalingPart(scaling) {
   const series = scaling.series;
-  const points = series.flatMap((s) => s.points.map((p) => ({ ...p, asked: s.batch, all: p.batch * p.devices })));
-  const rate = (p, ms) => (known(ms) && ms > 0 ? (1e3 * p.all) / ms : p.samples_per_s);
-  const rates = points.flatMap((p) => [rate(p, p.low_ms), rate(p, p.high_ms), p.samples_per_s]);
+  const points = series.flatMap((s) => s.points.map((p) => ({ ...p, asked: s.batch })));
+  const least = (p) => p.low_samples_per_s ?? p.samples_per_s;
+  const most = (p) => p.high_samples_per_s ?? p.samples_per_s;
+  const rates = points.flatMap((p) => [least(p), most(p)]);
   const counts = [...new Set(points.map((p) => p.devices))].sort((a, b) => a - b);
   const [x0, x1] = [counts[0] / 1.15, counts[counts.length - 1] * 1.15];
   const [y0, y1] = [Math.min(...rates) / 1.3, Math.max(...rates) * 1.3];
@@ -184,13 +185,13 @@ function scalingPart(scaling) {
   const { X, Y, frame } = axes(640, 320, [x0, x1], [y0, y1], counts, few, ["devices", "samples per second"]);
   const curves = series.map((one, i) => {
     const own = points.filter((p) => p.asked === one.batch);
-    const up = own.map((p) => `${X(p.devices)} ${Y(rate(p, p.low_ms))}`);
-    const down = own.map((p) => `${X(p.devices)} ${Y(rate(p, p.high_ms))}`).reverse();
+    const up = own.map((p) => `${X(p.devices)} ${Y(most(p))}`);
+    const down = own.map((p) => `${X(p.devices)} ${Y(least(p))}`).reverse();
     const legs = own.slice(1).map((p, j) => svg("path", { class: `curve stroke${p.extrapolated ? " far" : ""}`,
       d: `M${X(own[j].devices)} ${Y(own[j].samples_per_s)}L${X(p.devices)} ${Y(p.samples_per_s)}` }));
     return svg("g", { class: `k${i % 6}` },
       svg("path", { class: "band fill", d: `M${[...up, ...down].join("L")}Z` }), legs,
-      own.map((p) => svg("path", { class: "whisker stroke", d: `M${X(p.devices)} ${Y(rate(p, p.high_ms))}V${Y(rate(p, p.low_ms))}` })),
+      own.map((p) => svg("path", { class: "whisker stroke", d: `M${X(p.devices)} ${Y(least(p))}V${Y(most(p))}` })),
       own.map((p) => svg("circle", { class: "fill", cx: X(p.devices), cy: Y(p.samples_per_s), r: p.devices === one.turning_point ? 6 : 3 })));
   });
   const remarks = [...scaling.notes, ...new Set(points.map((p) => p.extrapolated).filter(Boolean))];
@@ -211,7 +212,9 @@ function scalingPart(scaling) {
       { title: `${scaling.quantity.replace(/_ms$/, "").replaceAll("_", " ")} ms`, of: (p) => p.time_ms },
       { title: "90% interval", of: (p) => p.low_ms ?? "not known", show: (_, p) => interval(p.low_ms, p.high_ms) },
       { title: "samples/s", of: (p) => p.samples_per_s },
-      { title: "epoch s", of: (p) => p.epoch_s },
+      { title: "90% interval", of: (p) => p.low_samples_per_s ?? "not known", show: (_, p) => interval(p.low_samples_per_s, p.high_samples_per_s) },
+      ...["epoch", "training"].map((what) => ({ title: `${what} s`, of: (p) => p[`${what}_s`],
+        show: (v, p) => `${number(v)} (${interval(p[`low_${what}_s`], p[`high_${what}_s`])})` })),
       { title: "remark", of: (p) => (p.extrapolated ? "extrapolated" : ""), text: true },
     ], points, "Several devices"),
   ];
@@ -342,6 +345,19 @@ function networks(answers) {
     el("details", { class: "answer", open: i === 0 }, el("summary", {}, el("h2", {}, titleOf(answer))), network(answer)))];
 }
 
+function similar(answer) {
+  const run = (r) => `${r.device} ${r.framework} ${r.precision} batch ${r.batch}: ` + Object.entries(r)
+    .filter(([name]) => name.endsWith("_ms")).map(([name, ms]) => `${name.slice(0, -3)} ${number(ms)} ms`).join(", ");
+  return el("details", { class: "answer", open: true }, el("summary", {}, el("h2", {}, "Similar known networks")),
+    el("p", { class: "quiet" }, "Alike in operators, their order and the shapes of weights, by the cosine of GHN-2's vectors; " +
+      "image sizes may differ. Times are single measurements."),
+    list(answer.notes, "remarks quiet"), table([
+      { title: "network", of: (s) => s.network, text: true },
+      { title: "cosine", of: (s) => s.cosine, show: (v) => v.toFixed(3) },
+      { title: "measured", of: (s) => s.runs.map(run).join("; ") || "not measured", text: true, wrap: true },
+    ], answer.similar, "Similar known networks", 1));
+}
+
 /* ---- other commands ---- */
 
 function columnsOf(rows) {
@@ -388,7 +404,8 @@ function evaluation(rows) {
 
 function dataset(info) {
   const day = (seconds) => new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ");
-  const progress = info.progress.map((part) => ({ ...part, from: day(part.started_at) }));
+  const { edges, ...rows_of } = info.progress;
+  const progress = rows_of.ok.map((_, i) => ({ from: day(edges[i]), ok: rows_of.ok[i], noisy: rows_of.noisy[i], failed: rows_of.failed[i] }));
   const groups = Object.entries({ ...info.kinds, ...(info.networks ? { networks: info.networks } : {}) });
   const rows = groups.flatMap(([kind, group]) => Object.entries(group.quantities).map(([quantity, q]) => ({
     kind, quantity, rows: group.rows, ok: group.statuses.ok ?? 0, flagged: group.flagged, ...q, noise: q.noise })));
@@ -407,7 +424,7 @@ function dataset(info) {
     picture("Rows measured by time", width, 210, svg("path", { class: "axis", fill: "none", d: "M50 20V180H630" }), bars,
       svg("text", { x: 44, y: 26, "text-anchor": "end" }, String(most)),
       progress.length ? [svg("text", { x: 50, y: 198 }, progress[0].from),
-        svg("text", { x: 630, y: 198, "text-anchor": "end" }, progress[progress.length - 1].from)] : []),
+        svg("text", { x: 630, y: 198, "text-anchor": "end" }, day(edges[progress.length]))] : []),
     el("ul", { class: "legend" }, [["measured", 0], ["measured, noisy", 1], ["failed", 4]].map(([name, k]) => el("li", { class: `k${k}` }, el("i"), name))),
     el("h3", {}, "Rows, times and noise"), el("p", { class: "quiet" }, "Noise floor: what a perfect predictor would score, from layers measured twice."),
     table([{ title: "kind", of: (r) => r.kind, text: true }, { title: "quantity", of: (r) => r.quantity, text: true },
@@ -445,10 +462,11 @@ function take(answer, command) {
     download("resperf.json", "application/json", JSON.stringify(answer, null, 2)), download("resperf.csv", "text/csv", csv(rows)));
 }
 
+const scalingSection = (answer) => [el("h2", {}, `${answer.network} on ${answer.device}, ${answer.framework}`), ...scalingPart(answer)];
+/* Command -> what shows its answer. */
 const SHOW = {
-  predictions: networks, measured: networks, compare, evaluate: evaluation,
-  scaling: (answer) => [el("h2", {}, `${answer.network} on ${answer.device}, ${answer.framework}`), ...scalingPart(answer)],
-  dataset,
+  predict: (answer) => (Array.isArray(answer) ? networks(answer) : scalingSection(answer)),
+  measure: networks, compare, evaluate: evaluation, info: dataset,
 };
 
 /* ---- the form ---- */
@@ -470,7 +488,7 @@ async function ask(path, parameters, body) {
 
 /* A word of a command line as a shell reads it. */
 const quoted = (word) => (/^[\w.,=/:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-const OPTIONS = { batch: "batch", training: "train" };
+const OPTIONS = { training: "train" };
 function commandOf(network, parameters) {
   const parts = ["resperf", "predict", network];
   for (const [name, value] of parameters) {
@@ -489,8 +507,9 @@ async function predict() {
   const which = file ? [["name", label.replace(/\.onnx$/i, "")]] : [["network", shipped]];
   const field = (name) => [name, $(name).value.trim()];
   const flag = (name) => [name, $(name).checked ? "true" : ""];
-  const how = [field("precision"), field("framework"), ...words($("batch").value).map((n) => ["batch", n]),
-    ...$("shape").value.trim().split(/\s+/).filter(Boolean).map((pair) => ["shape", pair]), flag("training"), flag("compiled")];
+  const shapes = $("shape").value.trim().split(/\s+/).filter(Boolean).map((pair) => ["shape", pair]);
+  const how = [field("precision"), field("framework"), ...words($("batch").value).map((n) => ["batch", n]), ...shapes,
+    flag("training"), flag("compiled")];
   const chosen = [...new Set([...document.querySelectorAll("#devices select")].map((s) => s.value))];
   const answers = [], commands = [], failures = [], parts = [];
   for (const device of chosen) {
@@ -502,20 +521,23 @@ async function predict() {
     const counts = words($("counts").value);
     if (!counts.length) continue;
     const batches = words($("batch").value).length ? [] : [["batch", "1"]];
-    const asking = (method) => [...question, ...batches, ["method", method], field("cluster"), ...counts.map((n) => ["devices", n])];
+    const asking = (method) => [...question, ...batches, ["method", method], field("cluster"), field("images"), field("epochs"),
+      ...counts.map((n) => ["devices", n])];
     const method = $("method").value.trim();
     try {
-      // Several devices need a method that predicts whole networks.
+      // Runs on several devices need a method that predicts whole networks.
       let words = asking(method);
       const scaled = await ask("v1/scaling", [...which, ...words], file).catch((error) => {
-        if (method) throw error;
+        if (method || $("training").checked) throw error;
         words = asking("convmeter");
         return ask("v1/scaling", [...which, ...words], file);
       });
-      parts.push(el("section", { class: "answer" }, el("h2", {}, `${scaled.network} on ${scaled.device}`), scalingPart(scaled),
-        take(scaled, commandOf(label, words))));
+      parts.push(el("section", { class: "answer" }, scalingSection(scaled), take(scaled, commandOf(label, words))));
     } catch (error) { failures.push(`several ${device}: ${error.message}`); }
   }
+  try {
+    parts.push(similar(await ask("v1/similar", [...which, ...shapes], file)));
+  } catch (error) { failures.push(`similar networks: ${error.message}`); }
   show(answers.length ? [...networks(answers), take(answers, commands.join("; ")), ...parts] : parts, failures);
 }
 
@@ -535,6 +557,7 @@ async function form() {
   $("form").hidden = false;
   $("network").append(...DATA.networks.map((name) => el("option", { value: name }, name)));
   $("precision").append(...DATA.precisions.map((name) => el("option", { value: name }, name)));
+  $("cluster").append(...DATA.clusters.map((name) => el("option", { value: name }, name)));
   const choose = (file) => {
     dropped = file || null;
     $("network").value = "";
