@@ -272,18 +272,16 @@ def seconds(default: float | None, text: str) -> Decorator:
     )
 
 
-def require_suffix(
-    context: click.Context, parameter: click.Parameter, output: Path | None
-) -> Path | None:
+def require_suffix(ctx: click.Context, param: click.Parameter, output: Path | None) -> Path | None:
     """Refuse an output of another kind than an option's metavar names: ``FILE.csv|json``."""
-    kinds = str(parameter.metavar).partition(".")[2].split("|")
+    kinds = str(param.metavar).partition(".")[2].split("|")
     if output is not None and output.suffix[1:] not in kinds:
-        raise click.UsageError(f"-o {output} must end in .{' or .'.join(kinds)}", context)
+        raise click.UsageError(f"-o {output} must end in .{' or .'.join(kinds)}", ctx)
     return output
 
 
-def _page(context: click.Context, parameter: click.Parameter, output: Path | None) -> None:
-    context.meta[_PAGE] = require_suffix(context, parameter, output)
+def _page(ctx: click.Context, param: click.Parameter, output: Path | None) -> None:
+    ctx.meta[_PAGE] = require_suffix(ctx, param, output)
 
 
 _PAGE = "resperf.page"
@@ -315,7 +313,7 @@ def write_page(output: Path, value: Mapping[str, Any] | Sequence[Mapping[str, An
     context = click.get_current_context()
     documents = [value] if isinstance(value, Mapping) else value
     facts = {name: device_facts(name) for one in documents if (name := one.get("device"))}
-    limits = {device: of_device.limits for device, of_device in facts.items() if of_device}
+    limits = {name: of_device.limits for name, of_device in facts.items() if of_device}
     command = shlex.join(("resperf", *context.find_root().obj))
     answer = parse_json(json_of(value))
     write_whole(output, answer_page(str(context.info_name), answer, command, limits).encode())

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 @options.SHAPE
 @options.VALUE
 @options.seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
-@options.output(
-    "RUNS.h5|html",
-    "Dataset to which the whole runs are added, created if missing; or a page for a browser.",
-)
+@options.output("RUNS.h5|html", "Dataset to add the whole runs to, or a page for a browser.")
 @option("--no-layers", section=WHAT, is_flag=True, help="Measure the whole network only.")
 @options.ALL
 @options.JSON

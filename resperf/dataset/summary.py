@@ -250,14 +250,12 @@ def summarize(path: Path) -> Summary:
 
 
 def _progress(tables: Sequence[KindTable]) -> dict[str, list[float]]:
-    started = np.concatenate([[], *(table.started_at for table in tables)])
+    none: Any = ([], np.zeros(0, bool), np.zeros(0, bool))
+    rows = zip(none, *((table.started_at, table.ok, table.noisy) for table in tables), strict=True)
+    started, ok, noisy = map(np.concatenate, rows)
     edges = np.histogram_bin_edges(started[np.isfinite(started)], PROGRESS_PARTS)
-    ok, noisy = (
-        np.concatenate([np.zeros(0, bool), *(getattr(table, name) for table in tables)])
-        for name in ("ok", "noisy")
-    )
     kinds = {"ok": ok & ~noisy, "noisy": ok & noisy, "failed": ~ok}
-    counts = {name: np.histogram(started[rows], edges)[0].tolist() for name, rows in kinds.items()}
+    counts = {name: np.histogram(started[kind], edges)[0].tolist() for name, kind in kinds.items()}
     return {"edges": edges.tolist(), **counts}
 
 

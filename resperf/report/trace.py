@@ -34,8 +34,8 @@ def trace_text(predictions: Sequence[Prediction]) -> str:
     events: list[dict[str, Any]] = []
     for process, prediction in enumerate(predictions):
         for what, track, name in (("process_name", 0, str(prediction)), *_TRACKS):
-            names = {"tid": track, "name": what, "args": {"name": name}}
-            events.append({"ph": "M", "pid": process, **names})
+            named = {"tid": track, "name": what, "args": {"name": name}}
+            events.append({"ph": "M", "pid": process, **named})
         begins_us = [0.0, 0.0]
         for track, name, category, time_ms, arguments in _parts(prediction):
             begins_us[1] = begins_us[track]  # a phase begins where the last one ended

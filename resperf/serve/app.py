@@ -109,10 +109,8 @@ def create_app(max_bytes: int = MAX_BYTES, datasets: Path | None = None) -> Fast
         yield
         await pool.close()
 
-    app = FastAPI(
-        title="resperf", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
-        summary="Predicts how long a network takes on a device.",
-    )  # fmt: skip
+    app = FastAPI(title="resperf", version=__version__, lifespan=lifespan, docs_url=None,
+                  redoc_url=None)  # fmt: skip
     for kind in (RouterError, RequestValidationError, OSError):
         app.add_exception_handler(kind, _error)
 
@@ -158,9 +156,7 @@ def create_app(max_bytes: int = MAX_BYTES, datasets: Path | None = None) -> Fast
         return [versioned({**vars(one), "totals": one.totals()}) for one in known]
 
     @app.post("/v1/trainings", status_code=202)
-    async def train(
-        dataset: Annotated[_Word, Query()], method: Annotated[_Word, Query()] = DEFAULT_METHOD
-    ) -> dict[str, Any]:
+    async def train(dataset: _Word, method: _Word = DEFAULT_METHOD) -> dict[str, Any]:
         """Start ``resperf train`` on a dataset of the service's folder, one at a time."""
         return trainer.start(dataset, method)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
@@ -18,8 +15,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }  # fmt: skip
-_GUARDED = "/v1/"
-"""Paths below need the token; the page itself says nothing."""
 
 
 def is_loopback(host: str) -> bool:
@@ -70,7 +65,8 @@ class Guard:
         if origin is not None and origin.partition("://")[2] != host:
             return 400, f"pages of {origin!r} may not ask this service"
         given, wanted = headers.get("authorization", ""), f"Bearer {self._token}"
-        is_open = not self._token or not scope["path"].startswith(_GUARDED)
+        # The page itself says nothing.
+        is_open = not self._token or not scope["path"].startswith("/v1/")
         if is_open or secrets.compare_digest(given.encode(), wanted.encode()):
             return None
         return 401, "this service needs its token: Authorization: Bearer TOKEN"

@@ -75,12 +75,9 @@ class Pool:
         HTTPException
             503 if no process is there, 422 if the one that answers takes too long or ends.
         """
+        starting = process = answer = None
         try:
             starting = await asyncio.wait_for(self._idle.get(), SECONDS)
-        except TimeoutError as error:
-            raise HTTPException(503, "the service is busy; ask again in a minute") from error
-        process = answer = None
-        try:
             process = await starting
             if process.returncode is not None:
                 starting = asyncio.create_task(self._started())
@@ -89,15 +86,15 @@ class Pool:
             return answer
         except (TimeoutError, EOFError, ConnectionError) as error:
             if process is None:
-                raise HTTPException(503, "no process starts; start resperf serve again") from error
-            why = f"it needed more than {SECONDS} s or {MEMORY_BYTES >> 30} GiB, or it crashed"
-            line = f"this network was given up: {why}; resperf predict has no such limits"
-            raise HTTPException(422, line) from error
+                raise HTTPException(503, "no process is free; ask again in a minute") from error
+            why = f"given up: it needed {SECONDS} s or {MEMORY_BYTES >> 30} GiB, or it crashed"
+            raise HTTPException(422, f"{why}; resperf predict has no such limits") from error
         finally:
-            if answer is None:
+            if starting is not None and answer is None:
                 self._kill(process)
                 starting = asyncio.create_task(self._started())
-            self._idle.put_nowait(starting)
+            if starting is not None:
+                self._idle.put_nowait(starting)
 
     async def _started(self) -> Process:
         """Start a process, and return it when it is ready."""

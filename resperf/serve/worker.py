@@ -80,8 +80,9 @@ def ask(words: Sequence[str]) -> tuple[int, str]:
         return status, json.dumps({"error": error_line(error)})
     except Exception as error:  # a defect of resperf, on a file that may be made to cause it
         traceback.print_exc()
-        why = error_line(error) or type(error).__name__
-        line = f"resperf failed on this network ({why}); please report it with the file"
+        line = (
+            f"resperf failed on this network ({error_line(error)}); please report it and the file"
+        )
         return 422, json.dumps({"error": line})
 
 

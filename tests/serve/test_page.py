@@ -204,6 +204,46 @@ def test_several_devices_have_a_curve_with_its_band(page, service, cli):
     assert (curve.locator(".band").count(), curve.locator("circle").count()) == (2, 2)
 
 
+def test_a_cluster_is_chosen_for_training_steps(page, service, cli):
+    start(page, service)
+    page.select_option("#network", "resnet18")
+    page.select_option("[aria-label=Device]", "t4")
+    page.check("#training")
+    page.fill("#batch", "32")
+    page.fill("#counts", "1 4 16")
+    page.select_option("#cluster", "t4-g4dn")
+    page.click("summary:text-is('More')")
+    page.fill("#images", "1281167")
+    page.click("#go")
+    answered(page)
+    words = ("--device", "t4", "--batch", "32", "--train", "--cluster", "t4-g4dn", "--images",
+             "1281167", "--devices", "1", "4", "16")  # fmt: skip
+    document = cli.json("predict", "resnet18", *words)
+    section = page.locator("section.answer").filter(has_text="Several devices")
+    command = section.locator("code").inner_text().split()
+    assert command[:3] == ["resperf", "predict", "resnet18"]
+    assert {"--train", "t4-g4dn", "1281167"} <= {*command}
+    points = document["series"][0]["points"]
+    for row, point in zip(rows(page, "Several devices"), points, strict=True):
+        assert float(row[4]) == pytest.approx(point["samples_per_s"], rel=1e-3)
+        epoch, low, high = map(float, re.findall(r"[\d.]+", row[6]))
+        assert epoch == pytest.approx(point["epoch_s"], rel=1e-3)
+        assert (low, high) == pytest.approx((point["low_epoch_s"], point["high_epoch_s"]), rel=1e-3)
+    assert page.locator("svg[aria-label^=Throughput] .band").count() == 1
+
+
+def test_similar_networks_are_shown_with_their_measured_times(page, service, cli):
+    start(page, service)
+    page.set_input_files("#file", NETWORKS / "resnet50.onnx")
+    page.click("#go")
+    answered(page)
+    similar = cli.json("similar", NETWORKS / "resnet50.onnx")["similar"]
+    shown = rows(page, "Similar known networks")
+    assert [row[:2] for row in shown] == [[x["network"], f"{x['cosine']:.3f}"] for x in similar]
+    run = similar[0]["runs"][0]
+    assert f"{run['device']} {run['framework']} {run['precision']}" in shown[0][2]
+
+
 def test_a_page_of_its_own_shows_the_same(page, cli, tmp_path):
     file = tmp_path / "answer.html"
     words = ("predict", "resnet18", "--device", "rtx4090", "--precision", "amp", "--batch", "8")
@@ -247,11 +287,22 @@ def test_other_commands_write_pages_too(page, cli, tmp_path):
     cli.text("dataset", "info", GOLDEN, "-o", file)
     page.goto(file.as_uri())
     summary = cli.json("dataset", "info", GOLDEN)
-    counted = {
-        name: sum(part[name] for part in summary["progress"]) for name in ("ok", "noisy", "failed")
-    }
+    edges = summary["progress"].pop("edges")
+    assert (edges[0], edges[-1]) == (summary["first_started_at"], summary["last_started_at"])
+    counted = {name: sum(parts) for name, parts in summary["progress"].items()}
     titles = page.eval_on_selector_all("svg rect title", "all => all.map(x => x.textContent)")
     for name, count in counted.items():
         own = [int(title.split()[-2]) for title in titles if title.split()[-1] == name]
         assert sum(own) == count
     assert sum(counted.values()) == summary["rows"]
+
+
+def test_an_evaluation_has_its_plot_and_tables(page, cli, toy_dataset, tmp_path):
+    file = tmp_path / "page.html"
+    cli.text("train", toy_dataset, "--method", "baseline", "-o", tmp_path / "toy")
+    words = ("evaluate", toy_dataset, "--bundle", tmp_path / "toy")
+    cli.text(*words, "-o", file)
+    page.goto(file.as_uri())
+    documents = cli.json(*words)
+    assert taken(page) == documents
+    assert len(rows(page, "Evaluation")) == len(documents)

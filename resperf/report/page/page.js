@@ -423,7 +423,7 @@ function dataset(info) {
   return [el("h2", {}, info.path), el("h3", {}, "Progress: rows by time"),
     picture("Rows measured by time", width, 210, svg("path", { class: "axis", fill: "none", d: "M50 20V180H630" }), bars,
       svg("text", { x: 44, y: 26, "text-anchor": "end" }, String(most)),
-      progress.length ? [svg("text", { x: 50, y: 198 }, progress[0].from),
+      info.rows ? [svg("text", { x: 50, y: 198 }, progress[0].from),
         svg("text", { x: 630, y: 198, "text-anchor": "end" }, day(edges[progress.length]))] : []),
     el("ul", { class: "legend" }, [["measured", 0], ["measured, noisy", 1], ["failed", 4]].map(([name, k]) => el("li", { class: `k${k}` }, el("i"), name))),
     el("h3", {}, "Rows, times and noise"), el("p", { class: "quiet" }, "Noise floor: what a perfect predictor would score, from layers measured twice."),
