@@ -269,8 +269,8 @@ function layersOf(answer, predicted) {
     : [["Where the time goes", (answer.kinds || []).map((k) => ({ ...k, name: k.kind }))]];
   return named.filter(([, parts]) => parts.length).flatMap(([title, parts]) => {
     const most = Math.max(...parts.map((p) => p.high ?? p.ms));
-    return [el("h3", {}, title),
-      el("p", { class: "quiet" }, "Attributed from times of whole networks, not measured layer by layer; bands of equally good fits."),
+    return [el("h3", {}, title), answer.groups && answer.groups.length
+      ? el("p", { class: "quiet" }, "Attributed from times of whole networks, not measured layer by layer; bands of equally good fits.") : null,
       table([
         { title: "operators", of: (p) => p.name, text: true, wrap: true },
         { title: "ms", of: (p) => p.ms },
@@ -350,7 +350,7 @@ function similar(answer) {
     .filter(([name]) => name.endsWith("_ms")).map(([name, ms]) => `${name.slice(0, -3)} ${number(ms)} ms`).join(", ");
   return el("details", { class: "answer", open: true }, el("summary", {}, el("h2", {}, "Similar known networks")),
     el("p", { class: "quiet" }, "Alike in operators, their order and the shapes of weights, by the cosine of GHN-2's vectors; " +
-      "image sizes may differ. Times are single measurements."),
+      "image sizes may differ. Times were measured; how noisy they are is not known."),
     list(answer.notes, "remarks quiet"), table([
       { title: "network", of: (s) => s.network, text: true },
       { title: "cosine", of: (s) => s.cosine, show: (v) => v.toFixed(3) },
