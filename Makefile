@@ -14,8 +14,8 @@ test: $(STAMP) check
 
 # Tests of the page in Chromium, which comes from apt where there is one; skipped where there is none.
 test-page: $(STAMP)
-	command -v chromium || { apt-get update -qq && apt-get install -y -qq chromium; } || true
-	$(BIN)/python -m pytest -q tests/serve/test_page.py
+	command -v chromium || timeout 300 sh -c 'apt-get update && apt-get install -y chromium' > /dev/null || true
+	$(BIN)/python -m pytest -q -rs tests/serve/test_page.py
 
 check: $(STAMP)
 	tools/check

@@ -12,11 +12,6 @@ from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("needs chromium: make test-page installs it", allow_module_level=True)
-
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataset.h5"
 EVIL = "<img src=x onerror=document.title='evil'></script><script>document.title='evil'</script>"
@@ -24,10 +19,14 @@ EVIL = "<img src=x onerror=document.title='evil'></script><script>document.title
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("needs chromium: make test-page installs it where apt is")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     with sync_api.sync_playwright() as playwright:
         # As root, as in containers, Chromium starts without its sandbox only.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        launched = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield launched
         launched.close()
 
