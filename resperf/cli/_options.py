@@ -299,7 +299,8 @@ def show(
     notes: Sequence[str] = (),
 ) -> None:
     """Print an answer as JSON, or as text and notes, which are on stderr; write its `PAGE`."""
-    if page := click.get_current_context().meta.get(_PAGE):
+    context = click.get_current_context(silent=True)
+    if context is not None and (page := context.meta.get(_PAGE)):
         write_page(page, document)
     print(json_of(document) if as_json else text)
     show_notes(() if as_json else notes)

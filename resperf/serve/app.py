@@ -152,8 +152,9 @@ def create_app(max_bytes: int = MAX_BYTES, datasets: Path | None = None) -> Fast
     @app.get("/v1/cluster")
     async def cluster() -> list[dict[str, Any]]:
         """List the clusters that scaling knows, each with its totals over all servers."""
-        known = named_clusters().values()
-        return [versioned({**vars(one), "totals": one.totals()}) for one in known]
+        return [
+            versioned(vars(one) | {"totals": one.totals()}) for one in named_clusters().values()
+        ]
 
     @app.post("/v1/trainings", status_code=202)
     async def train(dataset: _Word, method: _Word = DEFAULT_METHOD) -> dict[str, Any]:
@@ -221,8 +222,8 @@ async def _error(_request: Request, error: Exception) -> Response:
         if first["type"] == "string_pattern_mismatch":
             line = f"{where}: {printable(first['input'])!r} is no name, or no NAME=VALUE"
     elif isinstance(error, RouterError):
-        known = isinstance(error, HTTPException)
-        line = f"{error.detail}{'' if known else '; /openapi.json lists what can be asked'}"
+        advice = "" if isinstance(error, HTTPException) else "; /openapi.json lists what there is"
+        line = f"{error.detail}{advice}"
     else:
         line = error_line(error)
     return JSONResponse({"error": line}, status)

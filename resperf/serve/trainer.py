@@ -36,8 +36,8 @@ class Trainer:
         if self._folder is None:
             raise HTTPException(404, "this service does not train; start it with --allow-training")
         if not (self._folder / dataset).is_file():
-            known = ", ".join(sorted(path.name for path in self._folder.glob("*.h5"))) or "none"
-            raise HTTPException(404, f"no dataset {dataset}; the service has {known}")
+            names = ", ".join(sorted(path.name for path in self._folder.glob("*.h5"))) or "none"
+            raise HTTPException(404, f"no dataset {dataset}; the service has {names}")
         number = len(self._states)
         if self._task is not None and not self._task.done():
             raise HTTPException(429, f"training {number} runs; ask again when it has ended")
