@@ -32,14 +32,14 @@ def trace_text(predictions: Sequence[Prediction]) -> str:
         JSON; times are in microseconds. Arguments of an event are its keys of ``--json``.
     """
     events: list[dict[str, Any]] = []
-    for process, prediction in enumerate(predictions):
+    for pid, prediction in enumerate(predictions):
         for what, track, name in (("process_name", 0, str(prediction)), *_TRACKS):
-            named = {"tid": track, "name": what, "args": {"name": name}}
-            events.append({"ph": "M", "pid": process, **named})
+            named = {"name": what, "args": {"name": name}}
+            events.append({"ph": "M", "pid": pid, "tid": track, **named})
         begins_us = [0.0, 0.0]
         for track, name, category, time_ms, arguments in _parts(prediction):
             begins_us[1] = begins_us[track]  # a phase begins where the last one ended
-            event = {"ph": "X", "pid": process, "tid": track, "name": name, "cat": category}
+            event = {"ph": "X", "pid": pid, "tid": track, "name": name, "cat": category}
             times = {"ts": begins_us[track], "dur": time_ms * US_PER_MS}
             events.append({**event, **times, "args": json_values(arguments)})
             begins_us[track] += time_ms * US_PER_MS

@@ -152,9 +152,8 @@ def create_app(max_bytes: int = MAX_BYTES, datasets: Path | None = None) -> Fast
     @app.get("/v1/cluster")
     async def cluster() -> list[dict[str, Any]]:
         """List the clusters that scaling knows, each with its totals over all servers."""
-        return [
-            versioned(vars(one) | {"totals": one.totals()}) for one in named_clusters().values()
-        ]
+        clusters = named_clusters().values()
+        return [versioned(vars(one) | {"totals": one.totals()}) for one in clusters]
 
     @app.post("/v1/trainings", status_code=202)
     async def train(dataset: _Word, method: _Word = DEFAULT_METHOD) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from resperf.serve.worker import MEMORY_BYTES, SECONDS
 PROCESSES = 2
 WAITING = 8
 """Questions that wait for a process; with more, the service answers that it is busy."""
-_START_S = 60.0
 
 
 class Pool:
@@ -105,7 +104,8 @@ class Pool:
             stdin=PIPE, stdout=PIPE, cwd=self.folder, env=env,
         )  # fmt: skip
         self._processes.add(process)
-        await asyncio.wait_for(_answer(process), _START_S)
+        # Libraries load slowly on a busy machine.
+        await asyncio.wait_for(_answer(process), 3 * SECONDS)
         return process
 
     def _kill(self, process: Process | None) -> None:
