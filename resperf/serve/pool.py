@@ -79,7 +79,7 @@ class Pool:
             starting = await asyncio.wait_for(self._idle.get(), SECONDS)
             process = await starting
             if process.returncode is not None:
-                starting = asyncio.create_task(self._started())
+                process, starting = None, asyncio.create_task(self._started())
                 process = await starting
             answer = await asyncio.wait_for(_answer(process, words), SECONDS)
             return answer
@@ -104,8 +104,8 @@ class Pool:
             stdin=PIPE, stdout=PIPE, cwd=self.folder, env=env,
         )  # fmt: skip
         self._processes.add(process)
-        # Libraries load slowly on a busy machine.
-        await asyncio.wait_for(_answer(process), 3 * SECONDS)
+        # Libraries load in two seconds, on a busy machine in many.
+        await asyncio.wait_for(_answer(process), 60)
         return process
 
     def _kill(self, process: Process | None) -> None:

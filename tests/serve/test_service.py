@@ -308,6 +308,19 @@ def test_processes_have_limits_and_are_replaced(service, processes, monkeypatch)
     assert service.predict("device=cpu&network=lenet5").status == 200
 
 
+def test_where_no_process_starts_it_says_so_and_goes_on_later(service, processes, monkeypatch):
+    monkeypatch.setattr(pool, "RUN", "resperf.no_such_module")
+    for process in processes():
+        os.kill(process, signal.SIGKILL)
+    time.sleep(0.2)
+    refused = service.predict("device=cpu&network=lenet5")
+    assert (refused.status, "no process is free" in refused.error) == (503, True)
+    monkeypatch.undo()
+    answers = [service.predict("device=cpu&network=lenet5").status for _ in range(4)]
+    assert answers[-1] == 200
+    assert {*answers} <= {200, 503}
+
+
 def test_a_process_that_needs_too_much_memory_says_so():
     script = (
         "from resperf.serve import worker\n"
