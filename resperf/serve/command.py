@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -50,14 +51,13 @@ def command(host: str, port: int, token: str, *, allow_training: bool) -> None:
     if not is_loopback(host) and not token:
         raise click.UsageError(f"--host {host} lets other machines ask; add --token WORD")
     listening = socket.create_server((host, port))
-    address = f"http://{host}:{listening.getsockname()[1]}/" + f"#{token}" * bool(token)
+    address = f"http://{host}:{listening.getsockname()[1]}/" + f"#{quote(token)}" * bool(token)
     click.echo(f"resperf serves {address} (Ctrl-C stops it)")
-    folder = Path("datasets" if Path("datasets").is_dir() else ".")
-    datasets = folder.absolute() if allow_training else None
+    folder = Path("datasets" * Path("datasets").is_dir()).absolute()
     # h11 stops reading while the service does not, which keeps large files out of memory.
     config = uvicorn.Config(
-        Guard(create_app(datasets=datasets), host, token), http="h11", ws="none",
-        log_level="warning", server_header=False,
+        Guard(create_app(datasets=folder if allow_training else None), host, token),
+        http="h11", ws="none", log_level="warning", server_header=False,
     )  # fmt: skip
     # Over SSH it would open on the wrong machine, or in this terminal.
     if sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -172,6 +173,12 @@ def test_it_fits_a_telephone_and_follows_the_systems_colours(page, service, sche
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
     assert (brightness > 200) == (scheme == "light")
+
+
+def test_the_printed_address_has_the_token(page, serving):
+    with serving("a secret: 100%") as client:
+        page.goto(f"http://127.0.0.1:{client.port}/#{quote('a secret: 100%')}")
+        page.wait_for_selector("form[data-ready]", timeout=30_000)
 
 
 def test_refusals_are_shown_as_their_line(page, service):
