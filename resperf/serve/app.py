@@ -1,7 +1,7 @@
 """The service: networks and questions in, the JSON of `resperf predict --json` out.
 
 The body of a question is the ONNX file itself, so that a file that is too large is refused while it
-arrives. PredictDDL (Bappi et al. 2024) calls its parts controller, listener and task checker; its
+arrives. PredictDDL (Assogba et al. 2023) calls its parts controller, listener and task checker; its
 offline trainer is `resperf.serve.trainer`.
 """
 
