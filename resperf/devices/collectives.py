@@ -1,7 +1,7 @@
 """How long accelerators take to sum their gradients: measured all-reduces, as two figures each.
 
 `collectives.toml` holds, for each topology and number of devices, a latency and a bandwidth fitted
-to published times by `tools/fit_collectives.py`.
+to published times by `tools/benchmarks/fit_collectives.py`.
 """
 
 from __future__ import annotations

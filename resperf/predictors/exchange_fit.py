@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,70 +151,6 @@ def with_interval(
         "most_devices": max(row.devices for row in rows),
     })  # fmt: skip
     return fitted._replace(exchange=exchange)
-
-
-def residual(
-    rows: Sequence[GroupStep], fitted: FittedExchange, extra: Mapping[str, Array] | None = None,
-    seeds: int = 5,
-) -> tuple[Array | None, float, float]:  # fmt: skip
-    """Fit what is left of the logarithm of each step to totals, if that helps unseen networks.
-
-    A ridge regression that half of the networks teach must lower the errors on the other half by
-    more than its gain differs from seed to seed.
-
-    Parameters
-    ----------
-    rows : sequence of GroupStep
-    fitted : FittedExchange
-    extra : mapping of str to array of shape (columns,), optional
-        Network -> more columns, such as its embedding.
-    seeds : int
-        How many halves are drawn.
-
-    Returns
-    -------
-    coefficients : array of shape (columns,), or None
-        As `corrected_s` takes them; None if they do not help.
-    gain, spread : float
-        Mean of how much lower the logarithmic error is over the seeds, and its standard deviation;
-        NaN with one network.
-    """
-    names = sorted({row.network for row in rows})
-    if len(names) < 2:
-        return None, math.nan, math.nan
-    left = np.log(np.array([row.time_s for row in rows]) / fitted.times_s(rows))
-    columns, gains = _totals(rows, extra), []
-    for seed in range(seeds):
-        drawn = set(np.random.default_rng(seed).permutation(names)[: (len(names) + 1) // 2])
-        seen = np.array([row.network in drawn for row in rows])
-        after = left - columns @ _ridge(columns[seen], left[seen])
-        gains.append(float(np.mean(np.abs(left[~seen])) - np.mean(np.abs(after[~seen]))))
-    gain, spread = float(np.mean(gains)), float(np.std(gains, ddof=1))
-    return (_ridge(columns, left) if gain > spread else None), gain, spread
-
-
-def corrected_s(
-    rows: Sequence[GroupStep], fitted: FittedExchange, coefficients: Array | None,
-    extra: Mapping[str, Array] | None = None,
-) -> Array:  # fmt: skip
-    """Return the predicted step of each row with the residual, if there is one, (rows,)."""
-    if coefficients is None:
-        return fitted.times_s(rows)
-    return fitted.times_s(rows) * np.exp(_totals(rows, extra) @ coefficients)
-
-
-def _totals(rows: Sequence[GroupStep], extra: Mapping[str, Array] | None) -> Array:
-    return np.array([
-        [1.0, *np.log([row.size_bytes, row.alone_s, row.devices, row.nodes, row.batch]),
-         *(() if extra is None else extra[row.network])]
-        for row in rows
-    ])  # fmt: skip
-
-
-def _ridge(columns: Array, aims: Array) -> Array:
-    """Solve a ridge regression; the strength is that of one row in a hundred."""
-    strength = 0.01 * len(aims) * np.eye(columns.shape[1])
-    return np.asarray(np.linalg.solve(columns.T @ columns + strength, columns.T @ aims))
 
 
 def pooled(fits: Sequence[FittedExchange]) -> FittedExchange:

@@ -12,10 +12,8 @@ from resperf.errors import UnsupportedError
 from resperf.predictors.exchange_fit import (
     FittedExchange,
     GroupStep,
-    corrected_s,
     fit_exchange,
     pooled,
-    residual,
     with_interval,
 )
 
@@ -92,26 +90,6 @@ def test_the_interval_holds_networks_that_were_left_out():
         inside += [exchange.low <= ratio <= exchange.high for ratio in ratios]
     assert 0.85 <= np.mean(inside) <= 0.97
     assert with_interval(steps(), fit_exchange(steps())).exchange.low > exchange.low
-
-
-def test_a_residual_must_help_unseen_networks():
-    rows = steps(0.02)
-    coefficients, gain, spread = residual(rows, fit_exchange(rows))
-    assert coefficients is None
-    assert gain <= spread
-    # Steps that grow with the network beyond what is exchanged, against the true exchange.
-    longer = steps(0.01, more=0.2)
-    coefficients, gain, spread = residual(longer, TRUE)
-    assert coefficients is not None
-    assert gain > spread > 0
-    assert off(corrected_s(longer, TRUE, coefficients), longer).mean() < 0.1
-    assert off(corrected_s(longer, TRUE, None), longer).mean() > 0.3
-    assert residual([row for row in longer if row.network == "wide"], TRUE)[0] is None
-    # More columns of a network, such as its embedding, are used alike.
-    extra = {name: np.array([float(index)]) for index, name in enumerate(SIZES)}
-    more, *_ = residual(longer, TRUE, extra)
-    assert more is not None
-    assert len(more) == len(coefficients) + 1
 
 
 def test_fits_are_dataclasses_of_plain_numbers():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from resperf.dataset.importing import import_batchai
-from resperf.predictors.exchange_fit import GroupStep
+from resperf.devices.exchange import Exchange
+from resperf.predictors.exchange_fit import FittedExchange, GroupStep
 
 
 @pytest.fixture
@@ -128,3 +131,33 @@ def test_baselines_say_what_they_can(distributed):
         row._replace(time_s=0.1 + 1e-9 * row.size_bytes + 0.01 * row.devices) for row in rows
     ]
     assert off("gray box") < 1e-6
+
+
+def test_a_residual_must_help_unseen_networks(distributed):
+    true = FittedExchange(Exchange(), (2e-4, 6e9), (8e-4, 7e8), np.zeros(0))
+    random, rows, longer = np.random.default_rng(0), [], []
+    places = [(1, 2), (1, 4), (2, 1), (2, 4), (3, 1), (4, 4), (8, 2), (8, 4)]
+    for name, size in (("small", 6e6), ("wide", 5e8), ("deep", 1e8), ("plain", 4e7)):
+        for batch, (nodes, own) in product((8, 64), places):
+            alone_s = batch * (2e-4 + size * 2e-11)
+            row = GroupStep(name, name, batch, size, own * nodes, nodes, own, alone_s, 1.0)
+            time_s = float(true.times_s([row])[0]) * np.exp(0.01 * random.normal())
+            rows.append(row._replace(time_s=time_s))
+            # Steps that grow with the network beyond what is exchanged.
+            longer.append(row._replace(time_s=time_s * (size / 1e7) ** 0.2))
+    coefficients, gain, spread = distributed.residual(rows, true)
+    assert coefficients is None
+    assert gain <= spread
+    coefficients, gain, spread = distributed.residual(longer, true)
+    assert gain > spread > 0
+    measured_s = np.array([row.time_s for row in longer])
+    for used, low, high in ((coefficients, 0, 0.1), (None, 0.3, 1)):
+        times_s = distributed.corrected_s(longer, true, used)
+        assert low < np.abs(times_s / measured_s - 1).mean() < high
+    alone = [row for row in longer if row.network == "wide"]
+    assert distributed.residual(alone, true)[0] is None
+    # More columns of a network, such as its embedding, are used alike.
+    extra = {
+        name: np.array([float(at)]) for at, name in enumerate(("small", "wide", "deep", "plain"))
+    }
+    assert len(distributed.residual(longer, true, extra)[0]) == len(coefficients) + 1

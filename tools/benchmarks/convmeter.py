@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from markdown_tables import markdown_table
 
 from resperf.errors import ResperfError, TrainingError
 from resperf.features import Array
@@ -42,7 +43,6 @@ from resperf.predictors import Examples, predictor_class
 from resperf.predictors.linear import left_out
 from resperf.predictors.metrics import mape
 from resperf.quantities import QUANTITIES
-from resperf.report.markdown import markdown_table
 from resperf.report.methods import left_out_text
 from resperf.report.tables import UNKNOWN, percent_cell
 from resperf.splits import architecture_of

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from group_baselines import BASELINES, Rows
+from group_baselines import BASELINES, Rows, corrected_s, residual
+from markdown_tables import markdown_table
 from pages import ROOT, TABLES, parser_of
 
 from resperf.dataset import NetworkDescription, read_networks
@@ -32,15 +33,12 @@ from resperf.grouping import grouped
 from resperf.predictors import Examples, predictor_class
 from resperf.predictors.exchange_fit import (
     GroupStep,
-    corrected_s,
     fit_exchange,
     pooled,
-    residual,
     with_interval,
 )
 from resperf.predictors.network_totals import counted
 from resperf.quantities import STEP
-from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION
 from resperf.splits import architecture_of
 from resperf.training.learning import values_of

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from markdown_tables import markdown_table
 from pages import parser_of
 
 from resperf.predictors import VARIANTS
 from resperf.quantities import PEAK_MEMORY, STEP
-from resperf.report.markdown import markdown_table
 from resperf.training import LeftOut, leave_out
 
 HEADINGS = "method,quantity,setting,learnt,paper %,seeds,rows,MRE %,median %,inside %,RMSE"

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pages
+from markdown_tables import markdown_table
 
 from resperf.dataset import read_info, read_table
 from resperf.devices import device_facts
 from resperf.devices.estimate import CARDS, estimated_layer_ms
 from resperf.grouping import grouped
 from resperf.predictors.roofline import Roofline
-from resperf.report.markdown import markdown_table
 from resperf.settings import SESSION
 from resperf.splits import fold_of_keys
 from resperf.training.rows import LayerRows, layer_rows

@@ -1,4 +1,4 @@
-"""Baselines on steps of distributed training: Ernest, black and gray box, and controls.
+"""Beside composed steps of distributed training: a residual, Ernest, black and gray box, controls.
 
 Venkataraman et al. 2016 (Ernest, section 4) and the baselines of PredictDDL (section IV): the same
 rows as `resperf.predictors.exchange_fit` and those of one device, of one cluster at a time.
@@ -7,6 +7,7 @@ Throughput of the cluster is in proportion to its devices there, so that it is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from resperf.errors import require
 from resperf.features import Array
 from resperf.grouping import grouped
-from resperf.predictors.exchange_fit import GroupStep
+from resperf.predictors.exchange_fit import FittedExchange, GroupStep
 from resperf.predictors.intervals import equal_shares
 from resperf.predictors.linear import fit_coefficients
 
@@ -23,6 +24,70 @@ Predict = Callable[[Rows], Array]
 """Rows -> their steps in seconds; NaN where a method says nothing."""
 _IDENTITY = 32
 """Numbers of the random vector of a network: as many as GHN-2's."""
+
+
+def residual(
+    rows: Rows, fitted: FittedExchange, extra: Mapping[str, Array] | None = None,
+    seeds: int = 5,
+) -> tuple[Array | None, float, float]:  # fmt: skip
+    """Fit what is left of the logarithm of each step to totals, if that helps unseen networks.
+
+    A ridge regression that half of the networks teach must lower the errors on the other half by
+    more than its gain differs from seed to seed.
+
+    Parameters
+    ----------
+    rows : sequence of GroupStep
+    fitted : FittedExchange
+    extra : mapping of str to array of shape (columns,), optional
+        Network -> more columns, such as its embedding.
+    seeds : int
+        How many halves are drawn.
+
+    Returns
+    -------
+    coefficients : array of shape (columns,), or None
+        As `corrected_s` takes them; None if they do not help.
+    gain, spread : float
+        Mean of how much lower the logarithmic error is over the seeds, and its standard deviation;
+        NaN with one network.
+    """
+    names = sorted({row.network for row in rows})
+    if len(names) < 2:
+        return None, math.nan, math.nan
+    left = np.log(np.array([row.time_s for row in rows]) / fitted.times_s(rows))
+    columns, gains = _totals(rows, extra), []
+    for seed in range(seeds):
+        drawn = set(np.random.default_rng(seed).permutation(names)[: (len(names) + 1) // 2])
+        seen = np.array([row.network in drawn for row in rows])
+        after = left - columns @ _ridge(columns[seen], left[seen])
+        gains.append(float(np.mean(np.abs(left[~seen])) - np.mean(np.abs(after[~seen]))))
+    gain, spread = float(np.mean(gains)), float(np.std(gains, ddof=1))
+    return (_ridge(columns, left) if gain > spread else None), gain, spread
+
+
+def corrected_s(
+    rows: Rows, fitted: FittedExchange, coefficients: Array | None,
+    extra: Mapping[str, Array] | None = None,
+) -> Array:  # fmt: skip
+    """Return the predicted step of each row with the residual, if there is one, (rows,)."""
+    if coefficients is None:
+        return fitted.times_s(rows)
+    return fitted.times_s(rows) * np.exp(_totals(rows, extra) @ coefficients)
+
+
+def _totals(rows: Rows, extra: Mapping[str, Array] | None) -> Array:
+    return np.array([
+        [1.0, *np.log([row.size_bytes, row.alone_s, row.devices, row.nodes, row.batch]),
+         *(() if extra is None else extra[row.network])]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _ridge(columns: Array, aims: Array) -> Array:
+    """Solve a ridge regression; the strength is that of one row in a hundred."""
+    strength = 0.01 * len(aims) * np.eye(columns.shape[1])
+    return np.asarray(np.linalg.solve(columns.T @ columns + strength, columns.T @ aims))
 
 
 def ernest(rows: Rows, _seed: int = 0) -> Predict:

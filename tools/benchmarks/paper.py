@@ -26,6 +26,7 @@ from statistics import mean
 from typing import Any
 
 import pages
+from markdown_tables import markdown_table, methods_markdown, percent
 from published import Store, Unit, collect, compared, import_layers, platform_line
 
 from resperf.dataset import read_info
@@ -35,7 +36,6 @@ from resperf.predictors import DEFAULT_METHOD, register
 from resperf.predictors.resperfnet import PerfNet, ResPerfNet
 from resperf.quantities import PHASES
 from resperf.report.engine_comparison import ComparisonRow
-from resperf.report.markdown import markdown_table, methods_markdown, percent
 from resperf.report.tables import ms_cell, percent_cell
 from resperf.training import Compared, ComparisonSettings, compare
 

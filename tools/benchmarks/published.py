@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pages
+from markdown_tables import methods_markdown
 
 from resperf.bundle._provenance import PACKAGES
 from resperf.dataset import checksum, read_table
@@ -31,7 +32,6 @@ from resperf.grouping import grouped
 from resperf.platform import this_platform
 from resperf.predictors import METHODS
 from resperf.predictors.metrics import Errors
-from resperf.report.markdown import methods_markdown
 from resperf.targets import versions_of
 from resperf.training import Compared, ComparisonSettings, compare
 

@@ -4,7 +4,7 @@
 Writes resperf/devices/collectives.toml, and prints the errors on the sizes that were not fitted
 (every second one, by size):
 
-    python tools/fit_collectives.py --data ../shared/data
+    python tools/benchmarks/fit_collectives.py --data ../shared/data
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from markdown_tables import markdown_table, percent
+from pages import ROOT
 
 from resperf.files import write_whole
 from resperf.grouping import grouped
 from resperf.predictors.intervals import SHARE
 from resperf.predictors.linear import fit_coefficients
-from resperf.report.markdown import markdown_table, percent
 
-ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "resperf" / "devices" / "collectives.toml"
-SOURCE = "Vidur (Agrawal et al. 2024), github.com/microsoft/vidur, MIT; tools/fit_collectives.py"
+SOURCE = "Vidur (Agrawal et al. 2024), github.com/microsoft/vidur, MIT; fit_collectives.py"
 TOPOLOGIES = {
     "a100-dgx": ("a100", "A100 SXM in DGX nodes of 8, NVLink inside a node"),
     "a100-pairwise-nvlink": ("a100-80gb", "4 A100 PCIe in a node, NVLink between pairs"),
@@ -33,7 +33,7 @@ TOPOLOGIES = {
     "h100-pairwise-nvlink": ("", "4 H100 in a node, NVLink between pairs"),
 }
 """Topology -> device, and words."""
-AI_SOURCE = "NVIDIA's aiconfigurator-core 0.12, Apache-2.0; tools/fit_collectives.py"
+AI_SOURCE = "NVIDIA's aiconfigurator-core 0.12, Apache-2.0; fit_collectives.py"
 AI_TOPOLOGIES = {
     "a100-nccl": ("a100", "a100_sxm"), "h100-nccl": ("h100", "h100_sxm"),
     "h200-nccl": ("h200", "h200_sxm"), "b200-nccl": ("b200", "b200_sxm"),
@@ -89,7 +89,7 @@ def fitted(rows: np.ndarray) -> tuple[dict[str, float], list[str]]:
 
 def lines(data: Path, errors: list[list[str]]) -> Iterator[str]:
     """Yield the lines of the table, and add the errors."""
-    yield "# All-reduces between accelerators: written by tools/fit_collectives.py, not by hand."
+    yield "# All-reduces between accelerators: written by tools/benchmarks/fit_collectives.py."
     yield "# time = latency + bytes of each device / bandwidth; low and high: 90% of the measured"
     yield "# times over that. Bandwidths in 10^9 bytes per second."
     for name, (device, words) in TOPOLOGIES.items():

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 
-from resperf.report.markdown import markdown_table, methods_markdown
+import pytest
 
 
-def test_a_table() -> None:
-    text = markdown_table(("method", "MAPE"), [["a", "1%"], ["b", "2%"]])
+@pytest.fixture
+def tables(load_tool):
+    return load_tool("benchmarks/markdown_tables")
+
+
+def test_a_table(tables) -> None:
+    text = tables.markdown_table(("method", "MAPE"), [["a", "1%"], ["b", "2%"]])
     assert text.split("\n") == ["| method | MAPE |", "| --- | ---: |", "| a | 1% |", "| b | 2% |"]
 
 
-def test_the_best_method_comes_first_and_a_curve_shows_each_number_of_rows(compared) -> None:
+def test_the_best_method_comes_first_and_a_curve_has_each_number_of_rows(tables, compared) -> None:
     rows = [
         compared("a", 0.2), compared("b", 0.05, rows=200), compared("b", 0.04, rows=1000),
         compared("c", 0.1, kind="pool", floor=math.nan),
     ]  # fmt: skip
-    parts = methods_markdown(rows).split("\n\n")
+    parts = tables.methods_markdown(rows).split("\n\n")
     lines = parts[0].split("\n")
     assert [line.split(" | ")[:5] for line in lines[2:]] == [
         ["| conv", "execution", "b", "1000", "40"],
