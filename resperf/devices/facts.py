@@ -27,7 +27,7 @@ _FIT = 0.05
 """Share by which a peak may differ from what cores and clock give, and a bandwidth from its bus."""
 
 
-def _fact(low: float, high: float, unit: str = "", default: Any = None) -> Any:
+def plausible(low: float, high: float, unit: str = "", default: Any = None) -> Any:
     """Return a field of a number within a plausible range, which may be missing by default."""
     words = f"plausible: between {low:g} and {high:g} {unit}".rstrip()
     return limited(default, Limit(words, lambda value: low <= value <= high))
@@ -42,13 +42,13 @@ def ideal_ms(work: float, rate_per_s: float) -> float:
 class Peaks(Limited):
     """The table ``peak_tflops``: type of value -> its peak, in TFLOP/s."""
 
-    fp32: float = _fact(0.01, 500, "TFLOP/s", MISSING)
-    fp32_matrix: float | None = _fact(0.1, 2000, "TFLOP/s")
-    tf32: float | None = _fact(0.1, 5000, "TFLOP/s")
-    fp16: float | None = _fact(0.01, 20000, "TFLOP/s")
-    bf16: float | None = _fact(0.01, 20000, "TFLOP/s")
-    fp64: float | None = _fact(0.001, 500, "TFLOP/s")
-    int8: float | None = _fact(0.01, 40000, "TOP/s")
+    fp32: float = plausible(0.01, 500, "TFLOP/s", MISSING)
+    fp32_matrix: float | None = plausible(0.1, 2000, "TFLOP/s")
+    tf32: float | None = plausible(0.1, 5000, "TFLOP/s")
+    fp16: float | None = plausible(0.01, 20000, "TFLOP/s")
+    bf16: float | None = plausible(0.01, 20000, "TFLOP/s")
+    fp64: float | None = plausible(0.001, 500, "TFLOP/s")
+    int8: float | None = plausible(0.01, 40000, "TOP/s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,14 @@ class _Device:
     """
 
     device_class: str
-    multiprocessors: float = _fact(1, 1000, default=math.nan)
-    boost_mhz: float = _fact(200, 10000, "MHz", math.nan)
-    board_w: float = _fact(1, 3000, "W", math.nan)
-    process_nm: float = _fact(1, 100, "nm", math.nan)
-    cores_per_multiprocessor: float = _fact(1, 1024, default=math.nan)
-    memory_bus_bits: float = _fact(16, 32768, "bits", math.nan)
-    memory_gbit_s_per_pin: float = _fact(0.1, 100, "Gbit/s", math.nan)
-    bus_gb_s: float = _fact(0.1, 2000, "GB/s", math.nan)
+    multiprocessors: float = plausible(1, 1000, default=math.nan)
+    boost_mhz: float = plausible(200, 10000, "MHz", math.nan)
+    board_w: float = plausible(1, 3000, "W", math.nan)
+    process_nm: float = plausible(1, 100, "nm", math.nan)
+    cores_per_multiprocessor: float = plausible(1, 1024, default=math.nan)
+    memory_bus_bits: float = plausible(16, 32768, "bits", math.nan)
+    memory_gbit_s_per_pin: float = plausible(0.1, 100, "Gbit/s", math.nan)
+    bus_gb_s: float = plausible(0.1, 2000, "GB/s", math.nan)
     name: str = ""
     aliases: tuple[str, ...] = ()
     compute_capability: str = ""
@@ -104,9 +104,9 @@ class DeviceTable(Limited, _Device):
     """
 
     peak_tflops: Peaks
-    bandwidth_gb_s: float = _fact(5, 30000, "GB/s", MISSING)
-    memory_gib: float = _fact(0.5, 2000, "GiB", MISSING)
-    cache_mib: float = _fact(0.1, 2000, "MiB", MISSING)
+    bandwidth_gb_s: float = plausible(5, 30000, "GB/s", MISSING)
+    memory_gib: float = plausible(0.5, 2000, "GiB", MISSING)
+    cache_mib: float = plausible(0.1, 2000, "MiB", MISSING)
 
     def __post_init__(self) -> None:
         super().__post_init__()
