@@ -59,6 +59,13 @@ class Steps:
         self._bar.postfix, self._bar.total = ", ".join(words), total
         self._bar.update(done - self._bar.n)
 
+    def say(self, line: str) -> None:
+        """Write a line on stderr, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.clear()
+        sys.stderr.write(f"note: {line}\n")
+        sys.stderr.flush()
+
     def close(self) -> None:
         """Close the bar."""
         if self._bar is not None:

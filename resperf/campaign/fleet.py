@@ -1,0 +1,287 @@
+"""A campaign on all devices of a cluster: one dataset and journal for each, all written here.
+
+Unlike devices each measure the whole plan; alike ones share it. A device gets its next measurement
+when the row of the last one is in its journal on this machine: whatever is killed, at most one row
+per device is lost, and it is measured again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from resperf.campaign import on_ray
+from resperf.campaign.bench import Bench, plan_campaign
+from resperf.campaign.journal import row_identity
+from resperf.campaign.plan import Plan
+from resperf.campaign.process import Interrupted, MeasuringProcess, ProcessLost, WorkerSettings
+from resperf.campaign.remote import RemoteDevice, RemoteProcess, versions_here
+from resperf.campaign.runner import CampaignResult, Run, hopeless, stop_signals
+from resperf.campaign.spec import Campaign
+from resperf.campaign.store import Store, written_rows
+from resperf.campaign.work import MOST_LOSSES, Work
+from resperf.errors import CampaignError, DeviceLostError, ResperfError
+from resperf.heartbeat import Steps
+from resperf.platform import Platform
+from resperf.settings import Setting
+
+POLL_S = 2.0
+"""How often new nodes are looked for: they are to work within 15 s, and take some 5 to start."""
+GONE_S = 600.0
+"""How long a campaign waits for a node when none is left."""
+LOST = "lost"
+"""Reason of a device's end: it went, and did not come back."""
+
+
+@dataclass
+class _Group:
+    """Alike devices, and what they share."""
+
+    setting: Setting
+    platform: Platform
+    plan: Plan
+    work: Work
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A device of a node: one of its GPUs, or the node."""
+
+    node: on_ray.RayNode
+    number: int
+
+
+@dataclass
+class _Fleet:
+    """The devices that measure, each in a thread of this process."""
+
+    campaign: Campaign
+    folder: Path
+    bench: Bench
+    hours: float | None
+    stop: threading.Event
+    steps: Steps
+    results: dict[Path, CampaignResult] = field(default_factory=dict)
+    failures: dict[_Slot, Exception] = field(default_factory=dict)
+    groups: list[_Group] = field(default_factory=list)
+    _graphs: dict[Path, Any] = field(default_factory=dict)
+    _running: dict[_Slot, threading.Thread] = field(default_factory=dict)
+    _done: set[_Slot] = field(default_factory=set)
+    _losses: Counter[_Slot] = field(default_factory=Counter)
+    _outputs: dict[_Slot, Path] = field(default_factory=dict)
+    _versions: Mapping[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: queue.SimpleQueue[_Slot] = field(default_factory=queue.SimpleQueue)
+
+    def measure_all(self) -> None:
+        """Measure on every device that is there or comes, until all work is done."""
+        seen_at = time.monotonic()
+        try:
+            while not self.stop.is_set():
+                for slot in self._free_slots():
+                    self._begin(slot)
+                if self._running:
+                    seen_at = time.monotonic()
+                elif self._is_done or time.monotonic() - seen_at > GONE_S:
+                    return
+                self._wait(POLL_S)
+                self._show()
+        finally:
+            unforeseen = [e for e in self.failures.values() if not isinstance(e, ResperfError)]
+            if unforeseen:
+                self.stop.set()
+            while self._running:
+                self._wait(POLL_S)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether all is measured, the time is up, or no device that is there can be used."""
+        hours_up = any(result.reason == "hours" for result in self.results.values())
+        left = any(len(group.work) for group in self.groups)
+        return bool(self._done or self.failures) and (hours_up or not left)
+
+    def _free_slots(self) -> Iterator[_Slot]:
+        on_gpus = self.bench.target.device_class == "cuda"
+        for node in on_ray.nodes():
+            for number in range(node.gpus if on_gpus else 1):
+                slot = _Slot(node, number)
+                if slot not in self._running and slot not in self._done | self.failures.keys():
+                    yield slot
+
+    def _begin(self, slot: _Slot) -> None:
+        self._running[slot] = thread = threading.Thread(target=self._serve, args=[slot])
+        thread.start()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the end of a thread."""
+        try:
+            slot = self._ended.get(timeout=seconds)
+        except queue.Empty:
+            return
+        self._running.pop(slot).join()
+
+    def _serve(self, slot: _Slot) -> None:
+        """Measure on a device until it or the work ends; what becomes of it is noted."""
+        try:
+            device = RemoteDevice(slot.node, int(self.bench.target.device_class == "cuda"),
+                                  self._graphs)  # fmt: skip
+            try:
+                self._measure_on(device, slot)
+                self._done.add(slot)
+            finally:
+                device.actor.end()
+        except Interrupted:
+            pass
+        except ProcessLost as loss:
+            self._losses[slot] += 1
+            if self._losses[slot] >= MOST_LOSSES:
+                self._refuse(slot, CampaignError(f"lost {MOST_LOSSES} times in a row: {loss}"))
+        except Exception as error:
+            self._refuse(slot, error)
+        finally:
+            self._ended.put(slot)
+
+    def _refuse(self, slot: _Slot, error: Exception) -> None:
+        self.failures[slot] = error
+        self.steps.say(f"{slot.node.host} is left out: {error}")
+
+    def _measure_on(self, device: RemoteDevice, slot: _Slot) -> None:
+        target = self.bench.target
+        self._refuse_versions(device.actor.call("versions", target.packages, wants_stop=self._asks))
+        threads = os.environ.get("OMP_NUM_THREADS")
+        number = device.actor.call("reserve", target, self.bench.settings, threads)
+
+        def start(settings: WorkerSettings, wants_stop: Any) -> MeasuringProcess:
+            return RemoteProcess(device, settings, lambda: wants_stop() or self._asks())
+
+        bench = replace(self.bench, start=start)
+        with bench.process(bench.worker_settings(self.campaign)) as process:
+            setting, platform = process.setting, process.platform
+        with self._lock:
+            group = self._group(bench, setting, platform)
+            output = self._output(slot, platform, number)
+        self._run_on(group, bench, output, platform, slot)
+
+    def _asks(self) -> bool:
+        return self.stop.is_set()
+
+    def _refuse_versions(self, there: Mapping[str, str]) -> None:
+        """Refuse a node whose versions differ from this machine's, or else the first node's."""
+        with self._lock:
+            here = self._versions = {**there, **self._versions}
+        differ = [f"{name} {there.get(name, 'missing')} there, {here[name]} here"
+                  for name in here if there.get(name) != here[name]]  # fmt: skip
+        if differ:
+            raise CampaignError(f"{'; '.join(differ)}: install the same versions on every node")
+
+    def _group(self, bench: Bench, setting: Setting, platform: Platform) -> _Group:
+        """Return the group of a device; plan for a new one."""
+        for group in self.groups:
+            if not platform.kind.differences(group.platform) and setting == group.setting:
+                return group
+        planned, _, _ = plan_campaign(self.campaign, bench)
+        group = _Group(setting, platform.kind, planned, Work())
+        for written in written_rows(self.folder, self.campaign, setting, platform.kind):
+            again = set(map(row_identity, hopeless(written.rows)))
+            rows = {*map(row_identity, (*written.settled, *written.rows))} - again
+            group.work.note(rows, written.device)
+        self.groups.append(group)
+        return group
+
+    def _output(self, slot: _Slot, platform: Platform, number: int) -> Path:
+        """Name a device's dataset: several nodes of one host have numbers, as GPUs have."""
+        taken = {path for other, path in self._outputs.items() if other in self._running}
+        while True:
+            path = self.folder / f"{platform.device}-{slot.node.host}-{number}.h5"
+            if path not in taken - {self._outputs.get(slot)}:
+                self._outputs[slot] = path
+                return path
+            number += 1
+
+    def _run_on(
+        self, group: _Group, bench: Bench, output: Path, platform: Platform, slot: _Slot
+    ) -> None:
+        plan, work = group.plan, group.work
+        store = Store(
+            output, self.campaign, setting=group.setting, platform=platform, monitor=plan.monitor,
+            contents=plan.contents,
+        )  # fmt: skip
+        reason = LOST
+        try:
+            work.join(output.stem)
+            run = Run(self.campaign, bench, plan, store, self.stop, self.hours, None, work,
+                      output.stem, is_quiet=True)  # fmt: skip
+            try:
+                reason = run.measure_all()
+            except (ProcessLost, DeviceLostError):
+                if run.taken:
+                    self._losses[slot] = 0
+                raise
+            finally:
+                store.compact()
+                self.results[output] = run.result(output, reason)
+        finally:
+            work.leave(output.stem)
+            store.close(complete=reason == "complete")
+
+    def _show(self) -> None:
+        total = sum(len(group.plan.items) for group in self.groups)
+        left = sum(len(group.work) for group in self.groups)
+        self.steps.show(total - left, total, f"{len(self._running)} devices")
+
+
+def run_on_cluster(
+    campaign: Campaign, folder: Path, bench: Bench, address: str, *, hours: float | None = None
+) -> list[CampaignResult]:
+    """Run a campaign on all devices of a cluster of Ray's, or go on with it.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    folder : Path
+        Of the datasets, one for each device: DEVICE-HOST-NUMBER.h5.
+    bench : Bench
+        What to measure with.
+    address : str
+        Of the cluster (see `on_ray.connected`).
+    hours : float, optional
+        As in `run_campaign`, for each device.
+
+    Returns
+    -------
+    list of CampaignResult
+        One for each dataset.
+
+    Raises
+    ------
+    CampaignError
+        If no device can measure, or none is left before all is measured; rows are kept.
+    """
+    hours = campaign.run.time_limit(hours)
+    with on_ray.connected(address), stop_signals() as stop:
+        steps = Steps("rows", leave=True)
+        fleet = _Fleet(campaign, folder, bench, hours, stop, steps)
+        fleet._versions = versions_here(bench.target.packages)
+        try:
+            fleet.measure_all()
+        finally:
+            steps.close()
+    for error in fleet.failures.values():
+        if not fleet.results or not isinstance(error, ResperfError):
+            raise error
+    if not fleet.results and not stop.is_set():
+        raise CampaignError("the cluster has no device to measure on; add nodes and start again")
+    left = sum(len(group.work) for group in fleet.groups)
+    if left and all(result.reason in (LOST, "complete") for result in fleet.results.values()):
+        raise CampaignError(
+            f"no node is left, {left} measurements are not taken; all rows are kept in {folder}: "
+            "add nodes, and start the same command again"
+        )
+    return [fleet.results[path] for path in sorted(fleet.results)]

@@ -1,0 +1,206 @@
+"""Ray: the nodes of a cluster, and actors of ours on them. Nothing else here imports Ray.
+
+`ray.nodes`, node affinity and ``RAY_worker_niceness`` are no stable API: tried with Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from resperf.campaign.process import LISTEN_S, START_TIMEOUT_S, Interrupted, ProcessLost
+from resperf.errors import ResperfError, first_line, require
+
+AUTO, LOCAL = "auto", "local"
+"""Addresses: of the cluster that runs on this machine, and of one that is started for a command."""
+OBJECTS_BYTES = 100_000_000
+"""Of Ray's store, which holds graphs of networks only; by default it takes a third of memory."""
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node of Ray's that is there.
+
+    Attributes
+    ----------
+    node_id, host, address : str
+    gpus : int
+    """
+
+    node_id: str
+    host: str
+    address: str
+    gpus: int
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Join a cluster of Ray inside the ``with`` block.
+
+    Parameters
+    ----------
+    address : str
+        ``"HOST:PORT"``, `AUTO` or `LOCAL`.
+
+    Raises
+    ------
+    MissingExtraError
+        If Ray is not installed.
+    ResperfError
+        If there is no such cluster, or its Python or Ray is another.
+    """
+    ray = require("ray", "ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address == LOCAL:
+        # Else Ray ends what takes much memory, which is for the measuring process to say.
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS_BYTES,
+                    "_system_config": {"memory_monitor_refresh_ms": 0}}  # fmt: skip
+    terminated = signal.getsignal(signal.SIGTERM)
+    # Ray prints on stdout what becomes of nodes, which is for `--json`.
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise ResperfError(
+                f"no cluster of Ray at {address!r} ({first_line(error)}); start one with "
+                "`ray start --head`, or write --ray local or --ray HOST:PORT"
+            ) from error
+        try:
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGTERM, terminated)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def nodes() -> list[RayNode]:
+    """Return the nodes that are there and have processors for work, in the order of their ids."""
+    import ray
+
+    return [
+        RayNode(
+            node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"],
+            int(node["Resources"].get("GPU", 0)),
+        )
+        for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"]))
+        if node["Alive"] and node["Resources"].get("CPU")
+    ]  # fmt: skip
+
+
+def put(value: bytes) -> Any:
+    """Store a value, which each node fetches once; return a reference to pass to `Actor.call`."""
+    import ray
+
+    return ray.put(value)
+
+
+class Actor:
+    """An object on a node, in a process of its own that ends with this one.
+
+    Its methods return a value and an error, one of which is None.
+
+    Parameters
+    ----------
+    made : class
+        Of the object; importable on the node.
+    node : RayNode
+    gpus : int
+        That are reserved for it; its process sees all.
+    """
+
+    def __init__(self, made: type[Any], node: RayNode, gpus: int = 0) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.node = node
+        environment = {
+            # Ray's own is 15. What is set to nothing is left alone by Ray, and mended by `made`.
+            "RAY_worker_niceness": "0",
+            "OMP_NUM_THREADS": "",
+            "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
+        }
+        self._actor = (
+            ray.remote(made)
+            .options(
+                num_cpus=0,
+                num_gpus=gpus,
+                runtime_env={"env_vars": environment},
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+            )
+            .remote()
+        )
+
+    def call(
+        self,
+        method: str,
+        *arguments: Any,
+        wants_stop: Callable[[], bool] = lambda: False,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> Any:
+        """Call a method, and wait for its answer.
+
+        Raises
+        ------
+        ProcessLost
+            If the actor or its node is gone, or does not answer in time.
+        Interrupted
+            If asked to stop meanwhile: the actor is ended.
+        Exception
+            What the method says.
+        """
+        import ray
+
+        deadline = time.monotonic() + timeout_s
+        asked = getattr(self._actor, method).remote(*arguments)
+        try:
+            while not ray.wait([asked], timeout=LISTEN_S)[0]:
+                if wants_stop():
+                    raise Interrupted("interrupted")
+                if time.monotonic() >= deadline:
+                    raise ProcessLost(f"{self.node.host}: no answer within {timeout_s:g} s")
+            answer, error = ray.get(asked)
+        except ray.exceptions.RayError as lost:
+            raise ProcessLost(f"{self.node.host}: {_reason(lost)}") from lost
+        except (Interrupted, ProcessLost):
+            self.end()
+            raise
+        if error is not None:
+            raise error
+        return answer
+
+    def end(self) -> None:
+        """End its process, and with it what that started."""
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._actor)
+
+
+def _reason(lost: Exception) -> str:
+    """Return the last line of Ray's message, which says most."""
+    return first_line(ValueError(str(lost).strip().splitlines()[-1].strip()))
+
+
+def reserved_gpu() -> int | None:
+    """Return the number, among those that are visible, of the GPU reserved for this process."""
+    import ray
+
+    reserved = ray.get_runtime_context().get_accelerator_ids().get("GPU")
+    if not reserved:
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",").index(reserved[0]) if visible else int(reserved[0])
+
+
+def version() -> str:
+    """Return Ray's version."""
+    return str(require("ray", "ray").__version__)

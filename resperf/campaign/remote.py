@@ -1,0 +1,219 @@
+"""A measuring process on a node of a cluster: an actor there owns it, and passes questions on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from resperf._version import __version__
+from resperf.backends.monitors import load_monitor
+from resperf.campaign import on_ray
+from resperf.campaign.networks import NetworkRun
+from resperf.campaign.process import (
+    START_TIMEOUT_S,
+    Interrupted,
+    MeasuringProcess,
+    ProcessConditions,
+    ProcessLost,
+    Taken,
+    WorkerProcess,
+    WorkerSettings,
+    oom_score_adj,
+)
+from resperf.campaign.runner import only_campaign_on
+from resperf.errors import CampaignError, ResperfError
+from resperf.layers import Layer
+from resperf.network import graph_digest, weightless
+from resperf.platform import Platform
+from resperf.settings import Setting
+from resperf.targets import Target, register, versions_of
+
+LATE_S = 60.0
+"""How much later than the measuring process's own time-out an answer may come."""
+
+
+def versions_here(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions that all nodes must share: Python's, Ray's, resperf's and packages'."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"Python": python, "Ray": on_ray.version(), "resperf": __version__} | versions_of(
+        packages
+    )
+
+
+def _answering(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception | None]]:
+    """Return a method's value or its error, which Ray would change."""
+
+    @wraps(method)
+    def answer(*arguments: Any) -> tuple[Any, Exception | None]:
+        try:
+            return method(*arguments), None
+        except ResperfError as error:
+            return None, error
+        except Exception as error:
+            return None, CampaignError(f"{type(error).__name__}: {error}")
+
+    return answer
+
+
+class NodeActor:
+    """Owns the measuring process on its node, whose main thread it is called in."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        self._process: WorkerProcess | None = None
+        self._conditions: ProcessConditions | None = None
+        self._device: dict[str, str] = {}
+
+    @_answering
+    def versions(self, packages: Sequence[str]) -> dict[str, str]:
+        """Return this node's `versions_here`."""
+        return versions_here(packages)
+
+    @_answering
+    def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
+        """Keep other campaigns off the device; return its number.
+
+        What Ray changes of its processes is changed back: what measures has the environment that it
+        would have without Ray, `threads` being ``OMP_NUM_THREADS`` there.
+        """
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if threads is not None:
+            os.environ["OMP_NUM_THREADS"] = threads
+        expected_adj = oom_score_adj(os.getppid())
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(expected_adj)
+        nice = os.getpriority(os.PRIO_PROCESS, os.getppid())
+        self._conditions = ProcessConditions(nice, threads, expected_adj)
+        gpu = on_ray.reserved_gpu()
+        word = str(settings.get("device", target.device_class))
+        if gpu is not None:
+            word = f"{target.device_class}:{gpu}"
+            self._device = {"device": word}
+        self._open.enter_context(only_campaign_on(load_monitor(register(target), word)))
+        return gpu or 0
+
+    @_answering
+    def start(self, settings: WorkerSettings) -> tuple[Setting, Platform]:
+        """Start a measuring process."""
+        given = {**settings.settings, **self._device}
+        own = replace(settings, settings=given, conditions=self._conditions)
+        self._process = WorkerProcess(own)
+        return self._process.setting, self._process.platform
+
+    @_answering
+    def ask(self, question: str, arguments: Sequence[object], timeout_s: float) -> Any:
+        """Pass a question on."""
+        assert self._process is not None
+        return self._process.ask(question, *arguments, timeout_s=timeout_s)
+
+    @_answering
+    def check(self) -> None:
+        """Find out whether the device still answers."""
+        if self._process is not None:
+            self._process.check()
+
+    @_answering
+    def add_network(self, name: str, content: bytes) -> Path:
+        """Write a network without weights, which are made up here; return its file."""
+        path = self._folder / graph_digest(content) / f"{name}.onnx"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    @_answering
+    def close(self) -> None:
+        """End the measuring process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+class RemoteDevice:
+    """A device of a node: its actor, and the networks that were sent there.
+
+    Parameters
+    ----------
+    node : RayNode
+    gpus : int
+    graphs : dict
+        Network file -> reference to its graph, for all devices of a campaign.
+    """
+
+    def __init__(self, node: on_ray.RayNode, gpus: int, graphs: dict[Path, Any]) -> None:
+        self.actor = on_ray.Actor(NodeActor, node, gpus)
+        self._graphs = graphs
+        self._there: dict[Path, Path] = {}
+
+    def path_of(self, path: Path) -> Path:
+        """Return where a network is on the node; send it if it is not yet there."""
+        if path not in self._there:
+            if path not in self._graphs:
+                self._graphs[path] = on_ray.put(weightless(path))
+            self._there[path] = self.actor.call("add_network", path.stem, self._graphs[path])
+        return self._there[path]
+
+
+class RemoteProcess(MeasuringProcess):
+    """A measuring process on a node.
+
+    Parameters
+    ----------
+    device : RemoteDevice
+    settings : WorkerSettings
+    wants_stop : callable
+        As of `WorkerProcess`.
+
+    Raises
+    ------
+    CampaignError, DeviceLostError
+        As `WorkerProcess`.
+    ProcessLost
+        Now or later, if the node is gone.
+    """
+
+    def __init__(
+        self, device: RemoteDevice, settings: WorkerSettings, wants_stop: Callable[[], bool]
+    ) -> None:
+        self._device, self._settings, self._wants_stop = device, settings, wants_stop
+        self._start()
+
+    def _start(self) -> None:
+        self.setting, self.platform = self._call("start", self._settings)
+
+    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """Let the process call the method of that name of its `worker.Worker`."""
+        return self._call("ask", question, arguments, timeout_s, timeout_s=timeout_s + LATE_S)
+
+    def _call(self, method: str, *arguments: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
+        return self._device.actor.call(
+            method, *arguments, wants_stop=self._wants_stop, timeout_s=timeout_s
+        )
+
+    def check(self) -> None:
+        """Find out whether the device still answers."""
+        self._call("check")
+
+    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
+        """Return the lowered layers of networks, which are sent to the node."""
+        return super().harvest([*map(self._device.path_of, paths)], batches)
+
+    def measure_network(
+        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
+    ) -> Taken:
+        """Measure a whole network, which is sent to the node."""
+        there = replace(run, path=self._device.path_of(run.path))
+        return super().measure_network(there, repeat, seconds, timeout_s)
+
+    def close(self) -> None:
+        """End the process, if its node is there."""
+        with contextlib.suppress(ProcessLost, Interrupted):
+            self._call("close")
