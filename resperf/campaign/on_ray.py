@@ -21,6 +21,8 @@ from resperf.errors import ResperfError, first_line, require
 
 AUTO, LOCAL = "auto", "local"
 """Addresses: of the cluster that runs on this machine, and of one that is started for a command."""
+NICENESS = "0"
+"""Of actors beyond their node's; Ray's own is 15."""
 OBJECTS_BYTES = 100_000_000
 """Of Ray's store, which holds graphs of networks only; by default it takes a third of memory."""
 
@@ -123,8 +125,8 @@ class Actor:
 
         self.node = node
         environment = {
-            # Ray's own is 15. What is set to nothing is left alone by Ray, and mended by `made`.
-            "RAY_worker_niceness": "0",
+            # What is set to nothing is left alone by Ray, and mended by `made`.
+            "RAY_worker_niceness": NICENESS,
             "OMP_NUM_THREADS": "",
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
         }

@@ -260,7 +260,7 @@ def show_plan(
 def show_results(
     results: Sequence[CampaignResult], *, as_json: bool, several: bool = False
 ) -> None:
-    """Print how a campaign ended on each device, and what to type next; JSON of `several` is a list."""
+    """Print how a campaign ended on each device, and what to type next; `several` are a list."""
     for note in dict.fromkeys(note for result in results for note in result.notes):
         options.show_notes([note])
     shown = [_result(result) for result in results]
