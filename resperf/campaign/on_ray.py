@@ -10,19 +10,23 @@ import io
 import logging
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from resperf.campaign.process import LISTEN_S, START_TIMEOUT_S, Interrupted, ProcessLost
-from resperf.errors import ResperfError, first_line, require
+from resperf.errors import CampaignError, ResperfError, first_line, require
 
 AUTO, LOCAL = "auto", "local"
 """Addresses: of the cluster that runs on this machine, and of one that is started for a command."""
 NICENESS = "0"
 """Of actors beyond their node's; Ray's own is 15."""
+CONNECT_S = 5.0
 OBJECTS_BYTES = 100_000_000
 """Of Ray's store, which holds graphs of networks only; by default it takes a third of memory."""
 
@@ -70,6 +74,10 @@ def connected(address: str) -> Iterator[None]:
     # Ray prints on stdout what becomes of nodes, which is for `--json`.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
+            if address not in (AUTO, LOCAL):
+                host, _, port = address.rpartition(":")
+                # Ray would try for minutes, and then end this process.
+                socket.create_connection((host, int(port)), CONNECT_S).close()
             ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise ResperfError(
@@ -190,6 +198,32 @@ class Actor:
 def _reason(lost: Exception) -> str:
     """Return the last line of Ray's message, which says most."""
     return first_line(ValueError(str(lost).strip().splitlines()[-1].strip()))
+
+
+def call_all(
+    actors: Sequence[Actor], method: str, arguments: Sequence[Sequence[Any]] | None = None
+) -> list[Any]:
+    """Call a method of several actors at once; errors as of `Actor.call`."""
+    of_each = arguments or [()] * len(actors)
+    with ThreadPoolExecutor(len(actors)) as threads:
+        asked = [threads.submit(actor.call, method, *words)
+                 for actor, words in zip(actors, of_each, strict=True)]  # fmt: skip
+        return [one.result() for one in asked]
+
+
+def answering(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception | None]]:
+    """Return a method's value or its error, which Ray would change."""
+
+    @wraps(method)
+    def answer(*arguments: Any) -> tuple[Any, Exception | None]:
+        try:
+            return method(*arguments), None
+        except ResperfError as error:
+            return None, error
+        except Exception as error:
+            return None, CampaignError(f"{type(error).__name__}: {error}")
+
+    return answer
 
 
 def reserved_gpu() -> int | None:

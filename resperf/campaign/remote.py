@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from resperf.campaign.process import (
     oom_score_adj,
 )
 from resperf.campaign.runner import only_campaign_on
-from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
 from resperf.network import graph_digest, weightless
 from resperf.platform import Platform
@@ -48,21 +46,6 @@ def versions_here(packages: Sequence[str]) -> dict[str, str]:
     )
 
 
-def _answering(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception | None]]:
-    """Return a method's value or its error, which Ray would change."""
-
-    @wraps(method)
-    def answer(*arguments: Any) -> tuple[Any, Exception | None]:
-        try:
-            return method(*arguments), None
-        except ResperfError as error:
-            return None, error
-        except Exception as error:
-            return None, CampaignError(f"{type(error).__name__}: {error}")
-
-    return answer
-
-
 class NodeActor:
     """Owns the measuring process on its node, whose main thread it is called in."""
 
@@ -73,12 +56,12 @@ class NodeActor:
         self._conditions: ProcessConditions | None = None
         self._device: dict[str, str] = {}
 
-    @_answering
+    @on_ray.answering
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
         """Return this node's `versions_here`."""
         return versions_here(packages)
 
-    @_answering
+    @on_ray.answering
     def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
         """Keep other campaigns off the device; return its number.
 
@@ -101,7 +84,7 @@ class NodeActor:
         self._open.enter_context(only_campaign_on(load_monitor(register(target), word)))
         return gpu or 0
 
-    @_answering
+    @on_ray.answering
     def start(self, settings: WorkerSettings) -> tuple[Setting, Platform]:
         """Start a measuring process."""
         given = {**settings.settings, **self._device}
@@ -109,19 +92,19 @@ class NodeActor:
         self._process = WorkerProcess(own)
         return self._process.setting, self._process.platform
 
-    @_answering
+    @on_ray.answering
     def ask(self, question: str, arguments: Sequence[object], timeout_s: float) -> Any:
         """Pass a question on."""
         assert self._process is not None
         return self._process.ask(question, *arguments, timeout_s=timeout_s)
 
-    @_answering
+    @on_ray.answering
     def check(self) -> None:
         """Find out whether the device still answers."""
         if self._process is not None:
             self._process.check()
 
-    @_answering
+    @on_ray.answering
     def add_network(self, name: str, content: bytes) -> Path:
         """Write a network without weights, which are made up here; return its file."""
         path = self._folder / graph_digest(content) / f"{name}.onnx"
@@ -129,7 +112,7 @@ class NodeActor:
         path.write_bytes(content)
         return path
 
-    @_answering
+    @on_ray.answering
     def close(self) -> None:
         """End the measuring process."""
         if self._process is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, HOW, WHAT, WHERE, Command, option
+from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
@@ -69,14 +69,9 @@ _COUNTED = ("threads", "processes")
     type=options.COUNT,
     help="Total number of distinct layers to measure.",
 )
-@option(
-    "--ray",
-    section=WHERE,
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS|local]",
-    help="Measure on all nodes of a cluster of Ray (by default of the one that runs here), or on "
-    "all GPUs of this machine (local); -o is then a folder, with a dataset for each device.",
+@options.ray(
+    "Measure on all nodes of a cluster of Ray (by default of the one that runs here), or on all "
+    "GPUs of this machine (local); -o is then a folder, with a dataset for each device.",
 )
 @options.paths(
     "--networks",

@@ -48,7 +48,7 @@ class Link(Limited):
     name : str
         Such as ``"NVLink"``.
     latency_s : float
-        Of one step of an exchange, in seconds.
+        Of an all-reduce over n devices, what does not grow with its bytes, divided by log2(n).
     bandwidth_bytes_per_s : float
         Of one network card between nodes, of one device inside a node; in one direction.
     devices_per_nic : int or None
@@ -346,8 +346,8 @@ def cluster_of(word: str) -> Cluster:
         return read_cluster(Path(word))
     if word in named_clusters():
         return named_clusters()[word]
-    names = ", ".join(named_clusters()) or "none is shipped"
+    names = ", ".join(named_clusters()) or "none"
     raise ResperfError(
-        f"no cluster {word!r}{did_you_mean(word, named_clusters())}: neither a file nor one of "
+        f"no cluster {word!r}{did_you_mean(word, named_clusters())}: neither a file nor one of: "
         f"{names}"
     )
