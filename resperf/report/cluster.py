@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from resperf.devices.cluster import Cluster, Link
 from resperf.report.tables import table
-from resperf.units import format_bytes, json_values
+from resperf.units import format_bytes
 
 _BYTES = ("ram_bytes", "ram_available_bytes", "gpu_memory_bytes")
 
 
 def cluster_json(cluster: Cluster) -> dict[str, Any]:
     """Return a cluster as plain JSON values, with its totals; unknown facts are null."""
-    values: dict[str, Any] = {word: json_values(value) for word, value in vars(cluster).items()}
-    values["totals"] = {
-        name: None if total is None else vars(total) for name, total in cluster.totals().items()
-    }
-    return values
+    totals = cluster.totals().items()
+    of_all = {name: None if total is None else vars(total) for name, total in totals}
+    return {**dataclasses.asdict(cluster), "totals": of_all}
 
 
 def cluster_text(cluster: Cluster) -> str:
